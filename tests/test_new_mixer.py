@@ -89,7 +89,10 @@ def laws(module: Any, argument: str) -> dict[str, Callable[..., None]]:
     return {name: test for name, test in found.items() if next(iter(inspect.signature(test).parameters), "") == argument}
 
 
-OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() if "two_way_layer" not in name}
+BIDIRECTIONAL = ("two_way_layer", "bidirectional_layer")  # a mixer need not have this form
+OF_MIXERS = {
+    name: test for name, test in laws(test_contracts, "build").items() if not any(word in name for word in BIDIRECTIONAL)
+}
 OF_PAIRS = laws(test_seq2seq_contracts, "name")
 
 

@@ -34,7 +34,7 @@ def language(**options: Any) -> nn.Module:
     return language_model(table, vocab_size=WORDS, context_length=WINDOW, vocabulary="")
 
 
-def test_a_transformer_by_the_book():
+def test_parameters_of_a_transformer_match_the_formula():
     """Four matrices of attention, two of feed-forward, a norm before each and one on top, each with its biases."""
     found = counts(
         language(layer_type="attention", num_heads=2, position_encoding="learned", skip_connection="residual", norm="layernorm")
@@ -75,7 +75,7 @@ def pair_model(name: str, tmp: Path) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", PAIR_MODELS)
-def test_encoder_and_decoder_stand_apart(tmp_path, name):
+def test_encoder_and_decoder_are_listed_separately(tmp_path, name):
     model: Any = pair_model(name, tmp_path)
     found = count_parameters(model)
     total = {side: sum(w.numel() for w in getattr(model, side).parameters()) for side in ("encoder", "decoder")}
@@ -105,7 +105,7 @@ LINES = {"data": {"train": "x"}}
         if preset.estimator.network_task is not None
     ],
 )
-def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
+def test_every_architecture_has_only_named_parts(tmp_path, task, kind):
     values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}}
     settings = resolve(values, base=tmp_path)
 
@@ -124,7 +124,7 @@ def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
     assert [part.title for part in found if part.name == "other"] == []
 
 
-def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
+def test_info_shows_parts_and_their_fractions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     values = run_file(
         make_text(tmp_path / "text.txt"), "lstm", train__max_steps=1, train__num_validations=1, model__tie_embeddings=True
@@ -147,7 +147,7 @@ def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
     assert "\n             recurrent  1,152  " in out
 
 
-def test_info_of_n_grams_has_a_part_a_length(tmp_path, monkeypatch, capsys):
+def test_info_of_ngram_models_lists_each_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     values = run_file(make_text(tmp_path / "text.txt"))
     values["model"] = {"arch": "ngram", "order": 3}

@@ -31,11 +31,11 @@ def table(**options: Any) -> TrainConfig:
     return parse_config(TrainConfig, options, prefix="train").with_defaults()
 
 
-def test_without_options_every_weight_learns_at_the_rate_of_the_run():
+def test_by_default_every_parameter_has_the_same_lr():
     assert set(lr_factors(NAMES, LAYERS, table()).values()) == {LrFactor(1.0, 0.0)}
 
 
-def test_lower_layers_learn_slower_by_the_same_factor_each():
+def test_layerwise_lr_decay_lowers_the_lr_by_layer():
     found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(layerwise_lr_decay=0.5)).values()]
     assert found == [0.125, 0.25, 0.5, 1.0, 1.0]
 
@@ -64,7 +64,7 @@ def shares(found: dict[str, float], *starts: str) -> set[float]:
 @pytest.mark.parametrize(
     ("task", "kind", "sizes"), [("masked-lm", "bert", (2, 2)), ("qa", "bert", (2, 2)), ("classification", "lstm", (1, 1))]
 )
-def test_attention_and_feed_forward_of_one_layer_learn_alike(task, kind, sizes):
+def test_attention_and_feed_forward_of_a_layer_have_the_same_lr(task, kind, sizes):
     model = two_layers(task, kind)
     found = factors(model)
     assert shares(found, "encoder.embedder", "encoder.stack.positions", "encoder.stack.input_proj") == {1 / 8}
@@ -78,7 +78,7 @@ def test_attention_and_feed_forward_of_one_layer_learn_alike(task, kind, sizes):
     assert all(name.startswith(known) for name in found)
 
 
-def test_in_a_decoder_attention_to_the_source_is_of_its_layer():
+def test_cross_attention_has_the_lr_of_its_decoder_layer():
     found = factors(two_layers("seq2seq", "transformer"))
     assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3))) == {1 / 4}
     assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3, 6))) == {1 / 2}
@@ -87,7 +87,7 @@ def test_in_a_decoder_attention_to_the_source_is_of_its_layer():
     assert shares(found, "head.head") == {1.0}
 
 
-def test_the_layers_of_a_recurrent_decoder_count_and_what_reads_them_out_is_above():
+def test_recurrent_decoder_layers_count_and_the_attention_output_is_above_them():
     found = factors(two_layers("seq2seq", "lstm"))
     assert shares(found, "decoder.stack.layers.0.mixer.layers.0.") == {1 / 4}
     assert shares(found, "decoder.stack.layers.0.mixer.layers.1.") == {1 / 2}
@@ -97,26 +97,26 @@ def test_the_layers_of_a_recurrent_decoder_count_and_what_reads_them_out_is_abov
     assert shares(fed, "decoder.stack.layers.0.mixer.attention.") == {1.0}
 
 
-def test_letters_beside_words_learn_as_embeddings():
+def test_character_encoder_has_the_lr_of_embeddings():
     found = factors(two_layers("tagging", "lstm"))
     assert any(".char_encoder." in name for name in found)
     assert shares(found, "encoder.embedder") == {1 / 8}
 
 
-def test_layers_thaw_from_the_top_down_at_equal_distances():
+def test_gradual_unfreezing_goes_from_top_to_bottom_at_equal_intervals():
     found = lr_factors(NAMES, LAYERS, table(gradual_unfreezing=0.6))
     assert [rate.start for rate in found.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
     second = found[NAMES[2]]
     assert (second.at(0.1), second.at(0.2), second.at(1.0)) == (0.0, 1.0, 1.0)
 
 
-def test_the_longest_name_counts_and_zero_freezes():
+def test_the_most_specific_name_wins_and_zero_freezes():
     given = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
     found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=given)).values()]
     assert found == [0.1, 0.1, 2.0, 0.1, 0.0]
 
 
-def test_what_is_no_part_is_refused_with_the_nearest():
+def test_unknown_parts_are_rejected_with_a_suggestion():
     with pytest.raises(ConfigError) as caught:
         lr_factors(NAMES, LAYERS, table(lr_multipliers={"encoder.stak": 0.1}))
     assert str(caught.value).startswith(
@@ -131,7 +131,7 @@ def test_what_is_no_part_is_refused_with_the_nearest():
         ({"init_strict": False}, "train.init_strict: not used without init_from; set init_from or remove init_strict"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         table(**options)
     assert str(caught.value) == message
@@ -144,7 +144,7 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
-def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
+def test_a_frozen_part_has_no_gradient_and_does_not_change(optimizer):
     model = Small()
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     steps = build_optimizers(
@@ -158,7 +158,7 @@ def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
     assert set(steps.names.values()) == {"head.weight", "head.bias"}
 
 
-def test_a_part_that_has_not_thawed_stays_and_then_moves():
+def test_a_part_changes_only_after_it_is_unfrozen():
     model = Small()
     steps = build_optimizers(model, set(), table(gradual_unfreezing=0.5))
     for progress, expected in ((0.1, {"head.weight", "head.bias"}), (0.9, set(dict(model.named_parameters())))):
@@ -169,7 +169,7 @@ def test_a_part_that_has_not_thawed_stays_and_then_moves():
         assert {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])} == expected
 
 
-def test_a_model_that_is_all_frozen_is_refused():
+def test_a_fully_frozen_model_is_rejected():
     with pytest.raises(ConfigError) as caught:
         build_optimizers(Small(), set(), table(lr_multipliers={"embedder": 0.0, "head": 0.0}))
     assert str(caught.value) == "train.lr_multipliers: all weights are frozen; leave some above 0"

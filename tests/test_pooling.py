@@ -33,7 +33,7 @@ def test_two_features_of_three_tokens_by_hand(name, wanted):
     assert POOLINGS[name](2)(y, keep).tolist() == [wanted]
 
 
-def test_attention_by_its_equation():
+def test_attention_pooling_matches_its_equation():
     pool, y = built("attention"), text(2, 4, DIM)
     w, b, v = pool.hidden.weight.detach(), pool.hidden.bias.detach(), pool.query.weight[0].detach()
     for row in range(2):
@@ -43,7 +43,7 @@ def test_attention_by_its_equation():
     torch.testing.assert_close(pool.weights(y).sum(1), torch.ones(2, dtype=torch.double))
 
 
-def test_attention_goes_where_it_learns_to():
+def test_attention_pooling_learns_to_select_a_token():
     """One token in ten says the answer, anywhere."""
     torch.manual_seed(0)
     y = 0.1 * torch.randn(64, 10, DIM)
@@ -72,13 +72,13 @@ def test_padding_never_matters(name, filler):
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_keeping_all_is_as_keeping_none_back(name):
+def test_full_token_mask_equals_no_mask(name):
     pool, y = built(name), text(4, 5, DIM)
     torch.testing.assert_close(pool(y, torch.ones(4, 5, dtype=torch.bool)), pool(y))
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_row_without_a_token_gives_zeros_and_finite_gradients(name):
+def test_an_empty_row_gives_zeros_and_finite_gradients(name):
     pool, y = built(name), text(2, 3, DIM).requires_grad_()
     pooled = pool(y, torch.tensor([[True, True, False], [False, False, False]]))
     pooled.sum().backward()
@@ -87,13 +87,13 @@ def test_a_row_without_a_token_gives_zeros_and_finite_gradients(name):
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_gradients_are_right(name):
+def test_gradients_match_numerical_ones(name):
     pool, y = built(name), text(4, 5, DIM).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: pool(y, KEEP), (y,))
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_half_precision_stays_half(name):
+def test_half_precision_is_preserved(name):
     pool, y = built(name).bfloat16(), text(4, 5, DIM).bfloat16()
     pooled = pool(y, KEEP)
     assert pooled.dtype == torch.bfloat16 and pooled.isfinite().all()

@@ -92,7 +92,7 @@ def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
 
 
 @every_decoder
-def test_a_beam_of_one_takes_the_best_token_each_time(name):
+def test_beam_size_1_is_greedy(name):
     model, sources = model_of(name), source_tokens(4)
     options = PredictionConfig(beam_size=1, length_penalty=0.7, max_new_tokens=8)
     searched = beam_search(
@@ -158,7 +158,7 @@ def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> Non
 @every_decoder
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
-def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
+def test_a_wide_beam_finds_the_global_optimum(name, alpha, prefix):
     model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
     found = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
     for source, best in zip(sources, found, strict=True):
@@ -204,7 +204,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
 @pytest.mark.parametrize("name", ["luong", "transformer"])
-def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
+def test_shallow_fusion_adds_lm_log_probs(kind, name):
     model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, END]
     fused = Ensemble([model, lm], ShallowFusion([1.0, 0.4]))
 
@@ -223,7 +223,7 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
     assert (explicit - log_probs_by_part(model, source).sum(1)).abs().max() > 0.1
 
 
-def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
+def test_ensemble_with_shallow_fusion_fuses_the_mixture():
     parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, END]
     fused = Ensemble([Ensemble(parts, LinearEnsemble([0.5, 0.5])), lm], ShallowFusion([1.0, 0.3]))
 
@@ -237,7 +237,7 @@ def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
     )
 
 
-def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
+def test_product_ensembles_are_normalized_and_shallow_fusion_is_not():
     rows = [torch.randn(2, 5, generator=torch.Generator().manual_seed(seed)).log_softmax(-1) for seed in (0, 1)]
     fused, product = ShallowFusion([1.0, 0.5])(rows), LogLinearEnsemble([1.0, 0.5])(rows)
     torch.testing.assert_close(fused, rows[0] + 0.5 * rows[1])
@@ -266,7 +266,7 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
         same(together[number], alone)
 
 
-def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
+def test_sources_of_several_batches_keep_their_order(monkeypatch):
     monkeypatch.setattr("weft.decode.predict.MAX_BATCH_SOURCES", 3)
     model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
     found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
@@ -282,7 +282,7 @@ def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
 
 @every_decoder
 @pytest.mark.parametrize("alpha", [0.0, 1.0, None])
-def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scoring_again(name, alpha):
+def test_scores_are_sorted_length_penalized_log_probs_and_match_rescoring(name, alpha):
     model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
     for source, prefix, found in zip(
         sources,
@@ -326,7 +326,7 @@ def test_banned_tokens_never_appear(name):
 
 
 @every_decoder
-def test_a_target_is_as_long_as_was_asked(name):
+def test_min_and_max_new_tokens_are_respected(name):
     model, sources = model_of(name), source_tokens(8)
     for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
         for found in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
@@ -336,7 +336,7 @@ def test_a_target_is_as_long_as_was_asked(name):
         assert {len(one.token_ids) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
 
 
-def test_the_limit_follows_from_the_source_alone():
+def test_default_max_new_tokens_depends_on_the_source_only():
     model = model_of("luong")
     request = asking(model, [[3] * size for size in (1, 16, 17, 200)])
     assert [max_new_tokens_for(request, row, PredictionConfig()) for row in range(4)] == [64, 64, 96, 448]
@@ -346,7 +346,7 @@ def test_the_limit_follows_from_the_source_alone():
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"num_samples": 2}], ids=["beam", "greedy", "samples"])
-def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
+def test_learned_positions_limit_the_output_length(options):
     model = shaken_pair(**ATTENTION, position_encoding="learned", longest=12)
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
@@ -366,7 +366,7 @@ def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
     )
 
 
-def test_what_is_banned_must_be_one_token():
+def test_a_banned_string_must_be_one_token():
     unknown = "is not in the vocabulary and is never generated; remove it"
     several = "tokens; ban single tokens"
     for text, fault in (("ab", f"is 2 {several}"), ("z", unknown), ("", f"is 0 {several}")):
@@ -378,7 +378,7 @@ def test_what_is_banned_must_be_one_token():
 # ---- sampling
 
 
-def test_samples_follow_from_the_seed():
+def test_samples_depend_on_the_seed():
     model, sources = model_of("luong"), source_tokens(6)
 
     def drawn(**options: Any) -> list[list[list[int]]]:
@@ -395,7 +395,7 @@ def test_samples_follow_from_the_seed():
     assert drawn(temperature=1.0) != greedy
 
 
-def test_samples_are_as_frequent_as_they_are_probable():
+def test_sample_frequencies_match_probabilities():
     model, source = model_of("copying", words=WORDS), [4, 5, END]
     found = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
     counts = Counter(tuple(one.token_ids) for one in found)
@@ -452,7 +452,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
-def test_what_is_refused_and_in_which_words(options, message):
+def test_error_messages(options, message):
     with pytest.raises(UsageError) as caught:
         PredictionConfig(**options)
     assert str(caught.value) == message
@@ -471,5 +471,5 @@ def test_what_is_refused_and_in_which_words(options, message):
         ({"top_p": 0.9, "temperature": 0.5, "seed": 4}, "sampling/temperature:0.5/top_p:0.9/seed:4"),
     ],
 )
-def test_a_search_is_described_for_signatures(options, words):
+def test_search_signature(options, words):
     assert PredictionConfig(**options).describe() == words

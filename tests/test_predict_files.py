@@ -106,7 +106,7 @@ def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.csv.gz", ","), ("a.csv", ";")])
-def test_csv_in_csv_out_with_label_and_probability(name, delimiter, bayes, tmp_path, capsys):
+def test_csv_output_has_label_and_probability(name, delimiter, bayes, tmp_path, capsys):
     table = [["id", "text", "note"], *([f"{at}", text, 'x "y"'] for at, text in enumerate(TEXTS))]
     path = write_csv(tmp_path / name, table, delimiter)
     note = "" if delimiter == "," else "weft: note: a.csv: columns are separated by semicolons\n"
@@ -119,7 +119,7 @@ def test_csv_in_csv_out_with_label_and_probability(name, delimiter, bayes, tmp_p
     assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--input", str(labelled)))] == added
 
 
-def test_what_was_there_stays_as_it_was(bayes, tmp_path, capsys):
+def test_existing_columns_are_unchanged(bayes, tmp_path, capsys):
     (tmp_path / "a.csv").write_text('text,n\n"cat", 1.50\n"a ""dog""",x\n\n')
     assert out(capsys, "predict", bayes, "--input", str(tmp_path / "a.csv")).split("\n")[1].startswith('"cat", 1.50,animal,')
     (tmp_path / "a.tsv").write_text('prediction\ttext\nold\tthe "cat"\n')
@@ -127,7 +127,7 @@ def test_what_was_there_stays_as_it_was(bayes, tmp_path, capsys):
     assert said.startswith('prediction\ttext\tprediction_2\tprobability\nold\tthe "cat"\tanimal\t0.')
 
 
-def test_jsonl_in_jsonl_out(bayes, tmp_path, capsys):
+def test_jsonl_output(bayes, tmp_path, capsys):
     lines = ['{"n": 1.50, "text": "the cat\\né", "label": "tool"}', '{"text": ""}', '{ "text": "saw" }']
     (tmp_path / "a.jsonl").write_text("\n\n".join(lines) + "\n")
     said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")).split("\n")[:-1]
@@ -139,7 +139,7 @@ def test_jsonl_in_jsonl_out(bayes, tmp_path, capsys):
     assert [json.loads(line) for line in same] == [json.loads(line) for line in said]
 
 
-def test_columns_have_the_names_of_training(runs, tmp_path, capsys):
+def test_column_names_are_those_of_training(runs, tmp_path, capsys):
     folder = str(runs.quick("reviews"))
     path = tmp_path / "a.csv"
     path.write_text("review,stars\nthe cat,5\n")
@@ -158,7 +158,7 @@ def test_columns_have_the_names_of_training(runs, tmp_path, capsys):
     )
 
 
-def test_a_table_without_a_header_is_read_as_training_reads_it(bayes, tmp_path, capsys):
+def test_a_table_without_a_header_is_read_as_in_training(bayes, tmp_path, capsys):
     path = tmp_path / "a.tsv"
     path.write_text("tool\tthe cat\ntool\ta dog\n")
     note = "weft: note: a.tsv: no header; text is column 2 of 2\n"
@@ -172,7 +172,7 @@ def test_a_table_without_a_header_is_read_as_training_reads_it(bayes, tmp_path, 
     )
 
 
-def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, capsys):
+def test_invalid_records_do_not_stop_the_others(bayes, tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,n\nthe cat,1\nonly\nb\xe9,2\nsaw,3\n")
     faults = (
@@ -200,7 +200,7 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
     assert told == "text,prediction,probability\n"
 
 
-def test_what_is_in_a_file_is_written_as_it_was_to_the_byte(runs, bayes, tmp_path, capsysbinary):
+def test_file_content_is_preserved_byte_for_byte(runs, bayes, tmp_path, capsysbinary):
     """Line ends, byte order marks, and bytes that are no text: only what is added is new."""
 
     def predicted(folder: str, name: str, data: bytes) -> bytes:
@@ -223,7 +223,7 @@ def test_what_is_in_a_file_is_written_as_it_was_to_the_byte(runs, bayes, tmp_pat
     assert [line.endswith(b"\r") for line in found.split(b"\n")] == [True, True, True, False, False, False, False]
 
 
-def test_several_files_make_one_table_or_none(bayes, tmp_path, capsys):
+def test_several_files_give_one_table_or_an_error(bayes, tmp_path, capsys):
     one, two = tmp_path / "a.csv", tmp_path / "b.csv"
     one.write_text("id,text\n1,cat\n")
     two.write_text("id,text\n2,dog\n")
@@ -235,7 +235,7 @@ def test_several_files_make_one_table_or_none(bayes, tmp_path, capsys):
     assert out(capsys, "predict", bayes, "--input", str(one), "--input", str(two), "--json").count("\n") == 2
 
 
-def test_several_labels_stand_in_one_cell(runs, tmp_path, capsys):
+def test_multiple_labels_are_joined_in_one_cell(runs, tmp_path, capsys):
     folder = str(runs.folder("several-naive-bayes"))
     (tmp_path / "a.csv").write_text("text\nthe cat saw red axe\nhere\n")
     found = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
@@ -257,7 +257,7 @@ def test_two_texts_are_two_columns(runs, tmp_path, capsys):
 # ---- lines
 
 
-def test_lines_stay_one_line_in_one_line_out(bayes, tmp_path, monkeypatch, capsys):
+def test_text_files_give_one_line_per_line(bayes, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.txt").write_text("the cat,red\n\nsaw\n")
     said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.txt"))
     feed(monkeypatch, b"the cat,red\n\nsaw\n")
@@ -266,7 +266,7 @@ def test_lines_stay_one_line_in_one_line_out(bayes, tmp_path, monkeypatch, capsy
     assert out(capsys, "predict", bayes).count("\n") == 1
 
 
-def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
+def test_labels_in_text_lines_are_not_part_of_the_text(bayes, runs, tmp_path, capsys):
     path, plain = tmp_path / "a.txt", tmp_path / "b.txt"
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
@@ -293,7 +293,7 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
     out(capsys, "predict", first, "--input", str(path), err=told)
 
 
-def test_a_text_that_is_the_name_of_a_file_is_noted(bayes, runs, tmp_path, monkeypatch, capsys):
+def test_a_text_that_is_a_file_name_gives_a_note(bayes, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("text\ncat\n")
     cure = {"predict": "--input a.csv", "embed": "--input a.csv", "explain": "< a.csv"}
@@ -327,7 +327,7 @@ def tags_of(folder: str, words: list[str]) -> list[str]:
     return list(weft.load(folder, device="cpu").predict([words])[0].tags)
 
 
-def test_conllu_in_conllu_out(runs, tmp_path, capsys):
+def test_conllu_output(runs, tmp_path, capsys):
     folder = str(runs.quick("tags"))
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress(CONLLU.encode()))
@@ -340,7 +340,7 @@ def test_conllu_in_conllu_out(runs, tmp_path, capsys):
     assert [json.loads(line)["words"] for line in told] == [["the", "mr"], ["old"]]
 
 
-def test_columns_get_their_tags_replaced_or_added(runs, tmp_path, capsys):
+def test_tag_columns_are_replaced_or_added(runs, tmp_path, capsys):
     folder, path = str(runs.quick("tags")), tmp_path / "a.txt"
     tags = tags_of(folder, ["the", "mr"])
     path.write_text("-DOCSTART- x O\n\nthe  DT O\nmr NN  B-PER\n\n\nold JJ O")
@@ -358,7 +358,7 @@ def test_columns_get_their_tags_replaced_or_added(runs, tmp_path, capsys):
     assert out(capsys, "predict", folder, "--input", str(path)).startswith("the/")
 
 
-def test_a_tagger_reads_no_tables_and_goes_on_after_a_fault(runs, tmp_path, capsys):
+def test_a_tagger_rejects_tables_and_continues_after_an_error(runs, tmp_path, capsys):
     folder, path = str(runs.quick("tags")), tmp_path / "a.csv"
     path.write_text("text\nx\n")
     assert refused(capsys, "predict", folder, "--input", str(path)) == (
@@ -376,7 +376,7 @@ def test_a_tagger_reads_no_tables_and_goes_on_after_a_fault(runs, tmp_path, caps
 # ---- answers
 
 
-def test_questions_of_tables_and_of_squad(runs, tmp_path, capsys):
+def test_questions_from_tables_and_squad(runs, tmp_path, capsys):
     folder, rows = str(runs.quick("asked")), asked(6, seed=5)
     run = weft.load(folder, device="cpu")
     said = run.predict([row[:2] for row in rows])
@@ -447,7 +447,7 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
         )
 
 
-def test_vectors_are_those_of_the_texts(runs, tmp_path, capsys):
+def test_embeddings_of_files_equal_those_of_their_texts(runs, tmp_path, capsys):
     folder = str(runs.folder("labels-lstm"))
     run = weft.load(folder, device="cpu")
     (tmp_path / "a.csv").write_text('label,text\ntool,"the cat,"\ntool,saw\n')
@@ -466,7 +466,7 @@ def test_vectors_are_those_of_the_texts(runs, tmp_path, capsys):
 # ---- evaluation of another file
 
 
-def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
+def test_only_unseen_labels_is_an_error(bayes, runs, tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text("label,text\nspam,the cat\nham,a dog\nham,saw\n")
     assert refused(capsys, "evaluate", bayes, "--data", str(path)) == (
@@ -494,7 +494,7 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     )
 
 
-def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path, capsys):
+def test_files_of_another_task_are_rejected_by_name(bayes, runs, tmp_path, capsys):
     sentences, table = tmp_path / "a.conllu.gz", tmp_path / "a.jsonl"
     sentences.write_bytes(gzip.compress(CONLLU.encode()))
     for command, option in (("evaluate", "--data"), ("predict", "--input")):
@@ -541,7 +541,7 @@ def test_a_key_that_only_a_later_object_has_is_not_written_twice(bayes, tmp_path
     ]
 
 
-def test_prompts_of_cells_stay_one_a_line(runs, tmp_path, capsys):
+def test_prompts_from_cells_stay_on_one_line(runs, tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text('text\n"the cat\nsees"\na dog\n')
     said = out(capsys, "generate", str(runs.quick("lm")), "--input", str(path), "--max-new-tokens", "2", "-q")
@@ -549,7 +549,7 @@ def test_prompts_of_cells_stay_one_a_line(runs, tmp_path, capsys):
     assert first.startswith("the cat\\nsees") and second.startswith("a dog")
 
 
-def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
+def test_notes_describe_only_what_happened(runs, tmp_path, capsys):
     tags, path = str(runs.quick("tags")), tmp_path / "a.conllu"
     path.write_text(CONLLU)
     for words in (("embed", tags), ("predict", tags, "--json")):

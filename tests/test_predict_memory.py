@@ -32,11 +32,11 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
 
 
 @pytest.mark.parametrize("name", [GROWING, STANDING])
-def test_memory_grows_with_the_beam(name, monkeypatch):
+def test_memory_grows_with_the_beam_size(name, monkeypatch):
     assert needed(name, monkeypatch, beam_size=10) == pytest.approx(2 * needed(name, monkeypatch, beam_size=5), rel=0.01)
 
 
-def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
+def test_only_growing_states_need_more_memory_for_more_tokens(monkeypatch):
     for name, factor in ((GROWING, 5), (STANDING, 1)):
         short, long = (needed(name, monkeypatch, max_new_tokens=length) for length in (100, 1000))
         assert long > factor * short
@@ -55,7 +55,7 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
         ({"beam_size": 1}, "a line", "`max_new_tokens`"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
+def test_a_search_that_exceeds_memory_is_rejected_before_the_first_step(options, what, cure, monkeypatch):
     monkeypatch.setattr(room, "free_device_memory", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
         predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure,
     assert said.endswith(f" kB, 1.0 kB are free; reduce {cure}")
 
 
-def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
+def test_short_memory_reduces_the_batch(monkeypatch):
     sources = source_tokens(8)
     whole = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
     longest = sorted(sources, key=len)[-1:]
@@ -83,7 +83,7 @@ def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
 
 
 @every_decoder
-def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
+def test_estimated_state_size_equals_the_actual_size(name):
     """Whatever the source: its own state, and what is added while a target is read."""
     model = model_of(name)
     for source in source_tokens(4):
@@ -97,7 +97,7 @@ def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
             )
 
 
-def test_a_row_is_measured_from_its_own_state_whatever_the_source_is_made_of(monkeypatch):
+def test_state_size_is_measured_per_row_for_any_source(monkeypatch):
     """A source may be frames of a sound: no made-up tokens are encoded."""
     model = model_of(GROWING)
     state = encoded(model, source_tokens(1))
@@ -105,7 +105,7 @@ def test_a_row_is_measured_from_its_own_state_whatever_the_source_is_made_of(mon
     assert room.estimate_bytes(model, room.Rows(1, 9, state)) > room.estimate_bytes(model, room.Rows(1, 8, state)) > 0
 
 
-def test_an_ensemble_takes_what_its_parts_take_and_its_tokens_once():
+def test_ensemble_memory_is_the_sum_of_its_members_with_tokens_once():
     parts = [model_of(GROWING), model_of(STANDING)]
     both = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
     state = tuple(encoded(part, source_tokens(1)) for part in parts)

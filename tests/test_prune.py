@@ -102,7 +102,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs: Runs, name: str, tmp_path: Path) -> None:
+def test_a_pruned_run_equals_the_original_with_masked_heads(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     model, layers = shaken(run), attention_layers(run)
     # one layer loses all, others none, one and three
@@ -151,7 +151,7 @@ def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
     assert weft.load(tmp_path / "small").generate("the cat", max_new_tokens=5, seed=1)  # type: ignore[union-attr]
 
 
-def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
     shaken(run)
     small, data = str(tmp_path / "small"), str(pairs)
@@ -203,7 +203,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 @pytest.mark.parametrize(
     "name", ["lm-alibi", "masked-learned", "classification-rotary", "tagging-relative", "pairs-sinusoidal"]
 )
-def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
+def test_loss_equals_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     found = mean_loss(parts_of(run, tmp_path / "data"))
     own = run.config.datasets["valid"]
@@ -233,7 +233,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         assert found == mean_loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same gaps each time
 
 
-def test_a_part_of_the_data_is_always_the_same(runs: Runs, tmp_path: Path) -> None:
+def test_data_subset_is_deterministic(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-alibi")
     (tmp_path / "data").mkdir()
     whole = eval_batches(run, runs.text, tmp_path / "data", max_tokens=10**6)
@@ -261,7 +261,7 @@ def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: 
     assert found[Head(4, 3)] == pytest.approx(after - before, rel=1e-4, abs=1e-6)
 
 
-def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_path: Path) -> None:
+def test_importance_by_gradient_matches_numerical_derivatives(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("classification-rotary")
     model, layers = shaken(run), attention_layers(run)
     model.double()
@@ -288,7 +288,7 @@ def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_
     assert found[Head(1, 2)] == pytest.approx(wanted / 3, rel=2e-3)
 
 
-def test_heads_go_in_the_order_of_their_worth_and_are_measured_anew(runs: Runs, tmp_path: Path) -> None:
+def test_heads_are_pruned_in_order_of_importance_and_remeasured(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-learned")
     model, layers = shaken(run), attention_layers(run)
     parts, seen = parts_of(run, tmp_path / "data"), list[tuple[int, int]]()
@@ -317,7 +317,7 @@ def test_a_layer_that_loses_all_heads_keeps_its_bias() -> None:
     assert state == () and torch.equal(y, part.bias.expand(2, 4, 3))
 
 
-def test_weights_of_a_head_are_found_where_they_stand() -> None:
+def test_weights_of_a_head_are_sliced_correctly() -> None:
     """Each weight says which head and row of it it is of."""
     from weft.explain.heads import LayerHeads
 
@@ -343,7 +343,7 @@ def test_weights_of_a_head_are_found_where_they_stand() -> None:
 # ---- heads by layer in a run file
 
 
-def test_heads_by_layer_are_built_as_they_are_said() -> None:
+def test_num_heads_per_layer_is_applied() -> None:
     table = LanguageModelConfig(
         layer_type="attention", num_layers=3, hidden_size=12, num_heads=[3, 0, 1], head_dim=[4, 4, 2], position_encoding="alibi",
         alibi_slopes=[[0.5, 0.1, 0.2], [], [0.25]],
@@ -371,7 +371,7 @@ def test_heads_by_layer_are_built_as_they_are_said() -> None:
         ({"layer_type": "lstm", "alibi_slopes": [[0.1]]}, "alibi_slopes: not used with layer_type 'lstm'; remove it"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_num_heads_is_rejected(options: dict[str, Any], message: str) -> None:
     from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
@@ -389,7 +389,7 @@ def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str
         ),
     ],
 )
-def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_cross_num_heads_is_rejected(options: dict[str, Any], message: str) -> None:
     from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
@@ -403,7 +403,7 @@ def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], messag
 # ---- refusals, and the command line
 
 
-def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_errors(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("lm-alibi")
     place, recurrent = str(run.directory.path), runs.pairs.folder("luong")
 
@@ -434,7 +434,7 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert parse_num_heads("50%", 9) == 4 and parse_num_heads("3", 9) == 3
 
 
-def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: Runs, tmp_path: Path) -> None:
+def test_empty_data_and_ensembles_are_rejected(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("classification-rotary")
     data = tmp_path / "new.tsv"
     data.write_text("label\ttext\nnever\tthe cat\n")
@@ -447,7 +447,7 @@ def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: 
     assert str(several.value) == "loss: not available for an ensemble; measure one run"
 
 
-def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_and_plots(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("tagging-relative")
     place, page = str(run.directory.path), tmp_path / "x.html"
     assert main(["prune", place, "--plot", str(page), "--quiet"]) == 0  # only measured
@@ -466,7 +466,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     assert "7 of 8 heads" in said and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()
 
 
-def test_the_smaller_run_file_is_whole(runs: Runs, tmp_path: Path) -> None:
+def test_run_file_of_the_pruned_run_is_complete(runs: Runs, tmp_path: Path) -> None:
     """What is written resolves to itself."""
     run = runs.load("lm-alibi")
     model, layers = network(run), attention_layers(run)

@@ -71,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # ---- training
 
 
-def test_a_callback_hears_of_everything(lm, tmp_path):
+def test_callback_receives_all_events(lm, tmp_path):
     callback = Remembers()
     run = weft.train(lm, output_dir=tmp_path / "run", callback=callback)
     assert run.directory.path == tmp_path / "run" and run.config.arch == "lstm"
@@ -84,7 +84,7 @@ def test_a_callback_hears_of_everything(lm, tmp_path):
     assert not counted.steps and counted.told[-1].startswith("fit ")
 
 
-def test_a_run_that_is_stopped_and_resumed_is_the_one_that_was_not(lm, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run(lm, tmp_path):
     weft.train(lm, output_dir=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted) as caught:
         weft.train(lm, output_dir=tmp_path / "run", callback=Remembers(last=4))
@@ -112,7 +112,7 @@ class Interrupted(Remembers):
 
 
 @pytest.mark.parametrize("how", ["raised", "sent"])
-def test_an_interrupt_saves_and_stops(lm, tmp_path, how):
+def test_keyboard_interrupt_saves_and_stops(lm, tmp_path, how):
     before = signal.getsignal(signal.SIGINT)
     callback = Interrupted(how)
     with pytest.raises(TrainingInterrupted):
@@ -124,7 +124,7 @@ def test_an_interrupt_saves_and_stops(lm, tmp_path, how):
     assert [state.step for state in resumed.steps] == [4, 5, 6]
 
 
-def test_before_the_first_step_an_interrupt_is_one(lm, tmp_path):
+def test_keyboard_interrupt_before_the_first_step_propagates(lm, tmp_path):
     class Early(weft.TrainCallback):
         def on_note(self, text: str) -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -133,7 +133,7 @@ def test_before_the_first_step_an_interrupt_is_one(lm, tmp_path):
         weft.train(lm, output_dir=tmp_path / "run", callback=Early())
 
 
-def test_any_thread_may_train(lm, tmp_path):
+def test_training_works_in_any_thread(lm, tmp_path):
     found: list[weft.Run[Any, Any]] = []
     thread = threading.Thread(target=lambda: found.append(weft.train(lm, output_dir=tmp_path / "run")))
     thread.start()
@@ -141,7 +141,7 @@ def test_any_thread_may_train(lm, tmp_path):
     assert found[0].num_parameters
 
 
-def test_the_directory_is_that_of_the_command_line(lm, tmp_path, monkeypatch):
+def test_run_directory_equals_that_of_the_command_line(lm, tmp_path, monkeypatch):
     import tomli_w
 
     monkeypatch.chdir(tmp_path)
@@ -162,7 +162,7 @@ def test_overrides_are_strings_or_a_dict():
         apply_overrides(values, {"task.kind": 1})
 
 
-def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, capsys):
+def test_progress_bar_is_one_line_in_a_terminal_and_absent_elsewhere(lm, tmp_path, capsys):
     state = weft.TrainProgress(3, 6, 0, 100, 1.0, 0.5, None, 0)
     for terminal in (True, False):
         stream = io.StringIO()
@@ -252,7 +252,7 @@ def real(package: str, make: str) -> Any:
     }.items(),
     ids=lambda one: one[0],
 )
-def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
+def test_data_containers_give_the_same_run(tmp_path, make):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
     written = (tmp_path / "run" / "inputs" / "train.jsonl").read_text()
     assert [json.loads(line) for line in written.splitlines()] == [{"text": text, "label": label} for text, label in REVIEWS]
@@ -261,7 +261,7 @@ def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
     assert again["accuracy"].value == 100.0 and again.units == 4
 
 
-def test_predictions_of_tables_are_those_of_their_inputs(tmp_path):
+def test_predictions_for_tables_equal_those_for_their_inputs(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
     wanted = run.predict([text for text, _ in REVIEWS])
     for table in (COLUMNS, FakePandas(COLUMNS), FakePolars(COLUMNS), FakeArrow(COLUMNS), FakeArrow(COLUMNS).to_pylist()):
@@ -272,7 +272,7 @@ def test_predictions_of_tables_are_those_of_their_inputs(tmp_path):
     assert str(caught.value) == "inputs: record 1: no key 'text'; did you mean 'txt'?"
 
 
-def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
+def test_data_in_memory_is_recorded_and_required_to_resume(tmp_path):
     out, data = tmp_path / "run", {"train": REVIEWS, "test": REVIEWS[:2]}
     run = weft.train(BAYES, output_dir=out, data=data)
     assert run.evaluate()["accuracy"].value == 100.0
@@ -335,7 +335,7 @@ def test_every_task_takes_data_in_memory(tmp_path):
     assert len(filler.predict("the [MASK]", n_best=2)[0]) == 2
 
 
-def test_columns_are_those_that_the_run_file_names(tmp_path):
+def test_columns_are_named_by_the_run_file(tmp_path):
     values = {**BAYES, "data": {"text_column": ["title", "body"], "label_column": "stars"}}
     rows = [{"body": "bb " * n, "stars": n % 2, "title": "tt"} for n in range(1, 5)]
     run = weft.train(values, output_dir=tmp_path / "run", data={"train": rows})
@@ -372,7 +372,7 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process
 )
-def test_what_is_no_data(tmp_path, data, message):
+def test_invalid_data_is_rejected(tmp_path, data, message):
     with pytest.raises(weft.errors.WeftError) as caught:
         weft.train(BAYES, output_dir=tmp_path / "run", data=data)
     assert message is None or str(caught.value).startswith(message)
@@ -389,7 +389,7 @@ def test_what_is_no_data(tmp_path, data, message):
     ],
     ids=str,
 )
-def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
+def test_invalid_tagged_sentences_are_rejected(tmp_path, options, record, message):
     values = {"task": "tagging", "model": {"arch": "lstm"}, "data": options}
     with pytest.raises(DataError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": [record]})
@@ -404,7 +404,7 @@ def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
     ],
     ids=str,
 )
-def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, name, line):
+def test_tagged_sentences_use_the_configured_columns(tmp_path, options, name, line):
     values = {
         "task": "tagging",
         "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1},
@@ -416,14 +416,14 @@ def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, 
     assert run.labels == ("X",)
 
 
-def test_columns_by_place_are_those_of_files(tmp_path):
+def test_column_indices_are_rejected_for_data_in_memory(tmp_path):
     values = {**BAYES, "data": {"text_column": 2, "label_column": 1}}
     with pytest.raises(UsageError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": REVIEWS})
     assert str(caught.value) == "data: column 2 is an index, but records in memory have names; use the name of a key instead"
 
 
-def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
+def test_a_task_without_support_for_data_in_memory_is_reported(tmp_path, monkeypatch):
     from dataclasses import replace
 
     from weft.tasks.registry import find_task
@@ -436,7 +436,7 @@ def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
     assert str(caught.value) == "data: task 'classification' reads files only; pass their paths"
 
 
-def test_texts_that_are_names_of_files_are_refused(tmp_path):
+def test_texts_that_are_file_names_are_rejected(tmp_path):
     path = make_text(tmp_path / "text.txt")
     lines = {**NGRAM, "data": {"read_as": "lines"}}
     with pytest.raises(UsageError) as caught:
@@ -458,7 +458,7 @@ def test_texts_that_are_names_of_files_are_refused(tmp_path):
 # ---- the rest
 
 
-def test_check_finds_what_the_command_finds(tmp_path):
+def test_check_equals_the_command(tmp_path):
     (tmp_path / "twice.csv").write_text("text,label\n" + "the same text,yes\n" * 8 + "another,no\n")
     values = {**BAYES, "data": {"train": str(tmp_path / "twice.csv"), "test": str(tmp_path / "twice.csv")}}
     found = weft.check(values)
@@ -496,14 +496,14 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_what_can_not_be_compared(lm, tmp_path, options, message):
+def test_invalid_comparisons_are_rejected(lm, tmp_path, options, message):
     with pytest.raises(UsageError) as caught:
         weft.compare(lm, output_dir=tmp_path / "all", **options)
     assert str(caught.value).startswith(message)
     assert not (tmp_path / "all").exists()
 
 
-def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
+def test_runs_that_cannot_be_compared_are_rejected(lm, tmp_path, monkeypatch):
     with pytest.raises(UsageError) as caught:
         weft.compare([], output_dir=tmp_path / "all")
     assert str(caught.value) == "compare: no runs to compare; pass run directories or a run file"
@@ -528,7 +528,7 @@ def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
     assert str(stopped.value) == f"{tmp_path / 'new'}: {told}"
 
 
-def test_notebooks_show_results(tmp_path):
+def test_results_have_notebook_representations(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
     evaluation = run.evaluate()
     assert evaluation._repr_html_().startswith(
@@ -548,7 +548,7 @@ def test_notebooks_show_results(tmp_path):
     assert "<svg" in alignment._repr_html_()
 
 
-def test_an_explanation_is_saved_as_a_page_figures_or_data(tmp_path):
+def test_an_explanation_is_saved_as_html_svg_or_json(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
     explanation = run.explain("good soup", "attribution")
     (page,) = explanation.save(tmp_path / "page.html")
@@ -562,13 +562,13 @@ def test_an_explanation_is_saved_as_a_page_figures_or_data(tmp_path):
         explanation.save(tmp_path / "x.pdf")
 
 
-def test_importing_packages_leaves_the_functions_alone():
+def test_importing_submodules_does_not_shadow_functions():
     code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.train), loop.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "True weft.training.loop\n"
 
 
-def test_the_python_of_the_pages_has_types_that_hold(tmp_path):
+def test_python_in_the_docs_passes_type_checks(tmp_path):
     """By mypy, strictly, from the cache of the last `make check` where there is one."""
     pytest.importorskip("mypy")
     files = []

@@ -49,7 +49,7 @@ def a_row(**more: object) -> dict[str, object]:
 # ---- what is read
 
 
-def test_tables_and_lines_of_json_say_the_same(tmp_path):
+def test_tables_and_jsonl_give_the_same_examples(tmp_path):
     rows = [("Who?", PASSAGE, "Ben", "15"), ("What?", PASSAGE, "cat", ""), ("Where?", PASSAGE, "", "")]
     tsv, csv, lines = tmp_path / "a.tsv", tmp_path / "a.csv.gz", tmp_path / "a.jsonl"
     tsv.write_text("question\tpassage\tanswer\tanswer_start\n" + "".join("\t".join(row) + "\n" for row in rows))
@@ -72,7 +72,7 @@ def test_tables_and_lines_of_json_say_the_same(tmp_path):
     assert [record.line for record in read(lines)] == [1, 3, 5]
 
 
-def test_several_answers_may_be_right_and_columns_may_have_other_names(tmp_path):
+def test_several_answers_and_custom_column_names(tmp_path):
     path = jsonl(
         tmp_path / "a.jsonl",
         {"q": "Who?", "context": PASSAGE, "a": ["Ben", "Ada"], "at": [15, 0]},
@@ -136,7 +136,7 @@ BAD = {  # the lines of a .tsv, and what is said of it
 
 
 @pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
-def test_a_bad_table_is_refused_with_its_line(tmp_path, text):
+def test_an_invalid_table_is_rejected_with_its_line(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_text(text)
     assert refusal(path) == f"{path}{BAD[text]}"
@@ -154,12 +154,12 @@ LINES = [
 
 
 @pytest.mark.parametrize(("row", "said"), LINES, ids=range(len(LINES)))
-def test_a_bad_line_of_json_is_refused(tmp_path, row, said):
+def test_an_invalid_json_line_is_rejected(tmp_path, row, said):
     path = jsonl(tmp_path / "a.jsonl", row)
     assert refusal(path) == f"{path}{said}"
 
 
-def test_what_is_no_json_at_all_is_refused(tmp_path):
+def test_invalid_json_is_rejected(tmp_path):
     lines, whole, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
     for path in (lines, whole, text):
         path.write_text("{")
@@ -199,7 +199,7 @@ SQUAD = [
 
 
 @pytest.mark.parametrize(("value", "said"), SQUAD, ids=range(len(SQUAD)))
-def test_what_is_not_as_squad_has_it_is_refused(tmp_path, value, said):
+def test_invalid_squad_files_are_rejected(tmp_path, value, said):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(value))
     assert refusal(path) == f"{path}{said}"
@@ -214,7 +214,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("options", "said"), TABLES, ids=range(len(TABLES)))
-def test_wrong_options(options, said):
+def test_invalid_options_are_rejected(options, said):
     with pytest.raises(ConfigError) as caught:
         parse_config(QADataConfig, {"train": "a.tsv", **options}, prefix="data")
     assert str(caught.value) == said
@@ -223,7 +223,7 @@ def test_wrong_options(options, said):
 # ---- splits
 
 
-def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
+def test_fractions_are_split_off_the_end_and_too_few_questions_are_rejected(tmp_path):
     path = write_tsv(tmp_path / "a.tsv", asked(40))
     table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, prefix="data").with_defaults()
     sources = table.sources(Path())
@@ -240,7 +240,7 @@ def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     )
 
 
-def test_what_was_found_is_described(tmp_path):
+def test_data_description(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
     seen = Dataset((path,), QuestionFormat()).summary
     assert seen.describe().split("\n") == [
@@ -259,7 +259,7 @@ def test_what_was_found_is_described(tmp_path):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_an_answer_becomes_tokens_and_its_text_again(kind):
+def test_answers_round_trip_through_tokens(kind):
     text = "Zoë saw  the café in\nÑandú Town, twice - 😀 ok."
     tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
     places = token_offsets(tokenizer, text)
@@ -279,7 +279,7 @@ def test_an_answer_becomes_tokens_and_its_text_again(kind):
 # ---- windows
 
 
-def test_worked_windows():
+def test_windows_by_hand():
     cut = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
     # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
     assert cut.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
@@ -310,7 +310,7 @@ def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2
     )
 
 
-def test_a_worked_batch():
+def test_a_batch_by_hand():
     data = passages([(3, 4), (-1, -1)])
     assert data.windows.start.tolist() == [0, 2, 4, 0, 2, 4]
     batch = data.batch(np.array([1, 2, 3]))
@@ -328,7 +328,7 @@ def test_a_worked_batch():
     assert data.describe(np.array([0, 2, 3])) == "lines, lines 1, 2"
 
 
-def test_batches_are_functions_of_seed_epoch_and_index():
+def test_batches_depend_only_on_seed_epoch_and_index():
     orders = [ExampleBatchSampler(passages([(3, 4)] * 9), batch_tokens=40, seed=2) for _ in range(2)]
     for index in (2, 0, 1):
         one, other = (order.batch(1, index) for order in orders)

@@ -74,7 +74,7 @@ def answers(seed: int, count: int) -> list[tuple[list[str], str]]:
     return [([one() for _ in range(chance.randint(0, 3))], one()) for _ in range(count)]
 
 
-def test_every_answer_is_scored_as_by_squad():
+def test_scores_match_the_squad_script():
     for references, said in answers(0, 3000):
         hit, shared = official_raw(references, said)
         assert exact(said, references) == hit
@@ -95,7 +95,7 @@ def test_every_answer_is_scored_as_by_squad():
         ("the", "a.", 1.0),
     ],
 )
-def test_worked_overlaps(said, right, shared):
+def test_overlaps_by_hand(said, right, shared):
     assert overlap(said, right) == pytest.approx(shared)
 
 
@@ -120,7 +120,7 @@ def test_scores_are_means_over_questions_with_and_without_an_answer():
     assert items.outputs == ["ada", "", "ben", ""]
 
 
-def test_statistics_add_up_whatever_the_batches():
+def test_statistics_add_up_over_any_batches():
     rows = answers(2, 40)
     whole = answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(40))
     parts = [
@@ -133,7 +133,7 @@ def test_statistics_add_up_whatever_the_batches():
         np.testing.assert_array_equal(joined.statistics[name], statistic)
 
 
-def test_intervals_hold_the_score_and_the_signature_says_how():
+def test_intervals_contain_the_score_and_signature_names_every_choice():
     scores = answer_scores(some_items(), QASetup("0123456789abcdef", -0.25))
     assert [score.name for score in scores] == [metric.name for metric in ANSWERS_OR_NONE]
     assert all(score.low is not None and score.low <= score.value <= score.high for score in scores)
@@ -147,7 +147,7 @@ def test_intervals_hold_the_score_and_the_signature_says_how():
     assert one == (None, None)
 
 
-def test_nothing_to_score_is_refused():
+def test_empty_data_is_rejected():
     with pytest.raises(DataError) as caught:
         answer_scores(answer_items([], [], np.arange(0)), QASetup("x"))
     assert str(caught.value) == "evaluate: no questions to evaluate"
@@ -157,7 +157,7 @@ def test_nothing_to_score_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_threshold_scores_better(seed):
+def test_best_threshold_is_optimal(seed):
     rng = np.random.default_rng(seed)
     margins = rng.normal(size=30).round(1)  # some are equal
     none = (rng.random(30) < 0.4).astype(float)
@@ -171,7 +171,7 @@ def test_no_threshold_scores_better(seed):
     assert total(found) == pytest.approx(max(map(total, every)))
 
 
-def test_of_equal_thresholds_the_one_nearest_to_none_is_taken_and_without_both_sorts_it_is_infinite():
+def test_threshold_ties_and_data_of_only_one_type():
     margins, none = np.array([4.0, 2.0, -1.0]), np.array([0.0, 0.0, 1.0])
     assert best_threshold(margins, 1 - none, none) == 0.5
     assert best_threshold(margins, np.array([1.0, 0.0, 0.0]), none) == 0.5  # the second is wrong either way

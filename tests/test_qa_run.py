@@ -109,7 +109,7 @@ def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
         torch.testing.assert_close(scores[row, : len(own)], own, atol=2e-5, rtol=1e-4)
 
 
-def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
+def test_loss_covers_start_and_end_and_reaches_every_parameter():
     model, data = make_model("transformer"), make_passages()
     batch = data.batch(np.arange(4))._replace(spans=torch.tensor([[0, 0], [0, 0], [7, 8], [0, 0]]))
     text = EncoderInput(*batch[:3])
@@ -126,7 +126,7 @@ def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
     assert int(loss.count) == 4 and task.validate(model) is None
 
 
-def test_without_a_second_text_there_is_no_answer():
+def test_without_a_passage_there_is_no_answer():
     tokens = torch.tensor([[1, 5, 6, 2]])
     assert answer_mask(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool))).tolist() == [
         [True, False, False, False]
@@ -151,7 +151,7 @@ def enumerated(windows: list[WindowScores], longest: int) -> tuple[dict[tuple[in
 
 @pytest.mark.parametrize("longest", [1, 3, 50])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_best_answer_of_overlapping_windows_is_the_best_of_all(seed, longest):
+def test_best_answer_over_overlapping_windows_is_the_global_optimum(seed, longest):
     rng = np.random.default_rng(seed)
     windows = [WindowScores(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
     every, total = enumerated(windows, longest)
@@ -162,7 +162,7 @@ def test_the_best_answer_of_overlapping_windows_is_the_best_of_all(seed, longest
     assert best_span([WindowScores(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
 
 
-def test_batches_of_windows_give_what_each_gives_alone():
+def test_batches_of_windows_equal_each_window_alone():
     model, data = make_model("gru"), make_passages(count=9)
     assert len(data.windows.question) > 15
     with torch.inference_mode():
@@ -184,7 +184,7 @@ def test_batches_of_windows_give_what_each_gives_alone():
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
+def test_qa_models_learn_answers_and_no_answer(runs, kind):
     run = loaded(runs.folder(kind))
     found = values_of(run)
     assert found["exact_match"] > 90 and found["f1"] > 90
@@ -198,13 +198,13 @@ def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SPAN if kind not in ("lstm", "transformer")])
-def test_every_other_kind_trains_and_answers(runs, kind):
+def test_every_other_architecture_trains_and_answers(runs, kind):
     run = loaded(runs.folder(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
     assert set(values_of(run)) == {"f1", "exact_match", "f1_has_answer", "accuracy_no_answer"}
     assert run.info()["arch"] == kind and run.info()["parameters"] > 1000
 
 
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path):
     values = span_file(
         runs.data, "transformer", "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "data.max_length=20"
     )
@@ -217,7 +217,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
 
 
-def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weights(runs, tmp_path):
+def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs, tmp_path):
     folder = runs.folder("lstm")
     kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
@@ -253,7 +253,7 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
     assert (answer.text, answer.start) == ("red", passage.index("red"))
 
 
-def test_what_can_not_be_learned_is_said(tmp_path):
+def test_questions_that_cannot_be_learned_are_reported(tmp_path):
     rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
     data, watcher = write_tsv(tmp_path / "a.tsv", rows), Silent()
     settings = ("data.max_length=12", "data.doc_stride=5", "train.max_steps=1")
@@ -277,14 +277,14 @@ def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
-def test_other_ways_to_train_learn_too(runs, settings):
+def test_other_training_options_learn_too(runs, settings):
     folder = runs.folder("transformer", *settings, "train.max_steps=30", "train.num_validations=1")
     losses = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
     trained = [row["train_loss"] for row in losses if "train_loss" in row]
     assert trained[-1] < 0.8 * trained[0]
 
 
-def test_options_that_do_not_go_together(runs, tmp_path):
+def test_incompatible_options_are_rejected(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve(span_file(runs.data, "lstm", "train.label_smoothing=0.1"), base=Path())
     assert str(caught.value) == "train.label_smoothing: not available for task 'qa'; remove it"
@@ -299,7 +299,7 @@ def test_options_that_do_not_go_together(runs, tmp_path):
 # ---- starting from another run
 
 
-def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
+def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     values = {
         "task": "masked-lm",
@@ -323,7 +323,7 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
 # ---- from Python
 
 
-def test_measures_add_up_and_say_what_was_answered(runs):
+def test_item_statistics_add_up_and_contain_the_answers(runs):
     run = loaded(runs.folder("lstm"))
     found = run.evaluate(runs.data)
     scores, items = list(found), found.items
@@ -334,7 +334,7 @@ def test_measures_add_up_and_say_what_was_answered(runs):
     assert (agree == (items.statistics["exact"] > 0)).all()
 
 
-def test_pairs_that_are_none_are_refused(runs):
+def test_invalid_question_passage_pairs_are_rejected(runs):
     run = loaded(runs.folder("lstm"))
     assert run.predict([]) == []
     wrong: list[tuple[Any, str]] = [
@@ -349,13 +349,13 @@ def test_pairs_that_are_none_are_refused(runs):
         assert str(caught.value) == said
 
 
-def test_texts_have_vectors(runs):
+def test_qa_models_embed_texts(runs):
     run = loaded(runs.folder("lstm"))
     vectors = run.embed(["ada has a cat .", "x"])
     assert vectors.shape == (2, 32) and np.isfinite(vectors).all()
 
 
-def test_a_question_that_is_too_long_is_cut_and_counted(runs):
+def test_a_too_long_question_is_truncated_and_counted(runs):
     run = loaded(runs.folder("lstm"))
     found = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
     assert [one.truncated for one in found] == [True, False]
@@ -368,7 +368,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted(runs):
 # ---- the command line
 
 
-def test_lines_become_answers(runs, monkeypatch, capsys):
+def test_predict_lines_to_answers(runs, monkeypatch, capsys):
     folder = str(runs.folder("lstm"))
     feed(monkeypatch, f"who has it ?\t{PASSAGE}\n\nwhere is it ?\tada has a red cat today .\n".encode())
     assert main(["predict", folder]) == 0
@@ -391,7 +391,7 @@ def test_lines_become_answers(runs, monkeypatch, capsys):
     assert capsys.readouterr().err == "weft: warning: truncated 1 question that was too long for the model\n"
 
 
-def test_evaluate_check_and_info(runs, tmp_path, capsys):
+def test_evaluate_check_and_info_commands(runs, tmp_path, capsys):
     folder = str(runs.folder("lstm"))
     assert main(["evaluate", folder, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -405,7 +405,7 @@ def test_evaluate_check_and_info(runs, tmp_path, capsys):
     assert re.fullmatch("train +1,000 .* question", said.split("\n")[1]) and "length" not in said
 
 
-def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
+def test_unsupported_commands_are_rejected(runs, tmp_path, capsys):
     folder = str(runs.folder("lstm"))
     assert refused(capsys, "predict", folder, "x\ty", "--beam-size", "3") == (
         2, "--beam-size: not available for task 'qa'"
@@ -427,6 +427,6 @@ def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
     assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (3, said)
 
 
-def test_a_reader_has_a_head_of_its_own_name():
+def test_qa_head_parameter_names():
     names = {name for name, _ in make_model().named_parameters() if not name.startswith("encoder.")}
     assert names == {"head.ends.weight", "head.ends.bias"}  # a classifier of two labels can't be mistaken for it

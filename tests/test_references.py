@@ -120,7 +120,7 @@ RECURRENT = {
 
 @pytest.mark.parametrize("started", [False, True], ids=["from-zeros", "from-a-state"])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_recurrent_layer_is_its_equations(name, started):
+def test_recurrent_layer_matches_its_equations(name, started):
     build, equations, shape = RECURRENT[name]
     part, x = seeded(build), text(2, 6, 4)
     past = text(2, *shape, seed=1) if started else torch.zeros(2, *shape, dtype=torch.double)
@@ -173,7 +173,7 @@ def skip(kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("kind", "norm"), JOINED)
-def test_a_stack_is_its_connections_equations(kind, norm):
+def test_stack_matches_the_equations_of_its_skip_connections(kind, norm):
     whole = seeded(
         lambda: stack(StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16)
     )
@@ -204,7 +204,7 @@ ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_feed_forward_layer_is_its_equation(activation):
+def test_feed_forward_layer_matches_its_equation(activation):
     part, x = seeded(lambda: FeedForward(4, ffn_dim=7, activation=activation)), text(1, 3, 4)
     w, b, out, c = (array(weight) for weight in (part.up_proj.weight, part.up_proj.bias, part.to_out.weight, part.to_out.bias))
     expected = [out @ ACTIVATION_EQUATIONS[activation](w @ position + b) + c for position in array(x[0])]
@@ -214,7 +214,7 @@ def test_a_feed_forward_layer_is_its_equation(activation):
 
 
 @pytest.mark.parametrize("cap", [None, 1.5])
-def test_the_token_head_is_a_capped_softmax(cap):
+def test_lm_head_is_a_capped_softmax(cap):
     part, x, targets = seeded(lambda: LMHead(4, 6, logit_softcap=cap)), text(2, 3, 4), torch.tensor([[0, 5, 2], [1, 1, 4]])
     log_probs, nats = part(x), part.loss(x, targets)
     for row in range(2):
@@ -228,7 +228,7 @@ def test_the_token_head_is_a_capped_softmax(cap):
             assert nats[row, t].item() == pytest.approx(total - scores[targets[row, t]], abs=2e-6)
 
 
-def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
+def test_without_gradients_the_loss_is_computed_in_chunks(monkeypatch):
     part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
     monkeypatch.setattr(heads, "MAX_LOGITS", 18)  # three positions
     asked: list[int] = []
@@ -240,7 +240,7 @@ def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
     assert asked == [14, 3, 3, 3, 3, 2]
 
 
-def test_tied_weights_are_one_parameter_that_learns_from_both_sides():
+def test_tied_weights_are_one_parameter_with_summed_gradients():
     torch.manual_seed(0)
     options = {"layer_type": "rnn", "num_layers": 1, "hidden_size": 6}
     tied = language_model(
@@ -313,14 +313,14 @@ INNER = {
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("kind", INNER)
-def test_attention_is_its_equations(kind, window):
+def test_attention_matches_its_equations(kind, window):
     part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[kind]))
     x = text(1, 8, 6)
     # rates and slopes are made in float32
     agree(part(x)[0][0], attention_equations(part, kind, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
 
 
-def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_another_order():
+def test_rotary_equals_the_paper_up_to_the_order_of_coordinates():
     part, x = RotaryEmbedding(6).double(), text(1, 1, 5, 6)
     found = part.rotate(x, torch.arange(5)[None] + 3)[0, 0]
     order = [0, 2, 4, 1, 3, 5]  # where the paper's coordinate pairs (0, 1), (2, 3), (4, 5) stand here
@@ -338,7 +338,7 @@ def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_ano
 
 
 @pytest.mark.parametrize("shift", [1, 17, 1000])
-def test_rotary_scores_see_distances_only(shift):
+def test_rotary_scores_depend_on_distances_only(shift):
     part, q, k, at = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
     here = part.rotate(q, at) @ part.rotate(k, at).mT
     there = part.rotate(q, at + shift) @ part.rotate(k, at + shift).mT
@@ -346,7 +346,7 @@ def test_rotary_scores_see_distances_only(shift):
     assert (part.rotate(q, at + shift) @ part.rotate(k, at).mT - here).abs().max() > 0.1
 
 
-def test_far_into_a_stream_positions_are_still_told_apart():
+def test_position_encodings_stay_exact_at_position_10_million():
     """In float32 the angle of position 10 million would be off by half a radian."""
     part, q, k, at = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
     here = part.rotate(q, at) @ part.rotate(k, at).mT
@@ -358,7 +358,7 @@ def test_far_into_a_stream_positions_are_still_told_apart():
 
 
 @pytest.mark.parametrize("dim", [6, 7])
-def test_sinusoidal_positions_are_the_papers(dim):
+def test_sinusoidal_positions_match_the_paper(dim):
     found = SinusoidalPositions(dim).double().add_to(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
     for at in range(9):
         for i in range(dim):
@@ -366,7 +366,7 @@ def test_sinusoidal_positions_are_the_papers(dim):
             assert found[0, at, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-5)
 
 
-def test_learned_positions_are_rows_of_a_table():
+def test_learned_positions_are_embedding_rows():
     part, x = seeded(lambda: LearnedPositions(3, max_positions=5)), text(2, 2, 3)
     found = part.add_to(x, torch.tensor([[0, 1], [3, 4]]))
     for row, position, at in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
@@ -380,7 +380,7 @@ def test_learned_positions_are_rows_of_a_table():
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
-def test_two_recurrent_layers_are_torchs(ours, theirs):
+def test_two_recurrent_layers_match_torch(ours, theirs):
     torch.manual_seed(0)
     reference = theirs(6, 6, num_layers=2, batch_first=True)
     whole = stack(StackConfig(layer_type=ours.__name__.lower(), hidden_size=6).with_defaults(), context_length=16)
@@ -398,7 +398,7 @@ def test_two_recurrent_layers_are_torchs(ours, theirs):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
-def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
+def test_bidirectional_layer_matches_torch_on_packed_sequences(ours, theirs):
     torch.manual_seed(0)
     reference, part = (
         theirs(6, 4, bidirectional=True, batch_first=True),
@@ -426,7 +426,7 @@ def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> Non
     part.to_out.load_state_dict(reference.out_proj.state_dict())
 
 
-def test_attention_is_torchs():
+def test_attention_matches_torch():
     torch.manual_seed(0)
     reference, part, x = nn.MultiheadAttention(8, 2, batch_first=True), SelfAttention(8, num_heads=2), text(2, 6, 8).float()
     copy_attention(part, shaken(reference))
@@ -436,7 +436,7 @@ def test_attention_is_torchs():
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("connection", ["residual", "post-norm"])
-def test_a_transformer_is_torchs(connection, activation):
+def test_transformer_matches_torch(connection, activation):
     torch.manual_seed(0)
     before = connection == "residual"
     one = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
@@ -484,7 +484,7 @@ def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
     copy(model.stack.final_norm, "ln_f")
 
 
-def test_a_textbook_transformer_is_gpt2():
+def test_transformer_matches_gpt2():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     torch.manual_seed(0)
     # published GPT-2 approximates gelu with tanh; ours is exact, and theirs can be
@@ -517,7 +517,7 @@ def test_a_textbook_transformer_is_gpt2():
 # ---- the lecture's example: the vocabulary h, e, l, o and the training sequence "hello"
 
 
-def test_one_step_of_an_rnn_worked_by_hand():
+def test_one_rnn_step_by_hand():
     """h(t) = tanh(W_hh h(t-1) + W_xh x(t)) with x = (1, 0) and then (0, 1)."""
     part = RNN(2)
     part.cell.load_state_dict(

@@ -65,7 +65,7 @@ def look(browser, tmp_path):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_it_is_drawn_without_a_fault_and_keeps_to_the_width(look, name):
+def test_page_renders_without_errors_within_the_viewport(look, name):
     seen = look(DOCUMENTS[name])
     for width in (1280, 390):
         seen.page.set_viewport_size({"width": width, "height": 800})
@@ -77,7 +77,7 @@ def test_it_is_drawn_without_a_fault_and_keeps_to_the_width(look, name):
         assert "NaN" not in drawn and "undefined" not in drawn and "Infinity" not in drawn
 
 
-def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
+def test_table_fits_1280_pixels_and_architectures_take_one_line(look):
     document = translation()
     for row in document["rows"]:
         row["difference"] = None if row["best"] else {"value": -10.25, "low": -11.25, "high": -9.25}
@@ -92,7 +92,7 @@ def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
     assert max(heights) < 1.5 * min(heights)
 
 
-def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
+def test_an_axis_of_similar_costs_has_tick_labels_on_a_phone(look):
     document = translation()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):
         row["num_parameters"] = parameters
@@ -103,7 +103,7 @@ def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
     assert sum(text.endswith("k") for text in told) >= 2, told
 
 
-def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
+def test_every_column_sorts_in_both_directions_with_missing_values_last(look):
     seen = look(language())
     names = "table.results tbody th bdi"
     assert seen.all(names) == ["gpt", "lstm", "ngram"]  # the lower the better, infinity last
@@ -126,7 +126,7 @@ def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
     assert seen.count('table.results th[aria-sort="ascending"], table.results th[aria-sort="descending"]') == 1
 
 
-def test_a_table_sorts_from_the_keyboard(look):
+def test_tables_sort_by_keyboard(look):
     seen = look(translation())
     seen.page.locator("table.results thead button").first.focus()
     seen.page.keyboard.press("Enter")
@@ -137,7 +137,7 @@ def lines(seen: Look, row: int, chart: str = "curves") -> int:
     return seen.count(f'[data-chart="{chart}"] figure path.line:not(.raw).c{row}')
 
 
-def test_noisy_curves_are_smoothed_until_that_is_switched_off(look):
+def test_smoothing_of_noisy_curves_can_be_switched_off(look):
     seen = look(translation())
     pale = '[data-chart="curves"] figure path.raw'
     bold = '[data-chart="curves"] figure:first-child path.line:not(.raw).c0'
@@ -151,7 +151,7 @@ def test_noisy_curves_are_smoothed_until_that_is_switched_off(look):
     assert look(document).count('[data-chart="curves"] input.smooth') == 0
 
 
-def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_seen(look):
+def test_a_wide_table_shows_a_scroll_hint_until_its_end(look):
     seen = look(translation(), viewport={"width": 390, "height": 800})
     hint = seen.page.locator("#results .hint").first
     assert hint.is_visible() and hint.inner_text() == "Scroll sideways for more \u2192"
@@ -161,7 +161,7 @@ def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_seen(loo
     assert seen.page.locator("#results .hint:visible").count() == 0
 
 
-def test_a_model_is_switched_off_and_on_in_all_charts(look):
+def test_toggling_a_model_applies_to_all_charts(look):
     seen = look(translation())
     assert lines(seen, 0) == 4 and lines(seen, 0, "breakdown") == 1  # two seeds, training and validation
     seen.page.locator('[data-chart="curves"] .chip', has_text="rnn").click()
@@ -189,7 +189,7 @@ def drag(seen: Look, start: tuple[float, float], end: tuple[float, float]) -> No
     seen.page.mouse.up()
 
 
-def test_a_part_of_the_curves_is_zoomed_into_and_out_again(look):
+def test_curves_zoom_in_and_out(look):
     seen = look(translation())
     seen.page.locator('[data-chart="curves"]').scroll_into_view_if_needed()
     reset = seen.page.locator("button.reset")
@@ -214,7 +214,7 @@ def test_a_part_of_the_curves_is_zoomed_into_and_out_again(look):
     assert ticks(seen) == whole
 
 
-def test_curves_run_along_steps_tokens_or_time_and_may_be_logarithmic(look):
+def test_curve_axes_steps_tokens_time_and_log_scale(look):
     seen = look(translation())
     box = seen.page.locator('[data-chart="curves"]')
     box.get_by_text("tokens", exact=True).click()
@@ -227,7 +227,7 @@ def test_curves_run_along_steps_tokens_or_time_and_may_be_logarithmic(look):
     assert seen.all(sides) != before
 
 
-def test_what_is_under_the_pointer_is_told(look):
+def test_tooltips_describe_the_point_under_the_pointer(look):
     seen = look(translation())
     spot = seen.page.locator('[data-chart="curves"] figure:nth-child(2) path.point.c3').last
     spot.scroll_into_view_if_needed()
@@ -252,7 +252,7 @@ def pareto(document: Any, cost: str) -> list[str]:
 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
-def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
+def test_pareto_front_has_the_undominated_rows(look, better):
     document = translation()
     document["metric"]["better"] = better
     for row, score, parameters in zip(document["rows"], (20, 31, 30, 35), (8e5, 2e5, 9e5, 3e6), strict=True):
@@ -271,7 +271,7 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
         assert told == f"On the Pareto front, from the cheapest: {', '.join(pareto(document, cost))}.", cost
 
 
-def test_items_are_compared_ordered_filtered_and_opened(look):
+def test_items_can_be_compared_sorted_filtered_and_opened(look):
     document = translation()
     seen = look(document)
     values = {item["key"]: item["values"] for item in document["items"]}
@@ -298,7 +298,7 @@ def test_items_are_compared_ordered_filtered_and_opened(look):
     assert box.locator("article").count() == 0
 
 
-def test_words_that_differ_are_marked_and_no_others(look):
+def test_only_differing_words_are_marked(look):
     document = tags()
     outputs = {"crf": "a b c d e", "lstm": "a x c e e"}
     item = {"key": 7, "input": "1 2 3", "reference": "a b c e", "outputs": outputs, "values": {"crf": 1.0, "lstm": 0.5}}
@@ -311,7 +311,7 @@ def test_words_that_differ_are_marked_and_no_others(look):
     assert seen.all("article .output:nth-child(2) mark") == ["x", "e"]
 
 
-def test_tags_stand_under_their_words(look):
+def test_tags_are_below_their_words(look):
     seen = look(tags())
     assert seen.all("article .output:nth-child(1) mark small") == []  # as the reference has them
     assert seen.all("article .output:nth-child(2) mark small") == ["NNS"]
@@ -321,7 +321,7 @@ def test_tags_stand_under_their_words(look):
     assert seen.all("article .output:nth-child(1) .words small") == ["DT", "NN", "VBZ", "IN", "NNP", "."]
 
 
-def test_labels_are_right_or_wrong_and_have_no_order(look):
+def test_labels_are_marked_correct_or_wrong_and_unordered(look):
     document = labels()
     ranked = sorted(document["rows"], key=lambda row: -row["score"]["value"])
     best, other = (row["name"] for row in ranked[:2])  # what is compared first
@@ -350,7 +350,7 @@ def test_labels_are_right_or_wrong_and_have_no_order(look):
     assert third.locator("mark").all_inner_texts() == ["damage", "late"]
 
 
-def test_every_part_says_which_score_it_is_of(look):
+def test_every_section_names_its_metric(look):
     seen = look(labels())
     texts = seen.all('[data-chart="breakdown"] svg text')
     assert "F1 (higher is better)" in texts and "items" in texts
@@ -361,7 +361,7 @@ def test_every_part_says_which_score_it_is_of(look):
     assert seen.all("article .output .value")[0].startswith("bits per character ")
 
 
-def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
+def test_items_can_be_compared_by_a_metric_with_the_opposite_direction(look):
     document = translation(6)
     document["item_metric"] = {"name": "token_error_rate", "better": "lower"}
     seen = look(document)
@@ -373,7 +373,7 @@ def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
     assert f"transformer is better on {ahead}, rnn on {behind}" in tally
 
 
-def test_a_long_text_is_folded_until_it_is_opened(look):
+def test_long_texts_are_collapsed_until_opened(look):
     document = language()
     document["items"][0]["input"] = "word " * 400
     document["items"][1]["input"] = "w" * 200
@@ -387,7 +387,7 @@ def test_a_long_text_is_folded_until_it_is_opened(look):
     assert seen.count("button.unfold") == 0
 
 
-def test_a_comparison_that_lacks_all_it_may_lack_is_drawn(look):
+def test_a_comparison_without_optional_parts_is_rendered(look):
     document = {"rows": [{"name": "a", "score": {"value": None}}, {"name": "b", "score": {"value": 1.5}}]}
     document["metric"] = {"name": "bleu", "better": "higher"}
     document["breakdowns"] = [{"by": "length", "bins": ["1", "2"], "counts": [0, 3], "values": {"b": [None, 1.0]}}]
@@ -398,7 +398,7 @@ def test_a_comparison_that_lacks_all_it_may_lack_is_drawn(look):
     assert seen.count("article") == 2
 
 
-def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):
+def test_confusions_are_described_by_pointer_and_keyboard(look):
     document = labels()
     seen = look(document)
     matrix = document["confusions"]["matrices"]["naive-bayes"]
@@ -420,7 +420,7 @@ def background(seen: Look) -> str:
     return seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
-def test_light_and_dark_are_the_system_s_or_the_reader_s_and_print_is_light(look):
+def test_theme_follows_the_system_or_the_user_and_print_is_light(look):
     white, dark = "rgb(255, 255, 255)", "rgb(20, 23, 28)"
     seen = look(translation(), color_scheme="dark")
     assert background(seen) == dark
@@ -435,7 +435,7 @@ def test_light_and_dark_are_the_system_s_or_the_reader_s_and_print_is_light(look
     assert background(seen) == dark
 
 
-def test_what_data_holds_is_text_and_never_runs(look):
+def test_data_is_escaped_and_never_executed(look):
     document = copy.deepcopy(translation(4))
     old = document["rows"][0]["name"]
     name = f"{HOSTILE} __proto__"
@@ -457,7 +457,7 @@ def test_what_data_holds_is_text_and_never_runs(look):
     assert any("\\u202eevil" in text for text in seen.all("article p"))
 
 
-def test_the_tables_can_be_read_without_a_script(look):
+def test_tables_are_readable_without_javascript(look):
     seen = look(translation(), java_script_enabled=False)
     assert seen.all("table.results tbody th bdi") == ["transformer", "lstm,attention", "lstm", "rnn"]
     assert seen.page.get_by_text("need JavaScript").is_visible()

@@ -35,7 +35,7 @@ def save(document: Any, folder: Path) -> Path:
 # ---- a comparison
 
 
-def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
+def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
     folder = save(translation(), tmp_path / "comparison")
     assert write_report([folder], DEFAULT) == 0
     made = folder / "report.html"
@@ -52,7 +52,7 @@ def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
     assert other.read_bytes() == made.read_bytes()
 
 
-def test_what_is_no_comparison_is_refused(tmp_path):
+def test_invalid_comparisons_are_rejected(tmp_path):
     folder = save(translation(), tmp_path / "comparison")
     with pytest.raises(UsageError) as caught:
         write_report([folder, tmp_path], DEFAULT)
@@ -108,7 +108,7 @@ def changed(document: Any, place: Place, value: Any) -> Any:
         (("environment",), {"a": [[[[[[]]]]]]}, "environment.a is nested too deeply"),
     ],
 )
-def test_damage_deep_inside_is_told_in_one_line(tmp_path, capsys, place, value, told):
+def test_nested_damage_is_reported_in_one_line(tmp_path, capsys, place, value, told):
     folder = save(changed(translation(3), place, value), tmp_path / "comparison")
     file = folder / "comparison.json"
     expected = f"{file}: damaged: {told}; run the same weft compare to write it again"
@@ -144,7 +144,7 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 
 
 @pytest.mark.parametrize("make", [translation, language, labels, tags])
-def test_whatever_is_damaged_is_drawn_or_refused(make):
+def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0
     known = list(places(document))
     for place in known:
@@ -157,7 +157,7 @@ def test_whatever_is_damaged_is_drawn_or_refused(make):
     assert refused_ones > 5 * len(known)
 
 
-def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path, capsys):
+def test_an_edited_comparison_is_rejected(tmp_path, capsys):
     """One digit of a score, which nothing but the sum could tell from another."""
     document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
     document["checksum"] = checksum(document)
@@ -173,7 +173,7 @@ def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path,
     assert refused(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
 
 
-def test_what_is_whole_has_no_fault():
+def test_an_intact_comparison_has_no_problem():
     assert [find_problem(document) for document in (translation(), language(), labels(60), tags())] == [""] * 4
 
 
@@ -222,7 +222,7 @@ def table(text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsys):
+def test_report_of_runs_has_the_scores_of_evaluate(runs, measured, capsys):
     assert main(["compare", "--quiet", *map(str, runs), "--report", "report.html"]) == 0
     assert capsys.readouterr().out == "report.html\n"
     text = Path("report.html").read_text()
@@ -236,7 +236,7 @@ def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsy
     assert found["ngram,order=3"]["value"] == pytest.approx(scores["loss"], rel=1e-5)
 
 
-def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, measured):
+def test_cached_results_are_reused_until_a_run_changes(runs, measured):
     words = ["compare", "--quiet", *map(str, runs), "--report", "report.html"]
     assert main(words) == 0
     first = Path("report.html").read_bytes()
@@ -252,7 +252,7 @@ def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, me
     assert measured[4:] == ["longer"]
 
 
-def test_what_a_comparison_measured_is_used(runs, measured):
+def test_results_of_a_comparison_are_reused(runs, measured):
     assert main(["compare", "--quiet", str(runs[0]), "--report", "report.html"]) == 0
     Path("runs/results").mkdir()
     shutil.move(runs[0] / "results", "runs/results/run")
@@ -260,14 +260,14 @@ def test_what_a_comparison_measured_is_used(runs, measured):
     assert measured == ["run"] and not (runs[0] / "results").exists()
 
 
-def test_a_page_is_no_other_kind_of_file(runs, capsys):
+def test_report_requires_an_html_file_name(runs, capsys):
     assert refused(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
         2,
         "--report: page.pdf must end in .html",
     )
 
 
-def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
+def test_a_read_only_run_is_evaluated_and_unchanged(runs, measured, monkeypatch):
     monkeypatch.setattr("weft.cli.report_command.os.access", lambda path, mode: mode != os.W_OK)
     assert main(["compare", "--quiet", str(runs[0]), "--report", "page.html"]) == 0
     assert measured == ["run"] and not (runs[0] / "results").exists() and Path("page.html").exists()

@@ -71,7 +71,7 @@ def embedded(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document["title"])
-def test_it_is_whole_and_asks_nobody_for_anything(document):
+def test_page_is_self_contained(document):
     text = page(document)
     reader = Reader(text)
     assert {name for name, _ in reader.elements} & {"link", "img", "iframe", "object", "base", "form"} == set()
@@ -83,7 +83,7 @@ def test_it_is_whole_and_asks_nobody_for_anything(document):
     assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|innerHTML|eval\(", text)
 
 
-def test_only_its_own_script_and_style_may_run():
+def test_csp_allows_only_its_own_script_and_style():
     text = page(translation())
     policy = next(one["content"] for name, one in Reader(text).elements if one.get("http-equiv") == "Content-Security-Policy")
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
@@ -114,7 +114,7 @@ def test_the_table_has_every_number_and_the_best_row_first():
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_infinite_and_missing_values_are_said_to_be(stored):
+def test_infinite_and_missing_values_are_labeled(stored):
     document = language()
     if stored:  # a file of JSON has no infinity
         document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
@@ -128,7 +128,7 @@ def test_infinite_and_missing_values_are_said_to_be(stored):
     assert ">∞<" in text[text.index('aria-label="by training frequency') :].split("</table>")[0]
 
 
-def test_what_was_not_measured_is_a_dash_and_never_nan():
+def test_missing_values_are_dashes_and_never_nan():
     document = translation()
     document["rows"][1]["score"] = {"value": math.nan, "low": None, "high": None}
     document["breakdowns"][0]["values"]["lstm"][2] = None
@@ -142,7 +142,7 @@ def test_what_was_not_measured_is_a_dash_and_never_nan():
     assert len(found["curves"][0]["train"]["value"]) == 59
 
 
-def test_what_was_found_is_said_in_words():
+def test_summary_states_the_results():
     said = re.sub("<.*?>", "", page(translation()))
     assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in said
     assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in said
@@ -159,7 +159,7 @@ def test_what_was_found_is_said_in_words():
     assert "All other models are worse (p &lt;0.001)." in re.sub("<.*?>", "", page(several))
 
 
-def test_what_may_be_luck_on_long_inputs_is_not_said():
+def test_summary_omits_insignificant_results_on_long_inputs():
     document = translation()
     last = document["breakdowns"][0]
     last["high"]["rnn"][-1], last["low"]["transformer"][-1] = 30.0, 29.0
@@ -168,7 +168,7 @@ def test_what_may_be_luck_on_long_inputs_is_not_said():
     assert "On the longest inputs" in page(document)
 
 
-def test_scores_of_parts_have_their_own_names_and_directions():
+def test_breakdown_metrics_have_their_own_names_and_directions():
     document = translation()
     words = {
         "by": "input length in words",
@@ -190,7 +190,7 @@ def test_scores_of_parts_have_their_own_names_and_directions():
     }
 
 
-def test_labels_have_their_precision_and_recall_beside_f1():
+def test_labels_have_precision_recall_and_f1():
     found = labels()
     (one,) = [one for one in found["breakdowns"] if one["by"] == "label"]
     name = found["rows"][0]["name"]
@@ -205,7 +205,7 @@ def test_labels_have_their_precision_and_recall_beside_f1():
     assert find_problem(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
 
 
-def test_curves_of_another_score_have_no_place_beside_those_of_most():
+def test_curves_of_a_minority_metric_are_omitted():
     document = translation()
     for curve in document["curves"]:
         curve["metrics"]["valid"] = "loss"
@@ -220,7 +220,7 @@ def test_curves_of_another_score_have_no_place_beside_those_of_most():
     assert first[1] == f"{min(values):.4g}"  # the least, though the comparison is by BLEU
 
 
-def test_which_rows_are_alike_is_what_the_comparison_says():
+def test_tied_rows_are_those_of_the_comparison():
     document = translation()
     document["rows"][2]["tied_with_best"] = False
     assert "not significantly" not in page(document)
@@ -229,7 +229,7 @@ def test_which_rows_are_alike_is_what_the_comparison_says():
     assert cells(page(document))[1][2] == "0.080 not significantly worse"
 
 
-def test_too_little_test_data_is_said_and_nobody_is_called_equal():
+def test_too_little_test_data_is_reported_and_no_rows_are_tied():
     document = translation()
     document["test_items"] = {"count": 6, "item": "block of about 1,000 bytes"}
     for row in document["rows"]:
@@ -260,7 +260,7 @@ def test_the_difference_from_the_best_has_a_column():
     assert cells(page(document))[0][2] == "+0.50 [−0.25, +1.25]"
 
 
-def test_seeds_have_a_column_where_there_are_several():
+def test_several_seeds_have_a_column():
     document = translation()
     assert ">seeds<" in page(document)
     for row in document["rows"]:
@@ -316,7 +316,7 @@ def test_every_trial_of_a_search_is_on_the_page():
     assert find_problem(document) == "tuning.lstm.trials[0].rung is not a count"
 
 
-def test_the_settings_of_a_model_without_an_optimizer_have_none():
+def test_models_without_an_optimizer_have_no_optimizer_options():
     """An n-gram model has a [train] table, for every run file has one, and looks at none of it."""
     document = language()
     names = [row["name"] for row in document["rows"]]
@@ -338,7 +338,7 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
             assert ("train.lr" in used) == isinstance(preset.estimator, NetworkEstimator)
 
 
-def test_the_head_says_what_it_was_measured_with():
+def test_header_names_the_evaluation_setup():
     document = translation()
     document["test_items"] = {"count": 1000, "item": "line"}
     document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe (8,000 tokens)", "budget": "3,500 steps"}
@@ -362,7 +362,7 @@ def test_the_head_says_what_it_was_measured_with():
     assert "<dd>Linux-6.1.0-x86_64, NVIDIA H100, 4 threads</dd>" in page(document)
 
 
-def test_the_title_says_what_is_compared():
+def test_title_names_the_comparison():
     document = translation()
     document["title"] = "run"
     assert "<title>run: rnn, lstm, lstm,attention and transformer</title>" in page(document)
@@ -375,7 +375,7 @@ def test_the_title_says_what_is_compared():
     assert "<title>rnn-0</title>" in page(document)
 
 
-def test_a_column_that_says_nothing_of_any_row_is_left_out():
+def test_empty_columns_are_omitted():
     document = translation()
     assert ">train tok/s<" in page(document)
     for row in document["rows"]:
@@ -383,12 +383,12 @@ def test_a_column_that_says_nothing_of_any_row_is_left_out():
     assert ">train tok/s<" not in page(document)
 
 
-def test_what_failed_is_said():
+def test_failed_runs_are_reported():
     document = {**translation(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
     assert "Failed: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))
 
 
-def test_settings_that_differ_come_first_and_all_of_them_follow():
+def test_differing_options_are_listed_first_then_all_options():
     text = page(translation())
     differ = text[text.index('<section id="configs">') :].split("</table>")[0]
     assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == [
@@ -406,7 +406,7 @@ def test_settings_that_differ_come_first_and_all_of_them_follow():
     assert "this is = = no TOML" in page(same)
 
 
-def test_samples_environment_and_command_are_there():
+def test_page_has_samples_environment_and_command():
     text = Reader(page(language())).text
     for part in ("The king had a daughter", "Linux-6.1.0-x86_64", "weft compare run.toml --models ngram,lstm,gpt --seeds 2"):
         assert part in text
@@ -438,7 +438,7 @@ def hostile(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [translation, language, labels, tags])
-def test_hostile_texts_stay_texts(make):
+def test_malicious_texts_are_escaped(make):
     document = make()
     for name in ("title", "data", "test", "rows", "curves", "items", "configs", "samples", "environment", "command"):
         document[name] = hostile(document[name])
@@ -458,7 +458,7 @@ def test_hostile_texts_stay_texts(make):
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(min_size=1, max_size=40))
-def test_any_name_and_text_gives_a_page(text):
+def test_any_name_and_text_gives_a_valid_page(text):
     document = translation(2)
     old = document["rows"][0]["name"]
     document["rows"][0]["name"] = text
@@ -473,7 +473,7 @@ def test_any_name_and_text_gives_a_page(text):
 # ---- size
 
 
-def test_a_large_comparison_stays_small():
+def test_page_of_a_large_comparison_is_small():
     ordinary = page(translation(400))
     assert len(ordinary.encode()) < 600_000
     document = translation(400)
@@ -487,7 +487,7 @@ def test_a_large_comparison_stays_small():
     assert len(page(document).encode()) < 4_500_000
 
 
-def test_noisy_curves_have_running_means_beside_the_values():
+def test_noisy_curves_have_running_means():
     """By convolution: windows of 5 % of the points, which end where the curve does and are centred there too."""
     document = translation()
     curve = document["curves"][0]
@@ -543,7 +543,7 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_rows_can_be_told_apart_by_every_reader_and_stand_out_from_the_paper(scheme):
+def test_row_colors_are_distinguishable_and_contrast_with_the_background(scheme):
     style = files("weft.report").joinpath("page.css").read_text()
     found = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
     colours = [linear(found[f"c{at}"].split(", ")[scheme]) for at in range(8)]
@@ -560,7 +560,7 @@ def test_rows_can_be_told_apart_by_every_reader_and_stand_out_from_the_paper(sch
 # ---- words
 
 
-def test_numbers_in_words():
+def test_number_words():
     assert [short(value) for value in (0, 999, 999.6, 12345, 1_234_567, 2.5e9, 7e12, None)] == (
         ["0", "999", "1k", "12.3k", "1.23M", "2.5B", "7T", "–"]
     )
@@ -581,13 +581,13 @@ def test_numbers_in_words():
     assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
 
 
-def test_cutting_says_how_much_and_keeps_accents():
+def test_truncation_reports_its_length_and_keeps_accents():
     assert truncate("short", 5) == "short"
     assert truncate("letters", 3) == "let… (4 more characters)"
     assert truncate("ae\u0301iou", 2) == "a… (5 more characters)"
 
 
-def test_a_document_without_rows_is_refused():
+def test_a_document_without_rows_is_rejected():
     for name in ("rows", "metric"):
         with pytest.raises(UsageError) as caught:
             page({**copy.deepcopy(translation()), name: None})

@@ -37,7 +37,7 @@ def test_every_locked_package_has_hashes_and_the_pinned_version(name):
     assert "torch" not in versions
 
 
-def test_what_weft_and_its_tests_need_is_locked():
+def test_dependencies_of_weft_and_its_tests_are_locked():
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
@@ -47,14 +47,14 @@ def test_what_weft_and_its_tests_need_is_locked():
         assert needed <= pins(ROOT / "requirements" / f"{name}.txt").keys(), f"run make lock: {name}"
 
 
-def test_what_builds_packages_from_source_is_installed_before_them():
+def test_build_requirements_are_installed_first():
     """seqeval's build would fetch setuptools-scm, and kenlm's cmake, as they are at that moment."""
     assert {"cmake", "setuptools", "setuptools-scm", "wheel"} <= pins(ROOT / "requirements" / "build.txt").keys()
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert 0 < recipe.index("-r requirements/build.txt") < recipe.index("--no-build-isolation -r requirements/dev.txt")
 
 
-def test_ci_takes_nothing_from_a_cache():
+def test_ci_uses_no_cache():
     assert "PIP_NO_CACHE_DIR=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 

@@ -65,7 +65,7 @@ KILLS = 6  # of each setup, so 30 in all
 
 
 @every_setup
-def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path, text, children, setup):
+def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, children, setup):
     values = setup_file(text, setup, steps=48, validations=24)
     began = time.monotonic()
     assert children.train(values, tmp_path / "whole")
@@ -87,7 +87,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path, tex
     assert kills >= KILLS
 
 
-def test_killed_before_each_line_of_a_save(tmp_path, text, children):
+def test_kill_before_each_line_of_saving(tmp_path, text, children):
     """Child after child works on one run and dies one line later in its first save than the child before it."""
     values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
@@ -104,7 +104,7 @@ def test_killed_before_each_line_of_a_save(tmp_path, text, children):
     assert kills >= 20
 
 
-def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
+def test_kill_before_each_line_of_starting(tmp_path, text, children):
     """Before there is a checkpoint, the same command makes good what is missing."""
     values = setup_file(text, "window", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
@@ -118,7 +118,7 @@ def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
     assert line > 20
 
 
-def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
+def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
     """The new one can be begun again, and so can the old one be gone on with."""
     old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
     assert children.train(new, tmp_path / "whole")
@@ -146,7 +146,7 @@ def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
 
 
 @every_setup
-def test_stopped_after_every_step_a_run_ends_as_if_it_had_not_been(tmp_path, text, setup):
+def test_a_run_stopped_after_every_step_ends_identically(tmp_path, text, setup):
     values, steps = setup_file(text, setup, steps=9, validations=3), 9
     whole, out = Silent(), tmp_path / "stopped"
     train_here(values, tmp_path / "whole", whole)
@@ -182,7 +182,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, text):
     assert sums(tmp_path / "run") == before
 
 
-def test_patience_is_counted_over_stops(tmp_path, text):
+def test_patience_is_counted_across_resumes(tmp_path, text):
     """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
     values = run_file(text, "window", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
     whole = Silent()
@@ -225,7 +225,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_checkpoint_is_left_for_the_one_before_it(tmp_path, text, name):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, text, name):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -238,7 +238,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_it(tmp_path, text, name
     assert sums(out) == sums(tmp_path / "whole")
 
 
-def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, text):
+def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     for step in ("000004", "000005"):
@@ -256,7 +256,7 @@ def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, t
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
-def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, text, damage):
+def test_damaged_metrics_are_restored_from_the_checkpoint(tmp_path, text, damage):
     values = setup_file(text, "window", steps=8, validations=4)
     out, watcher = stopped_run(tmp_path, values, 5), Silent()
     damage(out / "metrics.jsonl")
@@ -266,7 +266,7 @@ def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, t
     assert sums(out) == sums(tmp_path / "whole")
 
 
-def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
+def test_a_train_state_of_another_log_is_rejected(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     newest = stopped_run(tmp_path, values, 5) / "checkpoints" / "000005"
     cursor, size = files.read_json(newest / "train_state.json"), (newest / "metrics.jsonl").stat().st_size
@@ -279,7 +279,7 @@ def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("change", [lambda part: part[:-1], None], ids=["shape", "name"])
-def test_averages_of_another_model_are_refused(tmp_path, text, change):
+def test_ema_weights_of_another_model_are_rejected(tmp_path, text, change):
     values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "average.safetensors"
@@ -292,7 +292,7 @@ def test_averages_of_another_model_are_refused(tmp_path, text, change):
     assert str(caught.value) == (f"{path}: does not match the model of this run: other names or shapes of weights")
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
+def test_a_checkpoint_of_another_model_is_rejected(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -308,7 +308,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cursor_of_another_version_is_refused(tmp_path, text):
+def test_a_train_state_of_another_version_is_rejected(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "train_state.json"
@@ -323,7 +323,7 @@ def test_a_cursor_of_another_version_is_refused(tmp_path, text):
 # ---- what is in a checkpoint
 
 
-def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_path, text):
+def test_checkpoint_contents(tmp_path, text):
     values = setup_file(text, "gpt-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -341,7 +341,7 @@ def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_p
     assert files.read_json(newest / "train_state.json")["step"] == 5
 
 
-def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_path, text, monkeypatch):
+def test_ema_weights_are_saved_in_checkpoints_and_restored(tmp_path, text, monkeypatch):
     values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -361,7 +361,7 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
     assert all(lost[name] == wanted[name] for name in ("model", "optimizer", "state"))
 
 
-def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):
+def test_resuming_without_the_carried_state_gives_other_weights(tmp_path, text, monkeypatch):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     unflatten = saving.unflatten

@@ -124,7 +124,7 @@ def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("policy", "steps"), [(Policy(), 140), (Policy(inner=4, clip=0.2), 240)], ids=["reinforce", "ppo"])
-def test_policy_gradients_reach_the_full_reward(policy, steps):
+def test_policy_gradient_reaches_the_full_reward(policy, steps):
     loop = policy_loop(policy, max_steps=steps)
     prompts = list(range(3, WORDS))
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_policy_gradients_reach_the_full_reward(policy, steps):
     assert len(policy.prepared) == len(set(policy.prepared)) == steps // policy.inner_steps
 
 
-def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
+def test_a_prepared_batch_serves_all_inner_steps_and_advances_the_batch_order_once():
     policy = Policy(inner=3)
     loop = policy_loop(policy, max_epochs=2)  # 3 batches each
     asked: list[tuple[int, int]] = []
@@ -151,7 +151,7 @@ def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
 
 
 @pytest.mark.parametrize(("stop", "saved"), [(4, 4), (5, 8), (7, 8), (8, 8)])
-def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_resuming_is_exact(tmp_path, stop, saved):
+def test_a_stop_within_a_prepared_batch_takes_effect_after_its_last_step(tmp_path, stop, saved):
     whole = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     whole.run(Notebook(), Silent())
     first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
@@ -183,7 +183,7 @@ class Wasteful(LanguageModelObjective):
         return batch
 
 
-def test_what_prepares_a_batch_changes_no_dropout():
+def test_preparing_a_batch_does_not_change_dropout():
     plain = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
     plain.run(Notebook(), Silent())
     other = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
@@ -204,7 +204,7 @@ class Named:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_memory_check_sees_a_prepared_batch(training):
+def test_memory_check_uses_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
     learner = LossModule(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
@@ -216,7 +216,7 @@ def test_the_memory_check_sees_a_prepared_batch(training):
     assert memory.check_batch(learner, partial(crop_batch, Rollouts(*more)), TrainConfig(), CPU) > few
 
 
-def test_an_ordinary_task_is_given_the_batch_of_the_order():
+def test_tasks_without_preparation_get_the_sampled_batch():
     loop = small_loop(small_model(), max_steps=2)
     assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.steps_per_batch == 1 and loop.needs_batch()
     assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])

@@ -126,7 +126,7 @@ def log_probs_of(run: Run, ids: list[int]) -> list[float]:
 
 
 @every_run
-def test_every_family_trains_and_loads(runs, name):
+def test_every_architecture_trains_and_loads(runs, name):
     run = runs[name]
     watcher = runs.watchers[name]
     kind, _, read = name.partition("-")
@@ -141,7 +141,7 @@ def test_every_family_trains_and_loads(runs, name):
         assert not run.model.training
 
 
-def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
+def test_models_are_loaded_lazily(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs.folder("lstm-lines"), folder)
     (folder / "model.safetensors").rename(tmp_path / "away")
@@ -153,7 +153,7 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     assert run.model is run.model  # a run that was not ready is asked again, one that is loaded is not
 
 
-def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
+def test_invalid_run_directories_are_rejected(runs, tmp_path):
     assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: run directory not found"
     assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
@@ -161,7 +161,7 @@ def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
     )
 
 
-def test_a_gpu_that_is_not_there_is_refused(runs, monkeypatch):
+def test_missing_gpu_is_rejected(runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="cuda")) == (
         "device: no CUDA GPU found; use 'auto' or 'cpu'"
@@ -169,7 +169,7 @@ def test_a_gpu_that_is_not_there_is_refused(runs, monkeypatch):
     assert weft.load(runs.folder("lstm-lines"), device="auto").device == torch.device("cpu")
 
 
-def test_weights_of_another_shape_are_refused(runs, tmp_path):
+def test_weights_of_another_shape_are_rejected(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs.folder("lstm-lines"), folder)
     tensors, notes = read_tensors(folder / "model.safetensors")
@@ -180,7 +180,7 @@ def test_weights_of_another_shape_are_refused(runs, tmp_path):
     )
 
 
-def test_the_tokenizer_of_another_run_is_refused(runs, tmp_path):
+def test_the_tokenizer_of_another_run_is_rejected(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs.folder("lstm-lines"), folder)
     shutil.copy(runs["gpt-windows"].directory.tokenizer, folder / "tokenizer.json")
@@ -189,14 +189,14 @@ def test_the_tokenizer_of_another_run_is_refused(runs, tmp_path):
     )
 
 
-def test_runs_are_loaded_from_where_they_were_moved(runs, tmp_path):
+def test_moved_runs_are_loaded(runs, tmp_path):
     shutil.copytree(runs.folder("gpt-windows"), tmp_path / "moved")
     moved, here = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
     assert moved.score(["the cat"]) == here.score(["the cat"])
     assert moved.evaluate().scores == here.evaluate().scores  # the data is where it was
 
 
-def test_what_a_run_is(runs):
+def test_run_info(runs):
     for name in ("ngram-lines", "lstm-lines"):
         run, info = runs[name], runs[name].info()
         assert list(info) == ["path", "task", "arch", "parameters", "vocabulary", "tokenizer", "config"]
@@ -212,7 +212,7 @@ def test_what_a_run_is(runs):
 
 
 @every_run
-def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
+def test_greedy_text_is_deterministic_and_independent_of_the_batch(runs, name):
     run, options = runs[name], GenerationConfig(max_new_tokens=8, temperature=0.0)
     prompts = ["an", "", "otto"]
     found = run.generate(prompts, options)
@@ -234,13 +234,13 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
 
 @every_run
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam_size": 3}], ids=str)
-def test_a_stream_is_what_generate_gives(runs, name, options):
+def test_stream_equals_generate(runs, name, options):
     run, options = runs[name], GenerationConfig(max_new_tokens=9, **options)
     for prompt in ("", "th"):
         assert "".join(run.stream(prompt, options)) == run.generate([prompt], options)[0].text
 
 
-def test_without_options_text_is_drawn_by_seed_0(runs):
+def test_default_seed_is_0(runs):
     run = runs["lstm-lines"]
     assert [run.generate("a")] == run.generate(["a"], GenerationConfig())
     assert run.generate("a", GenerationConfig(seed=1, max_new_tokens=30)) != run.generate(
@@ -250,7 +250,7 @@ def test_without_options_text_is_drawn_by_seed_0(runs):
     assert "".join(run.stream()) == run.generate().text
 
 
-def test_attention_writes_on_beyond_its_window(runs):
+def test_attention_generates_beyond_its_context_length(runs):
     found = runs["gpt-windows"].generate("to be", GenerationConfig(max_new_tokens=60, temperature=0.0))
     assert len(found.token_ids) == 60 and math.isfinite(found.log_prob)
     assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerationConfig(max_new_tokens=60))) == (
@@ -267,7 +267,7 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD, ids=ascii)
 @pytest.mark.parametrize("name", ["ngram-lines", "gpt-windows"])
-def test_text_that_no_file_could_hold_is_refused(runs, name, text):
+def test_invalid_text_is_rejected(runs, name, text):
     run = runs[name]
     assert refusal(DataError, lambda: run.generate(["fine", text])) == f"prompt 2: {BAD[text]}"
     assert refusal(DataError, lambda: run.generate(text)) == f"prompt 1: {BAD[text]}"
@@ -279,7 +279,7 @@ def test_text_that_no_file_could_hold_is_refused(runs, name, text):
 
 
 @every_run
-def test_a_line_is_the_sum_of_its_tokens(runs, name):
+def test_score_of_a_line_is_the_sum_over_its_tokens(runs, name):
     run = runs[name]
     lines = ["anna", "", "zoë", "a", "never seen: ☃", "otto\u2028x", "bob"]
     found = run.score(lines)
@@ -294,7 +294,7 @@ def test_a_line_is_the_sum_of_its_tokens(runs, name):
             assert line.perplexity == pytest.approx(math.exp(-line.log_prob / len(ids)))
 
 
-def test_the_end_of_a_line_is_one_of_its_tokens_where_lines_are_units(runs):
+def test_eos_is_scored_if_lines_are_examples(runs):
     first, empty = runs["lstm-lines"].score(["bob", ""])
     assert (first.tokens, empty.tokens) == (["b", "o", "b", "</s>"], ["</s>"])
     assert empty.log_prob == empty.token_log_probs[0] < 0
@@ -307,7 +307,7 @@ def test_the_end_of_a_line_is_one_of_its_tokens_where_lines_are_units(runs):
 
 
 @a_few
-def test_batches_and_pieces_change_no_score(runs, name, monkeypatch):
+def test_batch_and_window_size_do_not_change_scores(runs, name, monkeypatch):
     run = runs[name]
     lines = [name[:length] for name in NAMES[:5] for length in range(5)]
     together = run.score(lines)
@@ -323,7 +323,7 @@ def test_a_string_is_one_line(runs):
     assert [runs["ngram-lines"].score("anna")] == runs["ngram-lines"].score(["anna"])
 
 
-def test_a_line_longer_than_the_last_position_is_refused(runs):
+def test_a_line_beyond_the_last_position_is_rejected(runs):
     run = runs["transformer-lines"]
     assert len(run.score(["a" * 15])[0].tokens) == 16
     long = "17 tokens exceed the model's limit of 16; shorten it"
@@ -393,7 +393,7 @@ def test_one_character_can_be_evaluated(runs):
 
 
 @a_few
-def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkeypatch):
+def test_scoring_reports_progress_by_batches_and_windows(runs, name, monkeypatch):
     run, told = runs[name], list[tuple[int, int]]()
     lines = ["ab" * 7, "a", "", "b" * 9]
     silent = run.score(lines)
@@ -412,7 +412,7 @@ def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkey
 
 
 @a_few
-def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_path):
+def test_evaluate_uses_the_test_data_of_the_run_by_default(runs, name, tmp_path):
     run = runs[name]
     # the last tenth, in lines, or in characters from the nearest line end on
     ends = [at + 1 for at, letter in enumerate(SENTENCES) if letter == "\n"]
@@ -432,7 +432,7 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     assert run.evaluate(halves).scores == run.evaluate().scores
 
 
-def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
+def test_evaluate_uses_stored_tokens_if_the_text_is_missing(runs, tmp_path):
     run = runs["gpt-windows"]
     shutil.copytree(run.directory.path, tmp_path / "moved")
     text = tmp_path / "moved" / "resolved.toml"
@@ -447,7 +447,7 @@ def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
     assert refusal(DataError, moved.evaluate).endswith(": file not found")
 
 
-def test_validation_data_is_taken_where_there_is_no_test_data(runs):
+def test_evaluate_falls_back_to_validation_data(runs):
     folder = runs.folder("lstm-lines-halves", ("data.valid=0.5", "data.test=names.txt"))
     text = folder / "resolved.toml"
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("test =")))
@@ -460,13 +460,13 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; set `data`"
 
 
-def test_data_that_names_no_file_is_refused(runs):
+def test_missing_data_files_are_rejected(runs):
     assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: `data` has no files"
     missing = runs.place / "missing.txt"
     assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: file not found"
 
 
-def test_policies_go_with_the_way_of_reading(runs):
+def test_context_policies_depend_on_read_as(runs):
     lines, windows = runs["lstm-lines"], runs["lstm-windows"]
     assert refusal(UsageError, lambda: lines.evaluate(context="carry").scores) == (
         "context: 'carry' is not possible for data that is read as lines"
@@ -481,13 +481,13 @@ def test_policies_go_with_the_way_of_reading(runs):
     assert "|context:stride:4/16|" in windows.evaluate(context="stride:4")["loss"].signature
 
 
-def test_a_carried_evaluation_beyond_the_last_position_is_refused(runs):
+def test_carried_evaluation_beyond_the_last_position_is_rejected(runs):
     assert refusal(UsageError, lambda: runs["transformer-windows"].evaluate(context="carry").scores) == (
         "context: 'carry' needs more than the model's 16 positions; use 'stride'"
     )
 
 
-def test_a_line_beyond_the_last_position_is_refused_before_training(runs, tmp_path):
+def test_a_line_beyond_the_last_position_is_rejected_before_training(runs, tmp_path):
     (tmp_path / "long.txt").write_text("bob\n" * 30 + "hannah" * 3 + "\nbob\n")
     values = {
         "task": "lm",
@@ -531,7 +531,7 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     )
 
 
-def test_options_may_be_given_by_name(runs):
+def test_options_can_be_passed_by_name(runs):
     run = runs["ngram-windows"]
     named = run.generate("The", max_new_tokens=5, temperature=0)
     assert named == run.generate("The", GenerationConfig(max_new_tokens=5, temperature=0))

@@ -55,7 +55,7 @@ def test_defaults_then_the_preset_then_the_run_file_then_set():
     assert (asked.hidden_size, asked.num_layers, asked.logit_softcap) == (64, 8, 0)
 
 
-def test_the_train_table_goes_the_same_way():
+def test_precedence_in_the_train_table():
     assert (TrainConfig().lr, TrainConfig().optimizer) == (1e-3, "adamw")
     assert (settings_of("lstm").train.lr, settings_of("lstm").train.optimizer) == (3e-3, "adamw")
     assert (settings_of("gpt").train.lr, settings_of("gpt").train.optimizer) == (4e-3, "muon")
@@ -74,7 +74,7 @@ def test_the_train_table_goes_the_same_way():
         (("train.lr=1",), {"max_steps": 5}),
     ],
 )
-def test_a_budget_that_is_set_replaces_the_one_before(settings, budget):
+def test_set_replaces_the_budget(settings, budget):
     values = run_file(train={"max_steps": 5})
     found = override(values, settings)
     train = resolve(found, base=BASE).train
@@ -82,7 +82,7 @@ def test_a_budget_that_is_set_replaces_the_one_before(settings, budget):
     assert values["train"] == {"max_steps": 5}
 
 
-def test_a_budget_of_the_run_file_replaces_the_preset_s_and_two_in_one_file_are_refused():
+def test_run_file_budget_replaces_the_preset_and_two_budgets_are_rejected():
     values = {"task": "tagging", "data": {"train": "a.txt"}, "model": {"arch": "lstm"}}
     assert resolve(values, base=BASE).train.max_epochs == 20
     found = resolve({**values, "train": {"max_steps": 3}}, base=BASE).train
@@ -92,7 +92,7 @@ def test_a_budget_of_the_run_file_replaces_the_preset_s_and_two_in_one_file_are_
     assert str(caught.value) == "train: max_steps and max_tokens are both set; set only one"
 
 
-def test_what_only_the_preset_s_optimiser_has_goes_with_it():
+def test_options_of_the_preset_optimizer_are_removed_with_it():
     """Nobody asked for the preset's beta2, so sgd is not refused for it; where somebody does, it is."""
     assert [settings_of("gpt", train={"optimizer": name}).train.adam_beta2 for name in ("muon", "adamw", "sgd")] == [
         0.95,
@@ -110,14 +110,14 @@ def test_what_only_the_preset_s_optimiser_has_goes_with_it():
     assert str(caught.value) == "train.adam_beta2: not used with optimizer 'sgd'; remove it"
 
 
-def test_a_kind_can_be_changed_by_set():
+def test_set_can_change_the_architecture():
     settings = settings_of("lstm", settings=("model.arch=ngram", "seed=7"))
     assert (settings.arch, settings.seed, settings.model) == ("ngram", 7, NgramConfig())
     assert settings.preset is LM["ngram"]
 
 
 @every_kind
-def test_a_preset_sets_what_it_says(kind):
+def test_preset_values(kind):
     settings = settings_of(kind)
     preset = LM[kind]
     assert {name: getattr(settings.model, name) for name in preset.values} == dict(preset.values)
@@ -125,7 +125,7 @@ def test_a_preset_sets_what_it_says(kind):
     assert type(settings.model) is preset.config_class
 
 
-def test_the_kinds_of_a_language_model():
+def test_architectures_of_language_models():
     assert list(TASKS) == ["lm", "seq2seq", "classification", "tagging", "masked-lm", "qa"]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]
@@ -148,7 +148,7 @@ VARIANTS: list[dict[str, dict[str, Any]]] = [
 
 @every_kind
 @pytest.mark.parametrize("tables", VARIANTS, ids=["plain", "lines", "windows", "file", "train"])
-def test_a_resolved_file_reads_back_equal(kind, tables):
+def test_a_resolved_file_round_trips(kind, tables):
     settings = settings_of(kind, **tables)
     values = tomllib.loads(settings.to_toml())
     assert values == settings.to_dict()
@@ -171,7 +171,7 @@ def test_a_resolved_file_names_every_option_that_applies(kind):
 # ---- paths
 
 
-def test_paths_are_seen_from_the_run_file():
+def test_paths_are_relative_to_the_run_file():
     settings = settings_of(data={"train": ["a.txt", "../b.txt"], "valid": "/data/v.txt", "test": 0.25})
     assert settings.data.train == [str(BASE / "a.txt"), str(BASE / "../b.txt")]
     assert (settings.data.valid, settings.data.test) == ("/data/v.txt", 0.25)
@@ -182,14 +182,14 @@ def test_paths_are_seen_from_the_run_file():
     assert relative.data.train == str(Path("here/a.txt").absolute())
 
 
-def test_a_tokenizer_file_is_seen_from_the_run_file_and_says_itself_what_it_is():
+def test_tokenizer_file_is_relative_to_the_run_file_and_defines_its_type():
     settings = settings_of(tokenizer={"file": "tokenizer.json"})
     assert settings.tokenizer.file == str(BASE / "tokenizer.json")
     assert settings.to_dict()["tokenizer"] == {"file": str(BASE / "tokenizer.json")}
     assert settings_of().to_dict()["tokenizer"] == {"type": "char", "vocab_size": 8000, "lowercase": False}
 
 
-def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
+def test_tokenizer_of_another_run_is_used(tmp_path):
     run = tmp_path / "other"
     run.mkdir()
     (run / "resolved.toml").write_text("")
@@ -312,19 +312,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])
-def test_what_is_refused_and_in_which_words(values, message):
+def test_error_messages(values, message):
     with pytest.raises(ConfigError) as caught:
         resolve(values, base=BASE)
     assert str(caught.value) == message
 
 
-def test_positions_without_an_end_may_be_streamed():
+def test_unlimited_positions_can_be_streamed():
     for kind in ("gpt", "lstm", "ngram"):
         assert settings_of(kind, data={"read_as": "stream"}).data.read_as == "stream"
 
 
 @pytest.mark.parametrize("name", ["cuda", "auto", "cpu"])
-def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
+def test_missing_device_is_rejected(monkeypatch, name):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     if name != "cuda":
         assert pick_device(name).type == "cpu"
@@ -359,5 +359,5 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
         ("ngram", {"read_as": "lines"}, {}, "reset:line"),
     ],
 )
-def test_the_context_that_suits_a_run(kind, data, model, context):
+def test_default_context_policy(kind, data, model, context):
     assert str(default_context(settings_of(kind, data={"context_length": 64, **data}, model=model))) == context

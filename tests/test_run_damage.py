@@ -91,7 +91,7 @@ def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished
     assert sums(whole) == sums(made / "whole")
 
 
-def test_weights_of_step_0_came_from_elsewhere(whole):
+def test_weights_at_step_0_are_imported(whole):
     shutil.rmtree(whole / "checkpoints")
     (whole / "metrics.jsonl").unlink()
     tensors, notes = read_tensors(whole / "model.safetensors")
@@ -134,7 +134,7 @@ def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("change", [lambda names: names[::-1], lambda names: [names[0], "q"]], ids=["swapped", "a letter"])
-def test_other_labels_are_refused_when_a_run_goes_on(labelled, capsys, change):
+def test_changed_labels_are_rejected_on_resume(labelled, capsys, change):
     path = labelled / "labels.json"
     found = json.loads(path.read_text())
     path.write_text(json.dumps({**found, "labels": change(found["labels"])}))
@@ -147,7 +147,7 @@ def test_other_labels_are_refused_when_a_run_goes_on(labelled, capsys, change):
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
-def test_another_tokenizer_is_refused_when_a_run_goes_on(stopped, text):
+def test_a_changed_tokenizer_is_rejected_on_resume(stopped, text):
     path = stopped / "tokenizer.json"
     path.write_text(path.read_text().replace('"</s>"', '"</t>"'))
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
@@ -179,7 +179,7 @@ FOLDERS = ["data", "checkpoints", ".previous", "results", "tensorboard"]
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["resume", "fresh"])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_link_to_a_folder_is_refused_and_nothing_behind_it_is_touched(stopped, text, mine, name, fresh):
+def test_a_symlinked_directory_is_rejected_and_its_target_untouched(stopped, text, mine, name, fresh):
     shutil.rmtree(stopped / name, ignore_errors=True)
     (stopped / name).symlink_to(stopped.parent / "home")
     assert refusal(ModelError, lambda: train_here(small(text), stopped, fresh=fresh)) == f"{stopped / name}: {LINK}"
@@ -187,7 +187,7 @@ def test_a_link_to_a_folder_is_refused_and_nothing_behind_it_is_touched(stopped,
 
 
 @pytest.mark.parametrize("name", ["data", "checkpoints"])
-def test_a_link_that_comes_back_with_a_run_that_was_set_aside_is_refused(stopped, text, mine, name):
+def test_a_symlink_in_a_restored_backup_is_rejected(stopped, text, mine, name):
     shutil.rmtree(stopped / name)
     (stopped / ".previous").mkdir()
     (stopped / ".previous" / name).symlink_to(stopped.parent / "home")
@@ -196,7 +196,7 @@ def test_a_link_that_comes_back_with_a_run_that_was_set_aside_is_refused(stopped
 
 
 @pytest.mark.parametrize("name", [".previous", "checkpoints"])
-def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
+def test_a_symlink_in_a_finished_run_is_rejected(whole, text, mine, name, capsys):
     run_toml = whole.parent / "run.toml"
     shutil.copy(whole / "run.toml", run_toml)
     if name == "checkpoints":
@@ -210,7 +210,7 @@ def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "timings.jsonl"])
-def test_a_file_that_is_written_in_place_is_nobody_else_s(stopped, text, mine, name):
+def test_links_and_pipes_in_place_of_written_files_are_rejected(stopped, text, mine, name):
     letter = stopped.parent / "home" / "letter"
     (stopped / name).unlink()
     (stopped / name).symlink_to(letter)
@@ -225,7 +225,7 @@ def test_a_file_that_is_written_in_place_is_nobody_else_s(stopped, text, mine, n
     assert untouched(mine)
 
 
-def test_a_lock_that_leads_elsewhere_in_a_folder_that_looks_empty(tmp_path, text, mine):
+def test_a_symlinked_lock_in_an_empty_directory_is_rejected(tmp_path, text, mine):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "home" / "letter")
     assert refusal(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
@@ -236,7 +236,7 @@ def test_a_lock_that_leads_elsewhere_in_a_folder_that_looks_empty(tmp_path, text
 
 
 @pytest.mark.parametrize("name", ["data/train.tokens", "model.safetensors", "environment.json", "tokenizer.json"])
-def test_a_pipe_in_a_run_is_neither_written_into_nor_waited_for(stopped, text, name):
+def test_a_pipe_in_a_run_does_not_block(stopped, text, name):
     (stopped / name).unlink()
     os.mkfifo(stopped / name)
     stuck = threading.Timer(30, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -248,7 +248,7 @@ def test_a_pipe_in_a_run_is_neither_written_into_nor_waited_for(stopped, text, n
     assert stat.S_ISFIFO((stopped / name).lstat().st_mode)
 
 
-def test_only_what_a_user_names_may_be_a_pipe(tmp_path):
+def test_only_user_paths_may_be_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert refusal(ModelError, lambda: files.write_text(tmp_path / "pipe", "x")) == f"{tmp_path / 'pipe'}: {PIPE}"
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -257,7 +257,7 @@ def test_only_what_a_user_names_may_be_a_pipe(tmp_path):
     os.close(reader)
 
 
-def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
+def test_symlinks_in_a_comparison_are_rejected(tmp_path, text, mine, capsys):
     values = small(text, train__max_steps=1, train__num_validations=1)
     import tomli_w
 
@@ -272,7 +272,7 @@ def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
     assert untouched(mine)
 
 
-def test_evidence_of_a_run_is_not_kept_behind_a_link(whole, mine, capsys):
+def test_results_are_not_written_through_a_symlink(whole, mine, capsys):
     (whole.parent / "home" / "whole").mkdir()
     (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
     (whole.parent / "results").symlink_to(whole.parent / "home")
@@ -291,7 +291,7 @@ def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], None], **not
     write_tensors(path, tensors, {**noted, **notes})
 
 
-def test_sizes_that_a_stranger_wrote_take_no_memory(whole, monkeypatch):
+def test_untrusted_sizes_allocate_no_memory(whole, monkeypatch):
     """resolved.toml with the right sum, but of a model of terabytes: refused before any of it is there."""
     path = whole / "resolved.toml"
     path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 65536"))
@@ -312,7 +312,7 @@ def test_sizes_that_a_stranger_wrote_take_no_memory(whole, monkeypatch):
     assert max(sizes, default=0) == 0
 
 
-def test_weights_with_other_names_are_refused_by_the_first(whole):
+def test_unexpected_weight_names_are_rejected_by_the_first(whole):
     path = whole / "model.safetensors"
     rewrite(path, lambda tensors: tensors.update(extra=torch.zeros(1)))
     assert refusal(ModelError, lambda: weft.load(whole).model) == (f"{path}: does not match resolved.toml: unexpected extra")
@@ -323,7 +323,7 @@ def test_weights_with_other_names_are_refused_by_the_first(whole):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
+def test_non_finite_weights_are_rejected(whole, stopped, text, value):
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
         tensors["embedding.weight"].view(-1)[3] = value
 
@@ -346,7 +346,7 @@ def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
     )
 
 
-def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
+def test_log_counts_may_be_minus_infinity_but_not_nan(whole):
     run = RunDir(whole)
     run.write_weights({"a": torch.tensor([0.0, float("-inf")]), "threshold": torch.tensor(float("inf"))}, "v", 1)
     for value in (float("nan"), float("inf")):
@@ -360,7 +360,7 @@ def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
 
 
 @pytest.mark.parametrize("valid", [0.1, None], ids=["validated", "not validated"])
-def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
+def test_training_does_not_save_non_finite_weights(tmp_path, text, valid):
     """The last update makes them, and nothing is computed with them after it."""
     values = small(text, train__max_steps=1, train__num_validations=1, train__lr=1e38)
     if valid is None:
@@ -374,7 +374,7 @@ def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
     assert not (tmp_path / "run" / "model.safetensors").exists() and not checkpoint.names(tmp_path / "run")
 
 
-def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
+def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
     def spoil(loop: Any) -> None:
         with torch.no_grad():
             next(loop.loss_module.model.parameters()).view(-1)[0] = float("nan")
@@ -389,14 +389,14 @@ def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
 
 
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
-def test_damaged_best_weights_are_refused_when_a_run_goes_on(stopped, text, damage):
+def test_damaged_best_weights_are_rejected_on_resume(stopped, text, damage):
     damage(stopped / "model.safetensors")
     told = refusal(ModelError, lambda: train_here(small(text), stopped))
     assert told.startswith(f"{stopped / 'model.safetensors'}: ")
     assert told.endswith("; use `overwrite` to train again")
 
 
-def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whole, capsys):
+def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, whole, capsys):
     stop(small(text), tmp_path / "early", 2)
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
@@ -412,7 +412,7 @@ def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whol
     assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is from step 2, but the best weights are from step ")
 
 
-def test_weights_that_are_newer_than_the_checkpoint_are_of_a_process_that_was_killed(stopped, made, text):
+def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, made, text):
     """Also where the run does not find them as good again: the next validation takes their place."""
     shutil.rmtree(stopped / "checkpoints" / "000005")
     (stopped / "model.safetensors").write_bytes((made / "whole" / "model.safetensors").read_bytes())
@@ -436,7 +436,7 @@ def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, made, text):
     assert sums(stopped) == sums(made / "whole")
 
 
-def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_whole_one(stopped, text):
+def test_a_damaged_checkpoint_does_not_replace_an_intact_one(stopped, text):
     flip(stopped / "checkpoints" / "000005" / "model.safetensors")
     stop(small(text), stopped, 6)
     assert checkpoint.names(stopped) == ["000004", "000006"]
@@ -456,7 +456,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return bad
 
 
-def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped, made, text, unreadable):
+def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, made, text, unreadable):
     unreadable.add("000005")
     watcher = Silent()
     train_here(small(text), stopped, watcher)
@@ -467,14 +467,14 @@ def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped
     assert sums(stopped) == sums(made / "whole")
 
 
-def test_where_none_can_be_read_nothing_is_dropped(stopped, text, unreadable):
+def test_unreadable_checkpoints_are_not_deleted(stopped, text, unreadable):
     unreadable |= {"000004", "000005"}
     told = refusal(ResourceError, lambda: train_here(small(text), stopped))
     assert told.endswith("can't be read: Input/output error")
     assert checkpoint.names(stopped) == ["000004", "000005"]
 
 
-def test_what_a_kill_left_of_a_finished_run_is_swept(whole, text, capsys):
+def test_leftovers_of_a_kill_in_a_finished_run_are_removed(whole, text, capsys):
     names = checkpoint.names(whole)
     shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / "000001")
     shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / ".000002.tmp-1-0123456789ab")
@@ -485,7 +485,7 @@ def test_what_a_kill_left_of_a_finished_run_is_swept(whole, text, capsys):
     assert not [path for path in whole.iterdir() if ".tmp-" in path.name]
 
 
-def test_what_a_kill_left_beside_a_file_that_is_named_is_swept(tmp_path):
+def test_leftovers_of_a_kill_next_to_an_output_file_are_removed(tmp_path):
     dead = 2**22 + 1  # no process has such a number
     left, others = tmp_path / f".x.html.tmp-{dead}-0123456789ab", tmp_path / f".y.html.tmp-{dead}-0123456789ab"
     at_work = tmp_path / f".x.html.tmp-{os.getpid()}-0123456789ab"
@@ -498,7 +498,7 @@ def test_what_a_kill_left_beside_a_file_that_is_named_is_swept(tmp_path):
 # ---- data
 
 
-def test_an_edit_anywhere_in_a_large_file_is_noticed(tmp_path):
+def test_an_edit_anywhere_in_a_large_file_is_detected(tmp_path):
     """Of the same size, in the middle, and with the time of the last change put back."""
     path = tmp_path / "large.txt"
     path.write_bytes(b"x" * (5 << 20))
@@ -513,7 +513,7 @@ def test_an_edit_anywhere_in_a_large_file_is_noticed(tmp_path):
     assert Source((path,)).provenance()["files"] == fingerprints([path])
 
 
-def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys):
+def test_swapped_labels_in_a_large_file_are_rejected(labelled, capsys):
     path = Path("texts.tsv")
     shutil.rmtree(labelled)
     path.write_text("text\tlabel\n" + "".join(f"{'word ' * 50}{n:05}\t{'xy'[n % 2]}\n" for n in range(12_000)))
@@ -531,7 +531,7 @@ def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys
 
 
 @pytest.mark.parametrize("damage", ["flip", "provenance", "gone"])
-def test_a_damaged_description_of_data_is_made_again(stopped, made, text, damage):
+def test_a_damaged_data_description_is_rebuilt(stopped, made, text, damage):
     path = stopped / "data" / "train.json"
     if damage == "gone":
         path.unlink()
@@ -546,7 +546,7 @@ def test_a_damaged_description_of_data_is_made_again(stopped, made, text, damage
     assert sums(stopped) == sums(made / "whole")
 
 
-def test_a_damaged_description_of_another_text_is_refused(tmp_path, text):
+def test_a_damaged_description_of_changed_data_is_rejected(tmp_path, text):
     path = Path(shutil.copy(text, tmp_path / "text.txt"))
     stop(small(path), tmp_path / "run", 1)
     path.write_text(path.read_text().replace("cat", "cow"))
@@ -565,7 +565,7 @@ def test_a_damaged_description_of_another_text_is_refused(tmp_path, text):
 # ---- logs
 
 
-def test_every_line_of_a_log_ends_with_its_sum(whole):
+def test_every_log_line_ends_with_its_checksum(whole):
     for name in ("metrics.jsonl", "timings.jsonl"):
         lines = (whole / name).read_bytes().split(b"\n")[:-1]
         for line in lines:
@@ -574,7 +574,7 @@ def test_every_line_of_a_log_ends_with_its_sum(whole):
         assert lines
 
 
-def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
+def test_every_flipped_bit_of_a_log_is_detected(whole, capsys):
     path = whole / "metrics.jsonl"
     good = path.read_bytes()
     first = good.index(b"\n") + 1
@@ -594,7 +594,7 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
     assert path.read_bytes() == good and read_run_status(whole).done
 
 
-def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whole, made, capsys):
+def test_a_run_with_a_damaged_log_is_omitted_from_the_report_and_named(tmp_path, whole, made, capsys):
     good = shutil.copytree(made / "whole", tmp_path / "good")
     flip(whole / "timings.jsonl", 100)
     capsys.readouterr()
@@ -602,7 +602,7 @@ def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whol
     assert f"{whole / 'timings.jsonl'}:1: checksum mismatch; the file is corrupted; remove it\n" in capsys.readouterr().err
 
 
-def test_a_torn_line_is_followed_by_none(stopped, text):
+def test_a_torn_line_is_removed_on_resume(stopped, text):
     """A process was killed while it wrote timings.jsonl; the next one starts on a line of its own."""
     path = stopped / "timings.jsonl"
     whole = path.read_bytes()
@@ -612,7 +612,7 @@ def test_a_torn_line_is_followed_by_none(stopped, text):
     assert main(["info", str(stopped)]) == 0
 
 
-def test_a_flipped_bit_of_the_environment_is_noticed(whole):
+def test_a_flipped_bit_of_the_environment_is_detected(whole):
     path = whole / "environment.json"
     flip(path, 8 * path.read_bytes().index(b"Linux") + 1)
     assert refusal(ModelError, lambda: folder.read_environment(whole)) == (
@@ -623,7 +623,7 @@ def test_a_flipped_bit_of_the_environment_is_noticed(whole):
 # ---- power cuts
 
 
-def test_what_is_made_or_moved_is_synced_in_its_folder(tmp_path, text, monkeypatch):
+def test_directories_are_synced_after_create_and_rename(tmp_path, text, monkeypatch):
     synced = list[Path]()
     real = files.sync_directory
     monkeypatch.setattr(files, "sync_directory", lambda place: (synced.append(place), real(place)))

@@ -68,7 +68,7 @@ def contents(out: Path) -> dict[str, bytes]:
 # ---- what is in it
 
 
-def test_a_run_folder_is_this_and_no_more(finished):
+def test_contents_of_a_run_directory(finished):
     assert sorted(path.name for path in finished.iterdir()) == [
         ".lock",
         "bos.json",
@@ -86,7 +86,7 @@ def test_a_run_folder_is_this_and_no_more(finished):
 
 
 @pytest.mark.parametrize(("task", "kind"), KINDS)
-def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, kind):
+def test_the_resolved_file_round_trips(tmp_path, text, task, kind):
     train = str(text) if task == "lm" else "pairs.tsv"  # what it holds is not looked at
     values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": kind}}
     settings = resolve(values, base=Path("elsewhere"))
@@ -97,7 +97,7 @@ def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, ki
     assert again.to_toml() == settings.to_toml() == (tmp_path / "run" / "resolved.toml").read_text()
 
 
-def test_the_run_file_is_kept_as_it_was_given(finished, text):
+def test_the_run_file_is_copied_unchanged(finished, text):
     assert read_toml(finished / "run.toml") == small(text)
     resolved = read_toml(finished / "resolved.toml")
     assert resolved["model"]["layer_type"] == "conv"
@@ -105,13 +105,13 @@ def test_the_run_file_is_kept_as_it_was_given(finished, text):
     assert resolved["tokenizer"] == {"type": "char", "vocab_size": 8000, "lowercase": False}
 
 
-def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(run, text):
+def test_an_equivalent_run_file_resumes_and_the_first_copy_is_kept(run, text):
     written = (run / "run.toml").read_bytes()
     train_here(small(text, model__num_layers=1, train__max_grad_norm=1.0), run)  # what the defaults are anyway
     assert (run / "run.toml").read_bytes() == written
 
 
-def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
+def test_a_run_is_resumed_from_another_working_directory(tmp_path, text, monkeypatch):
     """Paths of a run file are seen from where it lies, once and for all."""
     values = small(text, data__train=text.name)
     with pytest.raises(TrainingInterrupted):
@@ -124,7 +124,7 @@ def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
 # ---- whose it is
 
 
-def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(tmp_path, text):
+def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, text):
     out = tmp_path / "run"
     resolved = make_directory(out).resolved
     whole = resolve(small(text), base=tmp_path).to_toml()
@@ -136,7 +136,7 @@ def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(t
     assert weft.load(out).config.train.init_strict is True
 
 
-def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
+def test_a_different_run_in_the_directory_is_rejected_untouched(run, text):
     before = contents(run)
     assert refusal(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8, now 16; train.lr: 0.01, now 0.02);"
@@ -145,7 +145,7 @@ def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
     assert contents(run) == before
 
 
-def test_many_differences_are_shown_as_three(run, text):
+def test_at_most_three_differences_are_listed(run, text):
     values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm=0, seed=9)
     assert refusal(UsageError, lambda: train_here(values, run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8, now 16; model.kernel_size: 3, now 2; seed: 3, now 9);"
@@ -153,7 +153,7 @@ def test_many_differences_are_shown_as_three(run, text):
     )
 
 
-def test_fresh_starts_over(run, text):
+def test_overwrite_starts_over(run, text):
     (run / "model.safetensors").write_bytes(b"spoilt")
     (run / "notes.txt").write_text("of the old run")
     (run / ".hidden").write_text("not ours")
@@ -179,7 +179,7 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize("what", ["text", "no text", "weights", "memory"])
-def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path, what):
+def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, what):
     values, said = unfit(tmp_path, text)[what]
     before = contents(run)
     with pytest.raises(WeftError, match=said):
@@ -189,7 +189,7 @@ def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path,
     assert weft.load(run).info()["arch"] == "conv"
 
 
-def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text):
+def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, text):
     before = {name: data for name, data in contents(run).items() if name != ".lock"}
     seen = []
 
@@ -208,7 +208,7 @@ def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text
     assert not (run / ".previous").exists()
 
 
-def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypatch):
+def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch):
     """While it was set aside, when nothing of the new one was saved, and while it was brought back."""
     before = contents(run)
     rename, moves = Path.rename, iter([True, True, False, *[True] * 100])
@@ -255,7 +255,7 @@ def killed(run, text):
     return before
 
 
-def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
+def test_a_backed_up_run_is_named_and_restored_by_its_run_file(run, text, killed):
     message = refusal(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
     assert weft.load(run / ".previous").info()["arch"] == "conv"
@@ -266,7 +266,7 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
     assert weft.load(run).info()["config"]["seed"] != 4
 
 
-def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
+def test_the_replacing_run_resumes_with_its_own_run_file(run, text, killed):
     train_here(small(text, seed=4), run)
     assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
@@ -287,7 +287,7 @@ def unlocked(run: Path) -> dict[str, bytes]:
     return {name: data for name, data in contents(run).items() if name != ".lock"}
 
 
-def test_a_run_waits_until_the_new_one_has_weights(run, text):
+def test_the_backup_is_kept_until_the_new_run_has_weights(run, text):
     before = unlocked(run)
     for seed in (4, 5):  # the one in between is gone, the one that has weights is not
         stopped_early(run, late(text, seed=seed))
@@ -299,7 +299,7 @@ def test_a_run_waits_until_the_new_one_has_weights(run, text):
     assert weft.load(run).info()["config"]["seed"] == 5 and not (run / ".previous").exists()
 
 
-def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
+def test_a_failure_after_a_checkpoint_removes_nothing(run, tmp_path):
     before, text = unlocked(run), make_text(tmp_path / "text.txt")
     stopped_early(run, late(text, seed=4))
     text.write_text("another text\n" * 40)
@@ -308,7 +308,7 @@ def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
     assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
 
 
-def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
+def test_the_run_file_of_a_backup_removes_no_checkpoint(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
     assert refusal(UsageError, lambda: train_here(small(text), run)) == (
@@ -321,7 +321,7 @@ def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
     assert unlocked(run) == before
 
 
-def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
+def test_overwriting_with_the_same_run_resumes_from_its_new_checkpoint(run, text):
     train_here(late(text), run, fresh=True)
     before, watcher = sums(run), Silent()
     stopped_early(run, late(text))
@@ -330,7 +330,7 @@ def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
     assert sums(run) == before and not (run / ".previous").exists()
 
 
-def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays(run, text):
+def test_after_a_kill_before_the_backup_is_removed_the_new_run_stays(run, text):
     shutil.copytree(run, run.parent / "old")
     train_here(small(text, seed=4), run, fresh=True)
     shutil.copytree(run.parent / "old", run / ".previous")
@@ -338,7 +338,7 @@ def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays
     assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
-def test_a_file_is_no_run_folder(tmp_path):
+def test_a_file_is_not_a_run_directory(tmp_path):
     for name, what in (("a.toml", "a run file"), ("a.txt", "a file")):
         (tmp_path / name).write_text("x")
         assert refusal(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
@@ -346,13 +346,13 @@ def test_a_file_is_no_run_folder(tmp_path):
         )
 
 
-def test_fresh_in_a_new_folder_is_a_new_run(tmp_path, text, finished):
+def test_overwrite_in_a_new_directory_starts_a_run(tmp_path, text, finished):
     train_here(small(text), tmp_path / "new", fresh=True)
     assert sums(tmp_path / "new") == sums(finished)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, text, fresh):
+def test_an_unrelated_directory_is_rejected_untouched(tmp_path, text, fresh):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
@@ -363,7 +363,7 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, t
     assert contents(tmp_path / "thesis") == {"chapter.tex": b"x"}
 
 
-def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
+def test_a_directory_with_only_hidden_files_counts_as_empty(tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".DS_Store").write_text("x")
     train_here(small(text), tmp_path / "run")
@@ -371,7 +371,7 @@ def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
     assert (tmp_path / "run" / ".DS_Store").read_text() == "x"
 
 
-def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
+def test_a_locked_directory_rejects_training_and_allows_reading(run, text):
     with Lock(run):
         for fresh in (False, True):
             message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
@@ -383,14 +383,14 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
         assert weft.load(run).info()["arch"] == "conv"
 
 
-def test_a_folder_that_can_not_be_made(tmp_path, text):
+def test_a_directory_that_cannot_be_created(tmp_path, text):
     (tmp_path / "file").write_text("")
     for out, told in (("file", "is a file"), ("file/run", f"{tmp_path / 'file'} is a file")):
         message = refusal(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
         assert message == f"{tmp_path / out}: {told}, not a directory; choose another `output_dir`"
 
 
-def test_no_run_folder(tmp_path):
+def test_missing_run_directory(tmp_path):
     assert refusal(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: run directory not found"
     assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
 
@@ -398,7 +398,7 @@ def test_no_run_folder(tmp_path):
 # ---- damaged weights
 
 
-def test_every_flipped_bit_of_the_weights_is_refused_by_name(run):
+def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
     """Two hundred of them, spread over the file, and none gives a model with wrong numbers."""
     path = run / "model.safetensors"
     whole = path.read_bytes()
@@ -416,7 +416,7 @@ def test_every_flipped_bit_of_the_weights_is_refused_by_name(run):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, -1])
-def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
+def test_truncated_weights_are_rejected_by_name(run, kept):
     path = run / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     message = refusal(ModelError, lambda: weft.load(run).model)
@@ -428,7 +428,7 @@ def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
     )
 
 
-def test_weights_of_another_program_are_refused(run):
+def test_weights_of_another_program_are_rejected(run):
     """A well-formed safetensors file that lacks the sum: nobody can tell whether it is whole."""
     path = run / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
@@ -452,33 +452,33 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **notes:
     write_tensors(path, copies, {**noted, **notes})
 
 
-def test_weights_of_another_version_are_refused(run):
+def test_weights_of_another_version_are_rejected(run):
     rewrite(run / "model.safetensors", weft="2")
     message = refusal(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'model.safetensors'}: format version '2' is not supported (expected 1)"
 
 
-def test_another_tokenizer_is_refused(tmp_path, run, text):
+def test_another_tokenizer_is_rejected(tmp_path, run, text):
     train_here(small(text, tokenizer={"type": "char", "vocab_size": 10}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.json", run / "tokenizer.json")
     message = refusal(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'tokenizer.json'}: not the file that the weights were trained with"
 
 
-def test_weights_of_another_run_are_refused(tmp_path, run, text):
+def test_weights_of_another_run_are_rejected(tmp_path, run, text):
     train_here({**small(text), "seed": 4}, tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
     message = refusal(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'resolved.toml'}: has changed since the weights were written"
 
 
-def test_an_edited_resolved_file_is_refused(run):
+def test_an_edited_resolved_file_is_rejected(run):
     path = run / "resolved.toml"
     path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 16"))
     assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
 
 
-def test_weights_that_do_not_fit_are_refused(run):
+def test_weights_of_the_wrong_shape_are_rejected(run):
     """Nothing was changed by hand, but the model has other parts: another version of weft made it."""
     path = run / "model.safetensors"
     tensors, _ = read_tensors(path)
@@ -491,7 +491,7 @@ def test_weights_that_do_not_fit_are_refused(run):
 # ---- another environment, other data
 
 
-def test_another_environment_is_noted(run, text, monkeypatch):
+def test_a_changed_environment_gives_a_note(run, text, monkeypatch):
     before = (run / "environment.json").read_bytes()
     monkeypatch.setattr(folder, "environment", lambda: {**folder.read_environment(run), "torch": "9.9"})
     watcher = Silent()
@@ -503,7 +503,7 @@ def test_another_environment_is_noted(run, text, monkeypatch):
     assert (run / "environment.json").read_bytes() == before
 
 
-def test_the_environment_is_what_numbers_depend_on(finished):
+def test_environment_has_what_numbers_depend_on(finished):
     found = folder.read_environment(finished)
     assert set(found) == {"weft", "python", "torch", "system", "threads", "gpu"}
     assert found["torch"] == torch.__version__
@@ -519,7 +519,7 @@ def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     return values, tmp_path / "run"
 
 
-def test_data_that_changed_since_is_refused(tmp_path, stopped):
+def test_changed_data_is_rejected(tmp_path, stopped):
     values, out = stopped
     text = tmp_path / "text.txt"
     before, whole = contents(out), text.read_text()
@@ -534,14 +534,14 @@ def test_data_that_changed_since_is_refused(tmp_path, stopped):
     assert sums(out) == sums(tmp_path / "whole")
 
 
-def test_data_that_is_gone_is_refused(tmp_path, stopped):
+def test_missing_data_is_rejected(tmp_path, stopped):
     values, out = stopped
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
     assert refusal(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: file not found"
     assert checkpoint.names(out) == ["000001"]
 
 
-def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped):
+def test_missing_tokens_are_rebuilt_from_the_same_text(tmp_path, stopped):
     values, out = stopped
     (out / "data" / "train.tokens").unlink()
     train_here(values, out)
@@ -549,14 +549,14 @@ def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped
     assert sums(out) == sums(tmp_path / "whole")
 
 
-def test_a_tokenizer_that_is_gone_is_refused(stopped):
+def test_a_missing_tokenizer_is_rejected(stopped):
     values, out = stopped
     (out / "tokenizer.json").unlink()
     assert refusal(ModelError, lambda: train_here(values, out)).startswith(f"{out / 'tokenizer.json'}: ")
 
 
 @pytest.mark.parametrize("model", ["window", "ngram"])
-def test_until_there_is_a_checkpoint_changed_data_are_a_new_run(tmp_path, model):
+def test_changed_data_before_the_first_checkpoint_starts_a_new_run(tmp_path, model):
     """Also the tokenizer is that of the new text."""
     text = make_text(tmp_path / "text.txt")
     values = small(text)
@@ -574,7 +574,7 @@ def test_until_there_is_a_checkpoint_changed_data_are_a_new_run(tmp_path, model)
 # ---- timings and TensorBoard
 
 
-def test_timings_are_kept_apart(finished):
+def test_timings_are_stored_separately(finished):
     lines = [line for line in (finished / "timings.jsonl").read_text().split("\n") if line]
     assert len(lines) == 2
     assert set(json.loads(lines[0])) == {"step", "seconds", "tokens_per_second", "peak_memory", "crc32"}
@@ -616,7 +616,7 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
         assert points == [(record["step"], pytest.approx(record[name])) for record in records if name in record]
 
 
-def test_tensorboard_that_is_not_installed_is_asked_for(tmp_path, text, monkeypatch):
+def test_missing_tensorboard_names_the_package(tmp_path, text, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     message = refusal(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
     assert message == 'train.tensorboard: package tensorboard is not installed; pip install "weft[tensorboard]"'

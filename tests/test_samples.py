@@ -61,7 +61,7 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
 
 
 @pytest.mark.parametrize("model", ["lstm", "transformer", "gpt"])
-def test_training_is_the_same_with_and_without(tmp_path, text, model):
+def test_samples_do_not_change_training(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
         train_here(small(text, model, train__num_samples=samples, data__context_length=16), tmp_path / name)
     have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
@@ -70,7 +70,7 @@ def test_training_is_the_same_with_and_without(tmp_path, text, model):
     assert not (tmp_path / "without" / "samples.jsonl").exists()
 
 
-def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
+def test_resuming_neither_repeats_nor_loses_samples(tmp_path, text):
     values = small(text, train__max_steps=6, train__num_validations=3)
     train_here(values, tmp_path / "whole")
 
@@ -87,7 +87,7 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
     assert sums(tmp_path / "parts") == sums(tmp_path / "whole")
 
 
-def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
+def test_learned_positions_limit_the_sample_length(tmp_path, text):
     values = small(
         text, "transformer", train__num_samples=1, train__sample_max_new_tokens=500, train__sample_prompts=["the old "]
     )
@@ -101,7 +101,7 @@ def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
         train_here(values, tmp_path / "other")
 
 
-def test_without_validation_data_texts_are_written_all_the_same(tmp_path, text):
+def test_samples_are_written_without_validation_data(tmp_path, text):
     values = small(text)
     del values["data"]["valid"]
     train_here(values, tmp_path / "run")
@@ -116,7 +116,7 @@ def test_an_n_gram_model_writes_once(tmp_path, text):
     assert all(one["text"] for one in written(tmp_path / "run"))
 
 
-def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
+def test_seq2seq_samples_are_the_first_lines_with_references(tmp_path, pairs):
     values = pair_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
     train_here(values, tmp_path / "run")
     train_here(pair_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
@@ -152,7 +152,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "train", "message"), REFUSED)
-def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
+def test_samples_are_rejected_for_tasks_without_generation(tmp_path, task, train, message):
     kind = {"classification": "lstm", "lm": "lstm", "seq2seq": "luong"}[task]
     values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}, "train": train}
     with pytest.raises(ConfigError) as error:
@@ -160,7 +160,7 @@ def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
     assert str(error.value) == message
 
 
-def test_translations_need_validation_data(tmp_path, pairs):
+def test_seq2seq_samples_require_validation_data(tmp_path, pairs):
     values = pair_file(pairs, "lstm", "train.num_samples=1")
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
@@ -169,7 +169,7 @@ def test_translations_need_validation_data(tmp_path, pairs):
     assert str(error.value) == told
 
 
-def test_a_text_stands_on_one_line_of_the_terminal():
+def test_a_sample_is_printed_on_one_line():
     assert format_sample({"prompt": "The ", "text": "cat\nsat\x1b[2J"}) == "The cat⏎sat\\x1b[2J"
     assert format_sample({"prompt": "", "text": "x" * 200}) == "x" * 99 + "…"
     assert format_sample({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB  (reference: A B)"
@@ -185,7 +185,7 @@ def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
 # ---- in the report
 
 
-def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path):
+def test_reports_show_a_selection_of_many_validations(tmp_path):
     lines = [{"step": step, "prompt": "a", "sample": number, "text": f"{step}"} for step in range(1, 21) for number in range(5)]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in lines))
     found = samples_of(tmp_path)
@@ -194,7 +194,7 @@ def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path)
     assert samples_of(tmp_path / "gone") == []
 
 
-def test_the_page_shows_text_over_training():
+def test_report_shows_samples_over_training():
     document = language()
     name = document["rows"][0]["name"]
     document["samples_over_training"] = {
@@ -212,7 +212,7 @@ def test_the_page_shows_text_over_training():
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
-def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage):
+def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
     """Nothing follows from them: training goes on, bit for bit, with what is whole of them and a note."""
     values = small(text, train__num_samples=1)
     train_here(values, tmp_path / "whole")

@@ -75,7 +75,7 @@ def test_top_p_keeps_the_fewest_tokens_where_several_are_equally_probable(shares
 @pytest.mark.parametrize("name", NAIVE)
 @settings(deadline=None, max_examples=60)
 @given(rows=rows_of_logits, data=st.data())
-def test_a_filter_equals_the_naive_loop(name, rows, data):
+def test_logits_processors_equal_naive_loops(name, rows, data):
     make, naive, values = NAIVE[name]
     value = data.draw(values)
     # in float64, with levels well apart: a tie or a rounding at the border may fall either way
@@ -86,7 +86,7 @@ def test_a_filter_equals_the_naive_loop(name, rows, data):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(-1, 3), min_size=9, max_size=9), min_size=1, max_size=4), st.integers(1, 4))
-def test_no_repeat_equals_the_naive_loop(histories, size):
+def test_no_repeat_ngram_equals_the_naive_loop(histories, size):
     # -1 stands on the left only
     histories = [sorted(row, key=lambda token: token >= 0) for row in histories]
     found = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
@@ -98,7 +98,7 @@ def test_no_repeat_equals_the_naive_loop(histories, size):
         assert [value == -math.inf for value in row] == [full and (*newest, word) in grams for word in range(4)]
 
 
-def test_repetition_divides_by_the_penalty_for_each_time_in_the_last_64_tokens():
+def test_repetition_penalty_applies_per_occurrence_in_the_last_64_tokens():
     history = torch.tensor([[-1] * 70 + [3, 5, 5], [4] * 9 + [0] * 64])
     found = choose.repetition_penalty(2.0)(torch.zeros(2, 6), history).exp()
     torch.testing.assert_close(found[0], torch.tensor([1, 1, 1, 0.5, 1, 0.25]))
@@ -115,7 +115,7 @@ def test_temperature_raises_probabilities_to_a_power_and_tiny_ones_are_greedy():
     assert choose.temperature(0.5)(impossible, nothing(1)).tolist() == impossible.tolist()
 
 
-def test_a_row_of_impossible_tokens_passes_every_filter_and_draws_nothing():
+def test_a_row_without_possible_tokens_samples_nothing():
     row, history = torch.full((2, 5), -math.inf), torch.tensor([[1, 2], [-1, 1]])
     row[1, 3] = -1.0
     filters = [choose.ban_tokens([0]), choose.no_repeat_ngram(1), choose.repetition_penalty(1.5), choose.temperature(0.7)]
@@ -126,7 +126,7 @@ def test_a_row_of_impossible_tokens_passes_every_filter_and_draws_nothing():
 
 
 @given(st.floats(0, 1, exclude_max=True))
-def test_no_number_draws_an_impossible_token(uniform):
+def test_impossible_tokens_are_never_sampled(uniform):
     row = torch.tensor([[-math.inf, -1.0, -math.inf, -2.0, -math.inf, -0.3, -math.inf]])
     assert choose.sample_token(row, torch.tensor([uniform], dtype=torch.float64)).item() in (1, 3, 5)
 
@@ -152,7 +152,7 @@ def test_frequencies_follow_the_distribution():
     assert chi_square(after.bincount(minlength=8).tolist(), expected.tolist()) < 24.3
 
 
-def test_numbers_of_different_rows_and_seeds_are_independent():
+def test_random_numbers_of_rows_and_seeds_are_independent():
     places = [0, 1, 255, 256, 257, 1000]
     rows = [choose.random_noise(0, i, j) for i in range(400) for j in range(5)]
     numbers = torch.tensor([[row(at) for row in rows] for at in places], dtype=torch.float64)
@@ -209,14 +209,14 @@ def test_rows_leave_the_batch_when_they_end():
     assert model.steps_taken == [2, 1, 1, 1]
 
 
-def test_a_row_that_can_not_go_on_ends_and_the_others_go_on():
+def test_a_row_without_possible_tokens_ends_and_others_continue():
     model = follow([1, 3, 4, 5, 6, 2], 7)
     until = StoppingCriteria(9, eos_id=END, min_new_tokens=2)
     found = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
     assert found == [[-1, 5], [-1, 6], [-1, 2]]
 
 
-def test_rows_can_be_ended_from_outside():
+def test_rows_end_when_the_stopping_criterion_is_met():
     model = Bigram(6)
     until = StoppingCriteria(9, finished=lambda tokens: tokens == 4)
     said = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), criteria=until)], 1)
@@ -242,7 +242,7 @@ def test_gradients_are_off_inside_and_untouched_outside():
 
 
 @pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "drawn"])
-def test_a_model_that_gives_nan_is_refused(noise):
+def test_nan_log_probs_are_rejected(noise):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan
     model = Bigram(6, table=table)
@@ -291,5 +291,5 @@ def refused(**options):
         ({"topk": 3}, "topk: unknown option; did you mean 'top_k'?"),
     ],
 )
-def test_options_are_refused_by_their_names(options, message):
+def test_invalid_options_are_rejected_by_name(options, message):
     assert refused(**options) == message

@@ -60,13 +60,13 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_is_valid(path, schemas):
+def test_every_example_validates(path, schemas):
     values = tomllib.loads(path.read_text(encoding="utf-8"))
     assert problems(values, schemas[values["task"]]) == []
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_schema_is_printed_with_all_tables_and_descriptions(task, schemas, capsys):
+def test_printed_schema_has_all_tables_and_descriptions(task, schemas, capsys):
     assert main(["init", task, "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == schemas[task]
     schema = schemas[task]
@@ -105,7 +105,7 @@ def undescribed(properties: dict[str, Any], at: str = "") -> list[str]:
         ("tokenizer", {"type": "space"}),
     ],
 )
-def test_wrong_run_files_are_not_valid(table, values, schemas):
+def test_invalid_run_files_are_rejected(table, values, schemas):
     good = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": "gpt"}}
     assert problems(good, schemas["lm"]) == []
     assert problems({**good, table: values}, schemas["lm"]) != []

@@ -33,7 +33,7 @@ def pairs_of(lines: list[str], *, longest: int = 100, phase: int = 0) -> list[st
     return shown(pair_lines(corpus_from_lines(TOKENIZER, lines), max_length=longest, phase=phase))
 
 
-def test_lines_go_two_by_two_and_the_other_way_the_next_time():
+def test_lines_are_paired_with_alternating_offset():
     lines = ["a", "b", "c", "d", "e"]
     assert pairs_of(lines) == ["a|b|", "c|d|", "e|"]
     assert pairs_of(lines, phase=1) == ["a|", "b|c|", "d|e|"]
@@ -45,18 +45,18 @@ def test_an_empty_line_ends_a_document():
     assert pairs_of(lines, phase=1) == ["a|", "b|c|", "|", "d|", "e|", "|", "|", "f|"]
 
 
-def test_what_is_too_long_together_stays_apart():
+def test_pairs_beyond_the_maximum_length_stay_single():
     lines = ["a b c", "d e", "f", "g"]
     assert pairs_of(lines, longest=8) == ["abc|de|", "f|g|"]  # <s> a b c </s> d e </s>
     assert pairs_of(lines, longest=7) == ["abc|", "de|", "f|g|"]
 
 
-def test_one_line_is_no_pair():
+def test_a_single_line_is_not_a_pair():
     assert pairs_of(["a"]) == pairs_of(["a"], phase=1) == ["a|"]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_every_line_is_read_once_an_epoch(epoch):
+def test_every_line_is_read_once_per_epoch(epoch):
     lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
     order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
     read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
@@ -70,13 +70,13 @@ def test_every_line_is_read_once_an_epoch(epoch):
     assert order.rows == int(40 / np.diff(order.phases[0].corpus.line_starts()).mean()) and order.resets_state(3)
 
 
-def test_places_are_said_by_lines_of_the_file():
+def test_batches_are_described_by_line_numbers():
     order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, ["a", "b", "c", "d"]), max_length=20, batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "lines, pairs of lines from line 1, 3"
     assert order.describe(1, 0) == "lines, pairs of lines from line 1, 2, 4"
 
 
-def test_what_follows_the_first_end_is_the_second_text():
+def test_tokens_after_the_first_eos_are_the_second_segment():
     tokens = torch.tensor([[1, 5, 6, 2, 7, 2], [1, 5, 2, 0, 0, 0]])
     keep = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
     text = encoder_inputs(Batch(tokens, keep))
@@ -91,7 +91,7 @@ def test_validation_reads_pairs_too():
     assert found == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
 
 
-def test_segments_go_with_pairs_unless_given():
+def test_sentence_pairs_imply_segments_by_default():
     for pairs, segments, wanted in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
         assert MaskedLMConfig(sentence_pairs=pairs, segment_embeddings=segments).with_defaults().segment_embeddings is wanted
 
@@ -107,7 +107,7 @@ def run_file(text: Path, **model: Any) -> dict[str, Any]:
     }
 
 
-def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoch(tmp_path):
+def test_a_resumed_run_on_sentence_pairs_equals_an_uninterrupted_run(tmp_path):
     text = make_text(tmp_path / "text.txt", words=200)
     values = run_file(text, sentence_pairs=True, masking="span", dropout=0.1)
     train_here(values, tmp_path / "whole")
@@ -117,7 +117,7 @@ def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoc
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
 
 
-def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
+def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
     import weft
 
     text = make_text(tmp_path / "text.txt", words=200)

@@ -70,7 +70,7 @@ FAULTS = [
 ]
 
 
-def test_a_line_that_is_no_text_loses_no_other(runs, capsys, monkeypatch, tmp_path):
+def test_an_invalid_line_does_not_affect_others(runs, capsys, monkeypatch, tmp_path):
     folder, (first, last) = str(runs.folder("lstm")), outputs(runs, "abc", "fade")
     feed(monkeypatch, BAD)
     said = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
@@ -80,7 +80,7 @@ def test_a_line_that_is_no_text_loses_no_other(runs, capsys, monkeypatch, tmp_pa
     assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
 
 
-def test_a_line_that_is_no_text_has_no_source_in_json(runs, capsys, monkeypatch):
+def test_an_invalid_line_has_no_source_in_json(runs, capsys, monkeypatch):
     feed(monkeypatch, b"f\0e\nabc\n")
     code, found, _ = predicted(capsys, str(runs.folder("lstm")), "--json")
     error = "standard input:1: NUL character; is this binary data?"
@@ -88,7 +88,7 @@ def test_a_line_that_is_no_text_has_no_source_in_json(runs, capsys, monkeypatch)
     assert json.loads(found[1])["source"] == "abc"
 
 
-def test_a_line_may_be_bad_for_two_reasons_in_one_batch(runs, capsys, monkeypatch):
+def test_one_batch_with_two_types_of_invalid_lines(runs, capsys, monkeypatch):
     folder = runs.folder("lstm")
     feed(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
     code, found, said = predicted(capsys, str(folder))
@@ -99,7 +99,7 @@ def test_a_line_may_be_bad_for_two_reasons_in_one_batch(runs, capsys, monkeypatc
     ]
 
 
-def test_lines_of_bytes_one_by_one(monkeypatch):
+def test_byte_lines_are_read_one_by_one(monkeypatch):
     """However the bytes come, the lines and the faults are the same."""
 
     def found(size: int) -> list[str]:
@@ -120,20 +120,20 @@ def test_lines_of_bytes_one_by_one(monkeypatch):
     ]
 
 
-def test_a_bad_byte_of_utf_16_ends_the_reading(monkeypatch):
+def test_an_invalid_utf_16_byte_ends_reading(monkeypatch):
     feed(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
     found = any_lines(None, "utf-16")
     assert refusal(DataError, lambda: list(found)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
 
 
-def test_what_came_before_the_end_of_reading_is_not_lost(runs, capsys, monkeypatch):
+def test_lines_before_a_read_error_are_answered(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
     feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
     told = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
     assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), told)
 
 
-def test_batches_are_full_and_in_order_and_stop_with_their_items():
+def test_batches_are_full_and_ordered_and_end_with_the_input():
     assert list(batched(iter(range(5)), 2)) == [[0, 1], [2, 3], [4]]
 
     def items():
@@ -149,7 +149,7 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 # ---- outputs that are no lines
 
 
-def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
+def test_an_output_with_a_newline_is_printed_on_one_line(runs, capsys, monkeypatch):
     said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
         "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[said] for _ in read]
@@ -160,7 +160,7 @@ def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     assert json.loads(predicted(capsys, folder, "abc", "--json")[1][0])["predictions"][0]["text"] == "A\nB\0\nC"
 
 
-def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
+def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
@@ -174,7 +174,7 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
         assert predicted(capsys, folder, *option)[2] == said
 
 
-def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
+def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
     assert load(runs.folder("lstm"), SEQ2SEQ).predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     assert both.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
@@ -183,7 +183,7 @@ def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
 # ---- pairs that are too long, and where they stand
 
 
-def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys, monkeypatch, tmp_path):
+def test_evaluation_names_the_file_and_line_before_decoding(runs, capsys, monkeypatch, tmp_path):
     path, folder = tmp_path / "long.tsv", str(runs.folder("learned"))
     path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
     monkeypatch.setattr("weft.tasks.seq2seq.predict.predict", lambda *rest, **named: pytest.fail("it searched"))
@@ -194,7 +194,7 @@ def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys,
     assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:2: {fix}")
 
 
-def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, monkeypatch, tmp_path):
+def test_long_sources_are_truncated_on_request_everywhere(runs, capsys, monkeypatch, tmp_path):
     folder, run = str(runs.folder("lstm")), load(runs.folder("lstm"), SEQ2SEQ, device="cpu")
     path = tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
@@ -209,7 +209,7 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
     assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(cut, abs=1e-4)
 
 
-def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
+def test_scoring_errors_count_lines_across_batches(runs, capsys, monkeypatch):
     folder = str(runs.folder("learned"))
     monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
     feed(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
@@ -226,7 +226,7 @@ def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
 MIXED = b"abc\tA BB C\nabc\n" + b"ab" * 10 + b"\tA\na\tb\tc\na\xff\tA\nab\tA BB\n"
 
 
-def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
+def test_an_invalid_pair_does_not_affect_other_scores(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
     first, last = load(folder, SEQ2SEQ, device="cpu").score([("abc", "A BB C"), ("ab", "A BB")])
     feed(monkeypatch, MIXED)
@@ -244,7 +244,7 @@ def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
     assert [float(rows[at].split("\t")[0]) for at in (0, 5)] == pytest.approx([first.log_prob, last.log_prob], abs=1e-4)
 
 
-def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch):
+def test_an_invalid_pair_has_an_error_and_no_tokens_in_json(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
     feed(monkeypatch, b"abc\n\xff\n")
     assert main(["score", folder, "--quiet", "--json", "--per-token"]) == 3
@@ -255,7 +255,7 @@ def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch
     assert broken == {"text": None, **none, "error": error}
 
 
-def test_a_bad_line_costs_no_other_its_score_under_a_language_model(runs, capsys, monkeypatch):
+def test_an_invalid_line_does_not_affect_other_scores_of_a_language_model(runs, capsys, monkeypatch):
     feed(monkeypatch, b"A BB\nA\0\nC\n")
     assert main(["score", str(runs.folder("lm-ngram")), "--quiet"]) == 3
     out, error = capsys.readouterr()
@@ -263,7 +263,7 @@ def test_a_bad_line_costs_no_other_its_score_under_a_language_model(runs, capsys
     assert [line.split("\t")[-1] for line in out.split("\n")] == ["A BB", "", "C", ""]
 
 
-def test_language_models_have_no_sources_to_cut(runs, capsys):
+def test_truncate_is_rejected_for_language_models(runs, capsys):
     lm = str(runs.folder("lm-ngram"))
     message = "--truncate: not available for task 'lm'"
     assert refused(capsys, "score", lm, "--truncate") == (2, message)
@@ -273,20 +273,20 @@ def test_language_models_have_no_sources_to_cut(runs, capsys):
 # ---- what is asked for wrongly
 
 
-def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch):
+def test_alignments_are_rejected_before_reading_input(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.any_lines", lambda *rest: pytest.fail("it read"))
     message = "--save-alignments: the model has no cross-attention; train one with model.attention = 'additive'"
     assert refused(capsys, "predict", str(runs.folder("sutskever")), "--save-alignments", "looks") == (2, message)
 
 
-def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
+def test_lm_weight_must_be_positive(runs, capsys):
     lstm, lm = str(runs.folder("lstm")), str(runs.folder("lm-ngram"))
     for weight in ("0", "-1", "nan", "inf"):
         message = f"--lm-weight: must be above 0, got {weight}; leave out --lm to predict without a language model"
         assert refused(capsys, "predict", lstm, "abc", "--lm", lm, "--lm-weight", weight) == (2, message)
 
 
-def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
+def test_min_new_tokens_beyond_the_last_position_is_rejected(runs, capsys):
     folder = str(runs.folder("learned"))
     message = "--min-new-tokens: the model has positions for {} new tokens, got {}"
     assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "17") == (2, message.format(16, 17))
@@ -299,7 +299,7 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     assert len(run.predict("abc", min_new_tokens=14, target_prefixes=["A BB"]).token_ids) == 14
 
 
-def test_half_of_parallel_files_is_no_data(runs, capsys):
+def test_one_of_two_parallel_files_is_rejected(runs, capsys):
     lstm, half = str(runs.folder("lstm")), str(runs.place / "phones.txt")
     message = (
         f"--data: {half} is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table, or one file of sources and"
@@ -309,7 +309,7 @@ def test_half_of_parallel_files_is_no_data(runs, capsys):
         assert refused(capsys, *command, lstm, "--data", half) == (2, message)
 
 
-def test_a_header_in_other_letters_is_no_pair(tmp_path):
+def test_a_header_in_different_case_is_not_read_as_data(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("ID\tSource\tTARGET \n1\tabc\tA BB C\n")
     message = f"{path}:1: the header does not have exactly the names 'source' and 'target'; rename the columns, or set "
@@ -322,7 +322,7 @@ def test_a_header_in_other_letters_is_no_pair(tmp_path):
     assert read(("Source", "TARGET ")) == ["A BB C"]
 
 
-def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
+def test_init_from_a_directory_with_an_apostrophe(runs, tmp_path, capsys):
     values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.max_steps=2")
     values["tokenizer"] = {"type": "char"}
     odd = train_here(values, tmp_path / "it's" / 'a "run"').path
@@ -333,7 +333,7 @@ def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("option", ["--init-from", "--tokenizer-from"])
-def test_a_run_is_not_deleted_to_start_from_itself(runs, tmp_path, capsys, option):
+def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, option):
     run = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
     shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
     kept = sorted(path.name for path in run.iterdir())
@@ -359,7 +359,7 @@ def test_swapped_tokenizers_are_named(runs, tmp_path):
 
 
 @pytest.mark.parametrize("keep", [1, 4, 11, -1])
-def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
+def test_truncated_zstd_data_is_rejected(tmp_path, keep):
     zstandard = pytest.importorskip("zstandard")
     packed, path = zstandard.compress(b"a line\n" * 1000), tmp_path / "pairs.tsv.zst"
     path.write_bytes(packed[:keep])
@@ -374,7 +374,7 @@ def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
 # ---- memory
 
 
-def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
+def test_memory_is_measured_on_a_proportional_crop():
     """Were the source cut alone, what the target takes would be multiplied, too, and pairs refused that fit."""
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
     corner = crop_batch(batch, Fraction(1000, 4000))
@@ -383,7 +383,7 @@ def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
     assert [part.size(1) for part in crop_batch(short, Fraction(1, 2))] == [2, 2, 2, 2]
 
 
-def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeypatch):
+def test_a_long_source_does_not_inflate_the_target(monkeypatch):
     """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
     seen = []
 
@@ -405,7 +405,7 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
 # ---- progress
 
 
-def test_reading_a_text_is_shown_too(runs, monkeypatch):
+def test_progress_of_reading_is_reported(runs, monkeypatch):
     run, said = weft.load(runs.folder("lm-ngram")), []
 
     def progress(what: str, done: int, total: int) -> None:

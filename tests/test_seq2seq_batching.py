@@ -57,7 +57,7 @@ def test_a_batch_in_full():
 
 
 @pytest.mark.parametrize("budget", [64, 256, 5000])
-def test_every_pair_comes_once_an_epoch_and_both_sides_together(budget):
+def test_every_pair_occurs_once_per_epoch_with_matching_source_and_target(budget):
     source, target = like_text(300)
     order: BatchSampler[PairBatch] = Pairs(source, target, batch_tokens=budget, seed=3)
     for epoch in range(2):
@@ -71,7 +71,7 @@ def test_every_pair_comes_once_an_epoch_and_both_sides_together(budget):
         )
 
 
-def test_rows_times_the_longer_side_is_within_the_budget_unless_one_pair_is_not():
+def test_padded_size_is_within_batch_tokens_unless_one_pair_exceeds_it():
     source, target = like_text(300)
     order = Pairs(source, target, batch_tokens=40, seed=0)
     seen = set()
@@ -98,7 +98,7 @@ def companions(order: Pairs, epoch: int) -> set[tuple[int, int]]:
     return {(one, other) for batch in found for one in batch for other in batch if one < other}
 
 
-def test_epochs_and_seeds_differ_in_order_and_in_company():
+def test_batches_differ_between_epochs_and_seeds():
     source, target = like_text(1000)
     order = Pairs(source, target, batch_tokens=256, seed=3)
     first, second = companions(order, 0), companions(order, 1)
@@ -118,7 +118,7 @@ def padding(pairs: Pairs) -> tuple[float, float]:
     return float(source), float(target)
 
 
-def test_both_sides_pad_little_where_random_batches_are_half_padding():
+def test_length_bucketing_pads_little_where_random_batches_are_half_padding():
     source, target = like_text(10_000)
     pairs = Pairs(source, target, batch_tokens=2048, seed=0)
     of_source, of_target = padding(pairs)
@@ -133,7 +133,7 @@ def test_both_sides_pad_little_where_random_batches_are_half_padding():
     assert 1 - pairs.lengths[:, 0].sum() / cells > 0.5
 
 
-def test_no_batch_is_wider_than_the_largest_on_any_side():
+def test_no_batch_is_wider_than_largest_batch_in_source_or_target():
     source, target = side([3, 9, 4, 5, 6], "a"), side([8, 2, 4, 5, 7], "b")
     order = Pairs(source, target, batch_tokens=24, seed=0)
     largest = order.largest_batch()
@@ -161,7 +161,7 @@ def test_evaluation_reads_every_pair_once_and_short_ones_first():
         assert batch.source.size(0) * max(batch.source.size(1), batch.tokens.size(1) - 1) <= 200 or len(lines) == 1
 
 
-def test_sides_of_unequal_lengths_and_running_text_are_refused():
+def test_unequal_corpora_and_running_text_are_rejected():
     with pytest.raises(DataError) as caught:
         Pairs(side([1, 2], "train.source"), side([1], "train.target"), batch_tokens=8, seed=0)
     assert str(caught.value) == (
@@ -172,7 +172,7 @@ def test_sides_of_unequal_lengths_and_running_text_are_refused():
         Pairs(running, running, batch_tokens=8, seed=0)
 
 
-def test_lengths_that_fall_are_filled_by_the_longest_so_far():
+def test_batch_edges_use_the_maximum_length_so_far():
     assert batch_edges(np.array([5, 3, 3, 8, 1, 1]), 16).tolist() == [0, 3, 5, 6]
     assert Lines(side([3, 3], "a"), batch_tokens=8, seed=0).batches(0) == 1
 

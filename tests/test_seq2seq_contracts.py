@@ -70,7 +70,7 @@ def stepped(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
 
 @every
 @torch.no_grad()
-def test_steps_are_probabilities_equal_to_one_pass_and_their_sum_is_the_score(name):
+def test_step_log_probs_equal_one_pass_and_sum_to_the_score(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
     state = model.encode(source, keep)
     log_probs, _ = stepped(model, tokens[:, :-1], state)
@@ -81,7 +81,7 @@ def test_steps_are_probabilities_equal_to_one_pass_and_their_sum_is_the_score(na
 
 @every
 @torch.no_grad()
-def test_neither_padding_nor_other_rows_change_a_source(name):
+def test_padding_and_other_rows_do_not_change_the_encoding(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
     shouting = torch.where(keep, source, WORDS - 1)  # no token, but what stands there must not be heard
     together = model.score(tokens, None, model.encode(shouting, keep))
@@ -120,7 +120,7 @@ def test_joined_rows_of_different_age_and_source_equal_each_row_alone(name):
 
 @every
 @torch.no_grad()
-def test_no_position_sees_the_target_that_comes(name):
+def test_decoder_is_causal(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
     other = tokens.clone()
     other[:, 3:] = (other[:, 3:] - 2) % (WORDS - 3) + 3
@@ -132,7 +132,7 @@ def test_no_position_sees_the_target_that_comes(name):
 
 @every
 @torch.no_grad()
-def test_the_source_is_heard_at_every_position(name):
+def test_the_source_affects_every_target_position(name):
     """A memory that nobody reads would make all the laws above true."""
     model, (source, keep), tokens = build(name), sources(4), targets(1, 3)
     other = source.clone()
@@ -143,7 +143,7 @@ def test_the_source_is_heard_at_every_position(name):
 
 @every
 @torch.no_grad()
-def test_every_leaf_of_a_state_has_its_rows_first_and_may_be_selected(name):
+def test_state_leaves_are_batch_first_and_selectable(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
     given = model.encode(source, keep)
     _, state = model.start(tokens, None, given)
@@ -154,7 +154,7 @@ def test_every_leaf_of_a_state_has_its_rows_first_and_may_be_selected(name):
 
 
 @every
-def test_a_training_step_reaches_every_weight(name):
+def test_gradients_reach_every_parameter(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 6)
     model.zero_grad()
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], model.encode(source, keep), 0.1)
@@ -175,7 +175,7 @@ def test_a_training_step_reaches_every_weight(name):
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_autocast_to_bf16_works_forward_and_back(name):
+def test_bf16_autocast_works_forward_and_backward(name):
     model, (source, keep), tokens = shaken_pair(**VARIED[name]).train(), sources(*LENGTHS), targets(3, 6)
     with torch.autocast("cpu", torch.bfloat16):
         state = model.encode(source, keep)
@@ -186,7 +186,7 @@ def test_autocast_to_bf16_works_forward_and_back(name):
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters() if weight.grad is not None)
 
 
-def test_the_grid_is_the_whole_cross_product():
+def test_the_grid_is_the_full_cross_product():
     assert len(CROSSED) == 6 * 4 * (2 + 4 * 3) + 6 * 2
 
 
@@ -196,13 +196,13 @@ def test_a_score_of_one_token_is_empty():
         assert model.score(targets(2, 1), None, model.encode(*sources(3, 2))).shape == (2, 0)
 
 
-def test_what_is_not_kept_scores_nothing():
+def test_masked_tokens_score_zero():
     model, keep = build("lstm/lstm/additive-after"), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     scores = model.score(targets(2, 5), keep, model.encode(*sources(3, 2)))
     assert (scores[0] < 0).all() and (scores[1, :2] < 0).all() and (scores[1, 2:] == 0).all()
 
 
-def test_the_longest_sources_and_targets_are_those_of_learned_positions():
+def test_learned_positions_limit_source_and_target_length():
     for name, longest in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
         assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (longest, longest)
     with pytest.raises(ValueError) as caught:
@@ -210,7 +210,7 @@ def test_the_longest_sources_and_targets_are_those_of_learned_positions():
     assert str(caught.value) == "positions: 33 tokens exceed the table of 32 positions"
 
 
-def test_two_way_attention_takes_no_state():
+def test_bidirectional_attention_rejects_a_state():
     part = SelfAttention(8, num_heads=2, context_length="bidirectional")
     _, state = part(torch.zeros(1, 3, 8))
     with pytest.raises(ValueError) as caught:
@@ -219,7 +219,7 @@ def test_two_way_attention_takes_no_state():
 
 
 @every
-def test_matrices_are_weights_of_the_model_with_two_axes(name):
+def test_muon_parameters_are_two_dimensional(name):
     model = build(name)
     weights = dict(model.named_parameters())
     assert model.muon_parameters() and all(weights[matrix].dim() == 2 for matrix in model.muon_parameters())
@@ -231,7 +231,7 @@ def test_matrices_are_weights_of_the_model_with_two_axes(name):
 # ---- holding rows still
 
 
-def test_holding_takes_the_new_rows_where_they_are_kept():
+def test_where_selects_rows_by_mask():
     new, old = (torch.ones(2, 3), (torch.ones(2, 1, 2), None)), (torch.zeros(2, 3), (torch.zeros(2, 1, 2), None))
     held = where(new, old, torch.tensor([True, False]))
     assert held[0].tolist() == [[1.0] * 3, [0.0] * 3]
@@ -291,13 +291,13 @@ def values_for(score: str) -> Tensor:
 
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_gradients_of_a_look_equal_numerical_ones(score):
+def test_gradients_of_source_attention_equal_numerical_ones(score):
     part = seeded(lambda: look(score))
     gradients_agree(part, (X, values_for(score)), lambda x, values: part(x, part.init_state(masked(values, SUMMARY))))
 
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_gradients_of_a_read_out_equal_numerical_ones(score):
+def test_gradients_of_attentional_output_equal_numerical_ones(score):
     values = values_for(score)
     part = seeded(lambda: AttentionalOutput(look(score), 6, memory_size=values.size(-1)))
     gradients_agree(part, (X, values), lambda x, values: part(x, part.init_state(masked(values, SUMMARY)))[0])
@@ -306,7 +306,7 @@ def test_gradients_of_a_read_out_equal_numerical_ones(score):
 @pytest.mark.parametrize("cell", [LSTM, GRU])
 @pytest.mark.parametrize("score", ["multiplicative", "additive"])
 @pytest.mark.parametrize("reader", ["before", "feeding"])
-def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
+def test_gradients_of_stepwise_decoders_equal_numerical_ones(cell, score, reader):
     def make() -> StepwiseDecoder:
         read = AttentionalOutput(look(score), 6, memory_size=5)
         wide, read_by = (11, AttentionBeforeStep(look(score))) if reader == "before" else (12, InputFeeding(read))
@@ -350,7 +350,7 @@ def test_gradients_of_copying_equal_numerical_ones(smoothing):
     gradients_agree(part, (X, VALUES), nats, eps=1e-2, atol=2e-3, rtol=1e-2)
 
 
-def test_a_memory_of_one_position_is_its_summary():
+def test_summary_only_memory_has_one_position():
     memory = memory_of(3, 2, width=5)
     narrowed = memory.summary_only()
     assert narrowed.values.tolist() == memory.summary[:, None].tolist()

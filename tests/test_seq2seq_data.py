@@ -59,7 +59,7 @@ def as_jsonl(pairs: list[tuple[str, str]]) -> str:
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "TSV"])
-def test_every_kind_of_table_packed_or_not(kind, packing, tmp_path):
+def test_every_table_format_with_and_without_compression(kind, packing, tmp_path):
     written = {"tsv": as_tsv, "csv": as_csv, "jsonl": as_jsonl}[kind.lower()](PAIRS)
     path = write(tmp_path / f"a.{kind}{packing}", written)
     assert read(path) == PAIRS
@@ -77,7 +77,7 @@ def test_two_parallel_files(packing, tmp_path):
 
 @given(pairs=st.lists(st.tuples(*[st.text(st.sampled_from("a\"',;\t\n é\u2028"), max_size=6)] * 2), min_size=1))
 @settings(deadline=None, max_examples=50)
-def test_csv_and_jsonl_hold_any_text(pairs, tmp_path_factory):
+def test_csv_and_jsonl_represent_any_text(pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
     assert read(write(folder / "a.csv", as_csv(pairs))) == pairs
     assert read(write(folder / "a.jsonl", as_jsonl(pairs))) == pairs
@@ -87,7 +87,7 @@ def test_tsv_has_no_quotes(tmp_path):
     assert read(write(tmp_path / "a.tsv", '"a\t"b"\n""\t"\n')) == [('"a', '"b"'), ('""', '"')]
 
 
-def test_columns_by_name_and_by_place(tmp_path):
+def test_columns_by_name_and_by_index(tmp_path):
     table = write(tmp_path / "a.tsv", "id\ttarget\tsource\n1\tKatze\tcat\n")
     assert read(table) == [("cat", "Katze")]
     assert read(table, columns=("source", "id")) == [("cat", "1")]
@@ -117,7 +117,7 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
     assert Dataset((en, de), PairFormat()).location(1, "target") == f"{de}:2"
 
 
-def test_what_was_seen_is_told_with_three_examples(tmp_path):
+def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
     seen = Dataset((path,), PairFormat()).summary
     assert (seen.count, seen.source.empty, seen.target.empty, seen.files.num_crlf) == (7, 2, 1, 7)
@@ -145,7 +145,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         ("a.jsonl", '{"source": "a", "target": "b"}\n\n \n{"source": "c", "target": ""}\n{"source": "", "target": ""}\n\n'),
     ],
 )
-def test_blank_lines_are_no_rows(tmp_path, name, text):
+def test_blank_lines_are_skipped(tmp_path, name, text):
     """But empty cells are; and what is said of lines is said of those of the file."""
     source = Dataset((write(tmp_path / name, text),), PairFormat())
     found = [(one.source, one.target, one.line) for one in source.records()]
@@ -221,17 +221,17 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
-def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+def test_an_invalid_file_is_rejected_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
     assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
-def test_json_that_is_too_deep_is_refused_and_not_followed(tmp_path):
+def test_deeply_nested_json_is_rejected(tmp_path):
     path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
     assert refusal(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
 
 
-def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+def test_a_missing_column_is_rejected_with_the_existing_ones(tmp_path):
     path = write(tmp_path / "a.tsv", "english\tgerman\ncat\tKatze\n")
     assert refusal(lambda: read(path, columns=("xyz", "german"))) == (
         f"{path}:1: no column 'xyz'; set data.source_column to one of: english, german"
@@ -241,7 +241,7 @@ def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_pat
     )
 
 
-def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path):
+def test_unequal_parallel_files_are_rejected_with_both_counts(tmp_path):
     lengths = np.random.default_rng(0).integers(5, 80, size=500)
     en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
     de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
@@ -275,11 +275,11 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
-def test_a_table_that_can_t_be_right(values, message):
+def test_invalid_configs_are_rejected(values, message):
     assert refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError) == message
 
 
-def test_what_a_table_says_can_be_read_again():
+def test_a_config_round_trips():
     table = parse_config(
         PairDataConfig, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target_column": "ipa"}, prefix="data"
     )
@@ -289,7 +289,7 @@ def test_what_a_table_says_can_be_read_again():
 # ---- parts, sides, corpora
 
 
-def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
+def test_fractions_split_pairs_completely(tmp_path):
     write(tmp_path / "a.tsv", "".join(f"{number}\tx{number}\n" for number in range(50)))
     table = PairDataConfig(train="a.tsv", valid=0.1, test=0.2)
     sources = table.sources(tmp_path)
@@ -311,7 +311,7 @@ def test_names_of_sources(tmp_path):
     assert Dataset((Path("a.en"), Path("a.de")), PairFormat()).column("target").name == "a.de"
 
 
-def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
+def test_source_and_target_corpora_are_the_encoded_texts(tmp_path):
     pairs = [*PAIRS, ("two\nlines", "zwei\n\nZeilen")]
     source = Dataset((write(tmp_path / "a.csv", as_csv(pairs)),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), (text for pair in pairs for text in pair))
@@ -327,7 +327,7 @@ def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
         assert told[-1][0] == told[-1][1] == sum(len(pair[index].encode()) for pair in pairs)
 
 
-def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
+def test_source_and_target_corpora_are_not_confused(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["ab"]))
     known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
@@ -339,7 +339,7 @@ def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
     assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
 
 
-def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_path, monkeypatch):
+def test_a_corpus_is_rebuilt_only_if_its_own_file_changes(tmp_path, monkeypatch):
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde"]))
     known = {
@@ -361,7 +361,7 @@ def long_lines(tmp_path):
     return source, write_corpus(source.column("target"), tokenizer, tmp_path, "train.target")
 
 
-def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
+def test_too_long_examples_are_rejected_with_their_line(long_lines, tmp_path):
     source, corpus = long_lines
     assert refusal(lambda: limit_side(corpus, source, "target", max_length=6, truncate=False)) == (
         f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
@@ -373,7 +373,7 @@ def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
 
 
 @pytest.mark.parametrize("longest", [2, 5, 7])
-def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
+def test_truncated_examples_keep_eos(longest, long_lines, tmp_path):
     source, corpus = long_lines
     cut = limit_side(corpus, source, "target", max_length=longest, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]

@@ -86,7 +86,7 @@ def searched(model: Any, options: BeamOptions) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize(("width", "best", "alpha", "least"), [(2, 2, 0.0, 0), (3, 2, 1.0, 0), (5, 5, 0.7, 3)])
 @torch.no_grad()
-def test_a_narrow_beam_is_the_plain_loop(name, width, best, alpha, least):
+def test_beam_search_equals_a_plain_loop(name, width, best, alpha, least):
     searched(
         decoder(name),
         BeamOptions(beam_size=width, max_new_tokens=LIMIT, eos_id=END, length_penalty=alpha, n_best=best, min_new_tokens=least),
@@ -94,7 +94,7 @@ def test_a_narrow_beam_is_the_plain_loop(name, width, best, alpha, least):
 
 
 @torch.no_grad()
-def test_a_narrow_beam_of_an_ensemble_is_the_plain_loop():
+def test_beam_search_of_an_ensemble_equals_a_plain_loop():
     both = Ensemble([decoder("luong"), decoder("transformer")], LinearEnsemble([0.6, 0.4]))
     searched(both, BeamOptions(beam_size=3, max_new_tokens=LIMIT, eos_id=END, length_penalty=1.0, n_best=3))
 
@@ -110,12 +110,12 @@ def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
 # ---- models
 
 
-def test_an_encoder_decoder_has_all_that_steps_promise():
+def test_encoder_decoder_implements_the_step_contract():
     promised = {name for name in vars(IncrementalModel) if not name.startswith("_")}
     assert {name for name in promised if not hasattr(pair_model(), name)} == set()
 
 
-def test_highway_gates_start_by_carrying_in_a_transformer_too():
+def test_highway_gates_of_a_transformer_start_closed():
     model = pair_model(**{**ATTENTION, "skip_connection": "highway"})
     gates = [weight for name, weight in model.named_parameters() if name.endswith("connection.gate.bias")]
     assert gates and all((weight == -1).all() for weight in gates)
@@ -136,7 +136,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
-def test_weft_score_gives_an_output_the_number_that_weft_predict_gave_it(runs, name, capsys, monkeypatch):
+def test_score_command_reproduces_the_scores_of_predict(runs, name, capsys, monkeypatch):
     folder = str(runs.folder(name))
     feed(monkeypatch, b"abc\nfade\ncab\n")
     _, out, _ = said(capsys, "predict", folder, "--json", "--n-best", "3", "--length-penalty", "0")
@@ -148,7 +148,7 @@ def test_weft_score_gives_an_output_the_number_that_weft_predict_gave_it(runs, n
     assert ended and again == pytest.approx([one["score"] for _, one in ended], abs=1e-4)
 
 
-def test_a_pair_that_is_too_long_is_named_by_its_own_line(runs, capsys, monkeypatch):
+def test_a_too_long_pair_is_reported_with_its_line(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
     feed(monkeypatch, b"a\tA\nb\tB\n" + b"ab" * 10 + b"\tA\n")
     code, _, error = said(capsys, "score", str(runs.folder("lstm")))
@@ -159,7 +159,7 @@ def test_a_pair_that_is_too_long_is_named_by_its_own_line(runs, capsys, monkeypa
 
 
 @pytest.mark.parametrize("company", ["with", "lm", "with-and-lm"])
-def test_weft_score_has_the_company_that_weft_predict_has(runs, company, capsys, monkeypatch):
+def test_score_command_supports_ensembles_and_shallow_fusion_like_predict(runs, company, capsys, monkeypatch):
     folder, words = str(runs.folder("lstm")), list[str]()
     if "with" in company:
         words += ["--ensemble", str(runs.folder("transformer"))]
@@ -173,7 +173,7 @@ def test_weft_score_has_the_company_that_weft_predict_has(runs, company, capsys,
     assert ended and again == pytest.approx([one["log_prob"] for one in ended], abs=1e-4)
 
 
-def test_what_the_limit_has_cut_says_so(runs, capsys):
+def test_outputs_cut_by_max_new_tokens_are_marked_truncated(runs, capsys):
     folder = str(runs.folder("lstm"))
     for length, cut in (("1", True), ("30", False)):
         _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--min-new-tokens", "1", "--max-new-tokens", length)
@@ -181,7 +181,7 @@ def test_what_the_limit_has_cut_says_so(runs, capsys):
         assert (one["truncated"], one["tokens"] == int(length)) == (cut, cut)
 
 
-def test_a_source_that_is_too_long_to_evaluate_is_named_by_the_line_of_its_file(runs, capsys, tmp_path):
+def test_a_too_long_source_in_evaluation_is_reported_with_its_line(runs, capsys, tmp_path):
     table = tmp_path / "long.tsv"
     table.write_text(f"source\ttarget\nab\tA BB\n{'ab' * 10}\tA\n")
     code, _, error = said(capsys, "evaluate", str(runs.folder("lstm")), "--data", str(table))
@@ -189,7 +189,7 @@ def test_a_source_that_is_too_long_to_evaluate_is_named_by_the_line_of_its_file(
 
 
 @pytest.mark.parametrize("command", ["evaluate", "score"])
-def test_a_cure_that_is_named_can_be_taken(runs, command, capsys, tmp_path):
+def test_suggested_options_work(runs, command, capsys, tmp_path):
     table = tmp_path / "long.tsv"
     table.write_text(f"{'ab' * 10}\tA\n")
     words = (command, str(runs.folder("lstm")), "--data", str(table))
@@ -205,7 +205,7 @@ def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkey
     assert drawn[0] != drawn[1] and drawn[0] != drawn[2]
 
 
-def test_samples_of_a_line_depend_neither_on_batches_nor_on_lines_around_it(runs, capsys, monkeypatch):
+def test_samples_of_a_line_do_not_depend_on_batches_or_other_lines(runs, capsys, monkeypatch):
     def drawn(text: bytes) -> list[str]:
         feed(monkeypatch, text)
         return said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")[1].splitlines()

@@ -130,11 +130,11 @@ def test_a_toy_task_is_learned(encoder, decoder, attended, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("encoder", "decoder", "attended", "task"), TASKS)
-def test_a_toy_task_is_learned_by_all(encoder, decoder, attended, task):
+def test_a_toy_task_is_learned_by_every_architecture(encoder, decoder, attended, task):
     assert learned(task, **crossed(encoder, decoder, attended)) >= 0.95
 
 
-def test_a_beam_and_label_smoothing_learn_it_too():
+def test_beam_search_and_label_smoothing_learn_it_too():
     model = pair_model(hidden_size=32, layer_type="gru", attention="dot")
     assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
     assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam_size=4) >= 0.95
@@ -173,7 +173,7 @@ def with_strangers(rows: int, generator: torch.Generator, known: int, words: int
 
 
 @pytest.mark.parametrize("options", [{"layer_type": "lstm", "attention": "multiplicative"}], ids=["lstm"])
-def test_copying_carries_tokens_over_that_were_never_seen(options):
+def test_copy_mechanism_copies_unseen_tokens(options):
     known, words = 203, 303
     model = pair_model(hidden_size=48, words=words, copy_mechanism=True, **options)
     assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
@@ -181,7 +181,7 @@ def test_copying_carries_tokens_over_that_were_never_seen(options):
 
 
 @pytest.mark.slow
-def test_without_copying_nothing_unseen_is_ever_written():
+def test_without_copy_mechanism_unseen_tokens_are_never_generated():
     known, words = 203, 303
     model = pair_model(hidden_size=48, words=words, layer_type="lstm", attention="multiplicative")
     assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95

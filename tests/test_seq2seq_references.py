@@ -37,7 +37,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 # ---- attention against nn.MultiheadAttention
 
 
-def test_cross_attention_is_torch_s_multi_head_attention():
+def test_cross_attention_matches_torch_multihead_attention():
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True))
     part, memory, x = CrossAttention(8, num_heads=2, memory_size=6).double().eval(), memory_of(5, 3, width=6), random(2, 4, 8)
     with torch.no_grad():
@@ -59,7 +59,7 @@ def test_cross_attention_is_torch_s_multi_head_attention():
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
+def test_bidirectional_self_attention_matches_torch_multihead_attention(padded):
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))
     part, x = SelfAttention(8, num_heads=2, context_length="bidirectional").double().eval(), random(2, 5, 8)
     with torch.no_grad():
@@ -119,7 +119,7 @@ def sinusoids(length: int, dim: int) -> Tensor:
     return torch.tensor(np.array(wave))
 
 
-def test_a_transformer_is_torch_s_transformer():
+def test_transformer_matches_torch_transformer():
     # exact up to the rates of the sinusoids, which are float32
     model = shaken_pair(
         layer_type="attention", num_layers=2, num_heads=2, ffn_dim=16, activation="relu", skip_connection="residual", norm="layernorm",
@@ -148,7 +148,7 @@ def test_a_transformer_is_torch_s_transformer():
 
 
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru"])
-def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
+def test_bidirectional_encoder_matches_torch_and_the_bridge_passes_both_final_states(mixer):
     kinds: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     model = shaken_pair(layer_type=mixer, num_layers=2, bridge="copy").double()
     reference = kinds[mixer](8, 4, 2, batch_first=True, bidirectional=True).double()
@@ -172,14 +172,14 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 
-def test_the_mean_is_the_summary_of_an_encoder_without_a_last_state():
+def test_summary_of_an_encoder_without_state_is_the_mean():
     for mixer in ("attention", "conv"):
         model = shaken_pair(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
         memory = model.encoder(*sources(5, 2))
         torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)
 
 
-def test_a_source_is_read_from_its_end():
+def test_reversed_source():
     options: dict[str, Any] = {"layer_type": "lstm", "attention": "dot"}
     ahead = shaken_pair(**options, encoder={"bidirectional": False}).double()
     back = shaken_pair(**options, encoder={"bidirectional": False, "reverse_source": True}).double()
@@ -297,16 +297,16 @@ PAPERS = {"sutskever": sutskever_states, "cho": cho_states, "bahdanau": bahdanau
 
 
 @pytest.mark.parametrize("kind", PAPERS)
-def test_a_published_model_is_its_paper_s_equations(kind):
+def test_published_models_match_the_equations_of_their_papers(kind):
     agrees(preset(kind), PAPERS[kind])
 
 
-def test_attention_before_the_step_looks_from_the_uppermost_of_several_layers():
+def test_attention_before_the_step_queries_with_the_top_layer():
     agrees(preset("bahdanau", num_layers=2), bahdanau_states)
 
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_attention_after_the_step_is_its_equation(score):
+def test_attention_after_the_step_matches_its_equation(score):
     """Without feeding: the decoder runs over the whole target, then each state looks."""
 
     def scored(look: SourceAttention, h: Array, m: Array) -> float:
@@ -336,7 +336,7 @@ def test_attention_after_the_step_is_its_equation(score):
 
 
 @pytest.mark.parametrize("most", [1, 100, 1 << 22])
-def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch, most):
+def test_chunked_additive_scores_equal_those_of_all_queries_at_once(monkeypatch, most):
     part, x = seeded(lambda: SourceAttention(6, score="additive", memory_size=5)), random(2, 7, 6)
     seen = part.init_state(memory_of(4, 2, width=5))
     expected = part(x, seen)
@@ -348,7 +348,7 @@ def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch,
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_label_smoothing_is_a_dense_distribution_of_targets(smoothing):
+def test_label_smoothing_equals_a_dense_target_distribution(smoothing):
     model, (source, keep), tokens = preset("luong"), sources(6, 4), targets(2, 5)
     state = model.encode(source, keep)
     log = model.head.head(model(tokens[:, :-1], state)[0])
@@ -389,7 +389,7 @@ def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:
     return found
 
 
-def test_copying_is_the_explicit_mixture():
+def test_copy_mechanism_equals_the_explicit_mixture():
     part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6)
     expected, seen = mixture(part, array(x), memory), part.init_state(memory, SOURCE)
     for at in range(3):
@@ -399,7 +399,7 @@ def test_copying_is_the_explicit_mixture():
     agree(nats, -np.log(np.take_along_axis(expected, wanted.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
 
 
-def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
+def test_gradient_of_the_copy_mechanism_equals_that_of_the_explicit_mixture():
     part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6).requires_grad_()
     wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])
     part.loss(x, wanted, part.init_state(memory, SOURCE)).sum().backward()
@@ -415,7 +415,7 @@ def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
 # ---- how models begin
 
 
-def test_a_shared_embedding_is_one_and_a_tied_one_is_the_output():
+def test_shared_and_tied_embeddings_are_the_same_parameter():
     model = shaken_pair(layer_type="gru", share_embeddings=True, tie_embeddings=True, attention="dot")
     assert model.encoder.embedder.embedding is model.decoder.embedder.embedding
     assert model.head.head.weight is model.decoder.embedder.embedding.weight
@@ -424,7 +424,7 @@ def test_a_shared_embedding_is_one_and_a_tied_one_is_the_output():
     assert apart.head.head.weight is not apart.decoder.embedder.embedding.weight
 
 
-def test_an_encoder_is_the_stack_of_its_table():
+def test_encoder_equals_the_stack_of_its_config():
     table = pair_table(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm").encoder
     torch.manual_seed(0)
     names = {name: weight.shape for name, weight in stack(table, context_length=16).named_parameters()}

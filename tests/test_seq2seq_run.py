@@ -73,7 +73,7 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @every_model
-def test_every_kind_trains_and_loads(runs, name):
+def test_every_architecture_trains_and_loads(runs, name):
     folder = runs.folder(name)
     run = weft.load(folder, device="cpu")
     assert run.task == "seq2seq" and not run.model.training
@@ -97,7 +97,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert info["config"]["model"]["arch"] == MODELS[name]["arch"]
 
 
-def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
+def test_a_shared_and_tied_embedding_is_saved_once_and_loaded_tied(runs):
     run = loaded(runs, "joint")
     with safe_open(run.directory.weights, "pt") as tensors:
         one = {"encoder.embedder.embedding.weight", "decoder.embedder.embedding.weight", "head.head.weight"} & set(
@@ -108,7 +108,7 @@ def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
 
 
 @pytest.mark.parametrize(("name", "stop"), [("lstm", 7), ("bahdanau", 1), ("transformer", 8), ("joint", 3)])
-def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, name, stop):
     pairs = make_pairs(tmp_path / "pairs.tsv", 80)
     settings = (
         "train.max_steps=10",
@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
 
 
-def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys, monkeypatch):
+def test_an_untrained_run_is_reported_before_reading_input(tmp_path, capsys, monkeypatch):
     values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.max_steps=10"), tmp_path / "run"
     with pytest.raises(TrainingInterrupted):
         train_here(values, folder, Silent(stop_at=1))
@@ -144,7 +144,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
 
 
 @pytest.mark.parametrize("monitor", ["exact_match", "token_error_rate", None])
-def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
+def test_the_monitored_metric_selects_the_weights(runs, monitor):
     settings = [
         "train.num_validations=6",
         "train.max_steps=24",
@@ -166,7 +166,7 @@ def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
     assert found[decides] == pytest.approx(best, abs=1e-4)
 
 
-def test_what_is_monitored_makes_a_difference(runs):
+def test_the_choice_of_monitor_matters(runs):
     """The runs above are no test of the choice if all scores agree."""
     best = {}
     for monitor in ("exact_match", "token_error_rate", None):
@@ -175,7 +175,7 @@ def test_what_is_monitored_makes_a_difference(runs):
     assert len(set(best.values())) > 1
 
 
-def test_learning_goes_on_until_the_words_are_right(tmp_path):
+def test_training_reaches_correct_outputs(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 600)
     settings = (
         "train.max_steps=150",
@@ -190,7 +190,7 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
 
 
-def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begins(tmp_path):
+def test_a_source_beyond_learned_positions_is_rejected_before_training(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 20)
     text = pairs.read_text().splitlines()
     pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
@@ -243,7 +243,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
             assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** 0.6, abs=1e-4)
 
 
-def test_options_come_as_one_object_or_by_name(runs):
+def test_options_are_passed_as_an_object_or_by_name(runs):
     run = loaded(runs, "lstm")
     assert run.predict("abc", beam_size=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
     assert len(run.predict("abc", num_samples=3).ranked()) == 3
@@ -268,7 +268,7 @@ def test_options_come_as_one_object_or_by_name(runs):
     assert told == [(2, 2)]
 
 
-def test_text_comes_through_the_gate(runs):
+def test_invalid_text_is_rejected(runs):
     run = loaded(runs, "lstm")
     assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
     half = "lone surrogate U+D800 at character 0; use whole characters"
@@ -276,7 +276,7 @@ def test_text_comes_through_the_gate(runs):
     assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
 
 
-def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(runs):
+def test_a_too_long_line_is_rejected_with_its_number_or_truncated(runs):
     run, long = loaded(runs, "learned"), "abcde" * 4
     message = "line 3: 21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
     assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
@@ -292,14 +292,14 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
 
 
-def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
+def test_a_target_prefix_with_unknown_tokens_is_rejected(runs):
     run = loaded(runs, "lstm")
     assert refusal(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
         "target_prefix: 'A ZZ' contains a token that is not in the target vocabulary"
     )
 
 
-def test_what_is_banned_is_not_written(runs):
+def test_banned_tokens_are_not_generated(runs):
     run = loaded(runs, "lstm")
     said = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
     kept = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(said)) for token in best.text.split()}
@@ -337,7 +337,7 @@ def test_a_target_is_scored_token_by_token(runs, name):
 
 
 @every_model
-def test_evaluating_counts_what_was_predicted(runs, name):
+def test_evaluate_counts_predictions(runs, name):
     run = loaded(runs, name)
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
     options = PredictionConfig(beam_size=2, max_new_tokens=9)
@@ -356,7 +356,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     assert [line.split() for line in items.outputs or []] == written
 
 
-def test_evaluating_without_data_is_refused(tmp_path):
+def test_evaluate_without_data_is_rejected(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 30)
     values = pair_file(pairs, "sutskever", "train.max_steps=1")
     values["data"] = {"train": str(pairs), "max_length": 16}
@@ -364,7 +364,7 @@ def test_evaluating_without_data_is_refused(tmp_path):
     assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set `data`")
 
 
-def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
+def test_a_too_long_source_is_rejected_in_evaluation_or_truncated(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(
@@ -377,7 +377,7 @@ def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp
 # ---- several models as one
 
 
-def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
+def test_ensemble_averages_the_probabilities_of_its_members(runs):
     names = ["lstm", "transformer", "sutskever"]
     folders = [runs.folder(name) for name in names]
     both, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
@@ -401,7 +401,7 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
     )
 
 
-def test_an_ensemble_of_one_run_is_the_run(runs):
+def test_an_ensemble_of_one_run_equals_the_run(runs):
     run, one = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], weights=[1.0], device="cpu")
     assert one.predict(WORDS) == run.predict(WORDS)
     assert refusal(UsageError, lambda: weft.ensemble([runs.folder("lstm")], weights=[0.5, 0.5])) == (
@@ -410,7 +410,7 @@ def test_an_ensemble_of_one_run_is_the_run(runs):
     assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
 
 
-def test_members_may_read_their_sources_each_in_its_own_way(runs):
+def test_ensemble_members_may_have_different_source_tokenizers(runs):
     values = with_tokenizer_from(pair_file(runs.pairs, "transformer", "train.max_steps=4"), runs.folder("lstm"))
     values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
     other = runs.place / "pieces"
@@ -424,7 +424,7 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
     assert list(both.predictor.invalid_inputs(["ab" * 9])) == [0]
 
 
-def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_of_them_would(runs):
+def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
     values = with_tokenizer_from(
         pair_file(runs.pairs, "learned", "train.max_steps=2", "data.max_length=9"), runs.folder("lstm")
     )
@@ -444,7 +444,7 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
     assert beside.info()["parameters"] == alone[lstm] + alone[lm]
 
 
-def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its_members(runs, monkeypatch):
+def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monkeypatch):
     """A line's tokens are counted by the member that reads it in the fewest."""
     values = with_tokenizer_from(
         pair_file(runs.pairs, "luong", "train.max_steps=2", "data.max_length=200"), runs.folder("lstm")
@@ -466,7 +466,7 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
 
 
-def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
+def test_an_ensemble_with_different_target_vocabularies_is_rejected(runs):
     first, second = runs.folder("lstm"), runs.folder("joint")
     hashes = [weft.load(folder).vocabulary.target.hash[:8] for folder in (first, second)]
     assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
@@ -475,7 +475,7 @@ def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
 
 
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
-def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
+def test_shallow_fusion_adds_lm_log_probs(runs, kind):
     folders, lm = [runs.folder("lstm"), runs.folder("transformer")], runs.folder(f"lm-{kind}")
     pairs = [("abc", "A BB C"), ("fade", "F A DD E"), ("b", "")]
     helper = [one.token_log_probs for one in weft.load(lm, device="cpu").score([target for _, target in pairs])]
@@ -492,7 +492,7 @@ def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
         assert best.log_prob == pytest.approx(fused.score([("abc", best.text)])[0].log_prob, abs=1e-4)
 
 
-def test_what_can_t_be_combined_is_refused(runs):
+def test_incompatible_combinations_are_rejected(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
         f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"
@@ -511,7 +511,7 @@ def test_what_can_t_be_combined_is_refused(runs):
     )
 
 
-def test_a_run_is_asked_for_what_it_can_do(runs):
+def test_loading_a_run_as_another_task_is_rejected(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     assert refusal(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
     assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
@@ -524,7 +524,7 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 @pytest.mark.parametrize(
     "options", [{"beam_size": 4}, {"beam_size": 1}, {"num_samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "drawn"]
 )
-def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
+def test_alignment_covers_the_prediction_with_its_prefix(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
     outputs = run.predict(words, target_prefixes=["A", "", "B"], max_new_tokens=6, **options)
     for word, output, one in zip(words, outputs, run.predictor.align(words, outputs), strict=True):
@@ -536,7 +536,7 @@ def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, option
     np.testing.assert_allclose(again.weights, run.predictor.align(words, outputs)[1].weights, atol=1e-5)
 
 
-def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
+def test_alignments_of_several_batches(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
     found = run.predictor.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
     assert len(found) == 90
@@ -544,7 +544,7 @@ def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
     assert run.predictor.align([], []) == []
 
 
-def test_several_models_have_no_alignment(runs):
+def test_ensembles_have_no_alignment(runs):
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
     for run in (both, beside):
@@ -563,7 +563,7 @@ def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, lis
     return code, said.out.split("\n")[:-1], said.err
 
 
-def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
+def test_predict_command_gives_one_line_per_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "", "fade"])]
     feed(monkeypatch, b"abc\n\nfade\n")
@@ -580,7 +580,7 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     assert predicted(capsys, folder, "abc", "--target-prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
 
 
-def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeypatch):
+def test_n_best_and_samples_have_line_number_and_score(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--length-penalty", "0.5")
@@ -591,7 +591,7 @@ def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeyp
     assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", num_samples=3, seed=4).ranked()]
 
 
-def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch):
+def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     drawn = [[one.text for one in some.ranked()] for some in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)]
     assert drawn[0] != drawn[2]
@@ -608,7 +608,7 @@ def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch)
     assert [row[2] for row in rows] == ["", "", *drawn[2], *drawn[3]]
 
 
-def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
+def test_json_is_one_object_per_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\n\n")
     code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
@@ -634,7 +634,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     }
 
 
-def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
+def test_an_invalid_line_gives_an_empty_line_and_others_are_answered(runs, capsys, monkeypatch):
     folder, run = runs.folder("lstm"), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "fade"])]
     fault = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
@@ -653,7 +653,7 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15]).text], "")
 
 
-def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
+def test_invalid_pairs_are_reported_among_the_others(runs):
     run = loaded(runs, "lstm")
     first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
@@ -662,7 +662,7 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
     assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
 
-def test_several_runs_and_a_language_model_from_the_command_line(runs, capsys):
+def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):
     lstm, other, lm = (str(runs.folder(name)) for name in ("lstm", "transformer", "lm-ngram"))
     both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
     assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
@@ -684,7 +684,7 @@ def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_pat
     assert (place / "000001.svg").read_text().startswith("<svg")
 
 
-def test_what_the_command_refuses(runs, capsys, tmp_path):
+def test_command_errors(runs, capsys, tmp_path):
     lstm, lm, blind = (str(runs.folder(name)) for name in ("lstm", "lm-ngram", "sutskever"))
     some = tmp_path / "some.txt"
     some.write_text("abc\n")

@@ -72,7 +72,7 @@ def streams(references: list[list[str]]) -> list[list[str | None]]:
         ("kana", "char"),
     ],
 )
-def test_scores_are_those_of_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
+def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
     for seed in range(4):
         outputs, references = corpus(seed, alphabet, most)
         how = seq2seq_setup(references, search="greedy", tokenize=tokenize)
@@ -84,7 +84,7 @@ def test_scores_are_those_of_sacrebleu_with_the_same_references_and_tokenizer(al
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
+def test_error_rates_match_jiwer_with_the_nearest_reference(most):
     """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
     for seed in range(6):
         outputs, references = corpus(seed, "latin", most)
@@ -104,7 +104,7 @@ def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_character_error_rate_is_that_of_jiwer(seed):
+def test_character_error_rate_matches_jiwer(seed):
     outputs, references = corpus(seed, list(ALPHABETS)[seed % 3], 1)
     first = [one or "a b" for (one,) in references]
     found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
@@ -123,12 +123,12 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_automatic_choice_is_by_what_references_are_written_in(name):
+def test_automatic_tokenizer_depends_on_the_script_of_references(name):
     assert detect_tokenizer([[line] for line in CHOICES[name]], spaced=False) == name
     assert detect_tokenizer([[line, line] for line in CHOICES[name]], spaced=True) == "none"
 
 
-def test_other_cases_of_the_automatic_choice():
+def test_automatic_tokenizer_edge_cases():
     assert detect_tokenizer([], spaced=False) == "13a"
     assert detect_tokenizer([["我们 今天 去 学校 。"]], spaced=False) == "13a"  # words with spaces between them
     assert detect_tokenizer([["ฉันรักแมวของฉันมาก"]], spaced=False) == "char"
@@ -142,7 +142,7 @@ def refusal(action: Any, error: type[Exception] = UsageError) -> str:
     return str(caught.value)
 
 
-def test_tokenizers_that_are_not_there_are_refused_with_the_cure(monkeypatch, tmp_path):
+def test_missing_tokenizers_are_rejected_with_a_suggestion(monkeypatch, tmp_path):
     known = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
     assert ", ".join(TOKENIZERS) == known
     assert refusal(lambda: check_tokenizer("zhh")) == "tokenize: unknown tokenizer 'zhh'; did you mean 'zh'?"
@@ -199,7 +199,7 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     assert list(references_of(halves["valid"])) == [("B", "BBB"), ("C",), ("",)]
 
 
-def test_references_that_can_t_be_right(tmp_path):
+def test_invalid_references_are_rejected(tmp_path):
     def wrong(values: dict[str, Any]) -> str:
         return refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError)
 
@@ -263,7 +263,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
 
 
-def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path):
+def test_bleu_tokenizer_is_rejected_for_tasks_without_text_output(runs, capsys, tmp_path):
     lm = str(runs.folder("lm-ngram"))
     assert refused(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
         2,
@@ -278,7 +278,7 @@ def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path)
     )
 
 
-def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
+def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path):
     run = weft.load(runs.folder("luong"), device="cpu")
     files = [
         write(tmp_path / "a.in", ["abc", "fade"]),

@@ -38,7 +38,7 @@ def mean_items(values: np.ndarray) -> ItemStatistics:
 
 
 @pytest.mark.parametrize("freedom", [1, 1.5, 2, 3.7, 10, 400, 9e4, 1e9])
-def test_students_t_is_scipys(freedom):
+def test_students_t_matches_scipy(freedom):
     for t in (0.0, 0.01, 0.5, 1.0, 2.0, 5.0, 30.0):
         assert two_sided_p(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-4, abs=1e-12)
         assert two_sided_p(-t, freedom) == two_sided_p(t, freedom)
@@ -49,7 +49,7 @@ def test_students_t_is_scipys(freedom):
 # ---- two runs
 
 
-def test_randomisation_comes_near_the_count_of_all_exchanges():
+def test_randomization_test_approximates_exact_enumeration():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0, 1, 10), rng.normal(0.6, 1, 10)
     seen = abs((a - b).mean())
@@ -60,14 +60,14 @@ def test_randomisation_comes_near_the_count_of_all_exchanges():
     assert randomization_test(mean_items(a), mean_items(b), RATE, samples=512) == exact
 
 
-def test_the_same_runs_are_not_different_and_all_lines_better_is_no_luck():
+def test_equal_runs_are_not_significant_and_uniformly_better_runs_are():
     rng = np.random.default_rng(0)
     a = mean_items(rng.normal(0, 1, 40))
     assert randomization_test(a, a, RATE) == 1.0
     assert randomization_test(a, mean_items(a.statistics["nats"] + 0.5), RATE, samples=400) == 1 / 401
 
 
-def test_scores_that_are_no_means_are_tested_too():
+def test_corpus_level_metrics_are_tested_too():
     lines = [f"the cat number {at} sat on a mat of {at}" for at in range(30)]
     worse = [line.replace("sat on", "was by") for line in lines]
     some = [w if at < 2 else line for at, (w, line) in enumerate(zip(worse, lines, strict=True))]
@@ -92,7 +92,7 @@ def test_infinite_scores():
 # ---- two kinds
 
 
-def test_the_variance_of_two_kinds_is_that_of_a_crossed_design():
+def test_variance_is_that_of_a_crossed_design():
     """By hand: the score is a mean, so the covariance of two runs over draws of items is that of their items over N."""
     rng = np.random.default_rng(3)
     shared = rng.normal(0, 1, 200)
@@ -111,7 +111,7 @@ def test_the_variance_of_two_kinds_is_that_of_a_crossed_design():
     assert found == pytest.approx(by_hand, abs=0.01)
 
 
-def test_kinds_without_luck_in_training():
+def test_runs_without_training_variance():
     """Counting has no seeds: the same numbers each time. What is left is the luck of items."""
     rng = np.random.default_rng(5)
     a, b = mean_items(rng.normal(0, 1, 100)), mean_items(rng.normal(0, 1, 100))
@@ -122,7 +122,7 @@ def test_kinds_without_luck_in_training():
     assert welch_test_of_items([constant] * 2, [mean_items(np.full(20, 2.0))] * 2, RATE, samples=20) == 0.0
 
 
-def test_a_single_run_borrows_the_luck_of_the_other_kind():
+def test_a_single_run_borrows_the_seed_variance_of_the_other_system():
     runs = [BootstrapSamples(value, np.zeros(3), 10) for value in (1.0, 1.2, 1.4, 2.0)]
     p = welch_test(runs[3:], runs[:3])
     assert p == pytest.approx(2 * stats.t.sf(0.8 / math.sqrt(0.04 * (1 + 1 / 3)), 2), rel=1e-6)
@@ -145,16 +145,16 @@ def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
 
 # the luck of items alone is 0.06 in the difference of two runs here: that of seeds is less, as much, and more
 @pytest.mark.parametrize(("sides", "seed_sd"), [((1, 1), 0.0), ((2, 2), 0.04), ((3, 3), 0.04), ((3, 3), 0.1), ((1, 3), 0.04)])
-def test_equal_systems_are_called_different_in_5_percent_of_1000_cases(sides, seed_sd):
+def test_false_positive_rate_is_5_percent(sides, seed_sd):
     assert 0.03 <= simulated(1000, sides, seed_sd=seed_sd) <= 0.07
 
 
 @pytest.mark.parametrize(("sides", "seed_sd"), [((1, 1), 0.0), ((2, 2), 0.02), ((3, 3), 0.04)])
-def test_a_clear_difference_is_found(sides, seed_sd):
+def test_a_clear_difference_is_significant(sides, seed_sd):
     assert simulated(60, sides, seed_sd=seed_sd, apart=0.4) > 0.9
 
 
-def test_what_simpler_tests_would_do():
+def test_simpler_tests_have_too_many_false_positives():
     """Two seeds each, drawn with replacement: a normal distribution of half the variance. Welch's degrees of freedom as they
     are: two seeds that happen to agree are believed. The weights make the difference."""
     rng = np.random.default_rng(0)
@@ -174,7 +174,7 @@ def test_what_simpler_tests_would_do():
     assert called(2.0) < 0.11
 
 
-def test_the_interval_holds_the_truth_in_95_percent_of_cases():
+def test_interval_coverage_is_95_percent():
     rng, held = np.random.default_rng(2), 0
     for _ in range(400):
         tokens = rng.integers(3, 40, 50).astype(np.float64)
@@ -184,7 +184,7 @@ def test_the_interval_holds_the_truth_in_95_percent_of_cases():
     assert 0.92 <= held / 400 <= 0.98
 
 
-def test_the_interval_of_one_run_is_that_of_evaluate():
+def test_interval_of_one_run_equals_that_of_evaluate():
     from weft.metrics.lm import EvaluationSetup, language_scores
 
     items = system(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
@@ -196,7 +196,7 @@ def test_one_item_has_no_interval():
     assert estimate([bootstrap([mean_items(np.ones(1))], {"": RATE})[0][""]]) == (1.0, None, None)
 
 
-def test_runs_are_resampled_alike_whether_together_or_alone(monkeypatch):
+def test_resampling_is_the_same_for_one_run_and_several(monkeypatch):
     rng = np.random.default_rng(0)
     runs = [mean_items(rng.normal(0, 1, 30)) for _ in range(3)]
     together = bootstrap(runs, {"": RATE}, samples=50)
@@ -209,7 +209,7 @@ def test_runs_are_resampled_alike_whether_together_or_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("items", [1, 2, 3, 5, 6, 8, 10])
-def test_the_smallest_p_of_two_runs_is_that_of_a_difference_on_every_item(items):
+def test_smallest_p_of_two_runs(items):
     """All but the exchange of none and of all give less: 2 of 2^n."""
     rng = np.random.default_rng(items)
     a = rng.normal(0, 1, items)
@@ -219,7 +219,7 @@ def test_the_smallest_p_of_two_runs_is_that_of_a_difference_on_every_item(items)
     assert smallest_p((1, 1), items) == pytest.approx(exact)
 
 
-def test_the_smallest_p_of_many_items_is_that_of_the_samples():
+def test_smallest_p_with_many_items_is_limited_by_samples():
     rng = np.random.default_rng(0)
     a = rng.normal(0, 1, 40)
     assert (
@@ -231,7 +231,7 @@ def test_the_smallest_p_of_many_items_is_that_of_the_samples():
     assert smallest_p((2, 2), 1) == 1.0  # but one item tells nothing
 
 
-def test_the_smallest_p_of_several_rows_is_holms():
+def test_smallest_p_of_several_rows_is_holm_corrected():
     assert smallest_p_corrected([0.03125, 0.03125]) == [0.0625, 0.0625]
     assert smallest_p_corrected([0.001] * 3) == pytest.approx([0.003] * 3)
     # whoever can have less comes first and is out of the way
@@ -244,7 +244,7 @@ def test_the_smallest_p_of_several_rows_is_holms():
 # ---- how large a difference is
 
 
-def test_the_interval_of_a_difference_is_a_paired_t_interval():
+def test_interval_of_a_difference_is_a_paired_t_interval():
     """By scipy: the score is a mean, so its difference has the interval of the mean of differences."""
     rng = np.random.default_rng(3)
     shared = rng.normal(0, 5, 60)
@@ -270,7 +270,7 @@ def test_a_difference_without_an_interval():
     ("sides", "seed_sd", "items"),
     [((1, 1), 0.0, 8), ((1, 1), 0.0, 50), ((2, 2), 0.04, 50), ((3, 3), 0.1, 50), ((1, 3), 0.04, 50)],
 )
-def test_the_interval_of_a_difference_holds_the_truth_in_95_percent_of_cases(sides, seed_sd, items):
+def test_coverage_of_the_interval_of_a_difference_is_95_percent(sides, seed_sd, items):
     rng, held = np.random.default_rng(11), 0
     for _ in range(500):
         tokens, difficulty = rng.integers(3, 40, items).astype(np.float64), rng.normal(0, 0.6, items)
@@ -282,7 +282,7 @@ def test_the_interval_of_a_difference_holds_the_truth_in_95_percent_of_cases(sid
     assert 0.92 <= held / 500 <= 0.98
 
 
-def test_blocks_of_neighbours_that_are_alike_are_called_different_hardly_more_often():
+def test_autocorrelated_blocks_barely_raise_the_false_positive_rate():
     """Running text: what one token costs a model hangs on those before it. The differences of tokens have a memory of about
     10 tokens; in blocks of 100 equal models are called different about as often as they should be, in blocks of 10 far more."""
     rng, called = np.random.default_rng(5), {10: 0, 100: 0}

@@ -53,7 +53,7 @@ def cka(*layers: Tensor, chunk: int = 7) -> np.ndarray:
     return linear_cka(parts, [layer.size(1) for layer in layers], numbers, numbers)
 
 
-def test_cka_is_that_of_gram_matrices() -> None:
+def test_cka_equals_the_gram_matrix_formula() -> None:
     x, y = random(60, 5) + 30, random(60, 8, seed=1)
     y[:, :3] += x[:, :3]  # which share something
     found = cka(x, y)
@@ -61,7 +61,7 @@ def test_cka_is_that_of_gram_matrices() -> None:
     assert 0.1 < found[0, 1] < 0.9 and found.diagonal() == pytest.approx(1.0, abs=1e-12)
 
 
-def test_cka_does_not_see_rotations_scales_and_shifts() -> None:
+def test_cka_is_invariant_to_rotation_scale_and_shift() -> None:
     x = random(80, 6) * torch.tensor([5.0, 3.0, 1.0, 1.0, 0.5, 0.1])
     turn, _ = torch.linalg.qr(random(6, 6, seed=1))
     found = cka(x, 3.7 * x @ turn + 11, x @ random(6, 6, seed=2))
@@ -71,7 +71,7 @@ def test_cka_does_not_see_rotations_scales_and_shifts() -> None:
     assert constant[0, 1] == 0.0
 
 
-def test_memory_is_bounded_by_reading_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     layers, passes = [random(30, 4, seed=at) for at in range(4)], 0
 
     def parts() -> Iterator[list[Tensor]]:
@@ -88,7 +88,7 @@ def test_memory_is_bounded_by_reading_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert passes == 1 + 3
 
 
-def test_products_are_centred_whatever_the_mean() -> None:
+def test_products_are_centered_for_any_mean() -> None:
     """A mean a million times as large as what differs leaves nine digits."""
     x, y = random(50, 3), random(50, 2, seed=1)
     sums = CrossProduct()
@@ -100,7 +100,7 @@ def test_products_are_centred_whatever_the_mean() -> None:
     assert sums.squared_norm() == pytest.approx(float(wanted), rel=1e-8)
 
 
-def test_divergence_of_patterns() -> None:
+def test_js_divergence_of_attention() -> None:
     weights = random(3, 5, 4).softmax(-1)
     weights[2, 0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
     found = js_divergence(weights)
@@ -117,7 +117,7 @@ def test_divergence_of_patterns() -> None:
     assert js_divergence(apart_wholly).tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
-def test_drawings_of_matrices() -> None:
+def test_matrix_plots() -> None:
     found = similarity_matrix(
         np.array([[1.0, 0.25], [0.0, 0.5]]), rows=["a", "<b>"], columns=["c", "d"], name="bits", axes=("x", "y")
     )
@@ -171,7 +171,7 @@ def third(place: Path, text: Path) -> Any:
     return language(place, text, "third", {"type": "bpe", "vocab_size": 270}, {"arch": "gru"})
 
 
-def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
+def test_runs_with_different_tokenizers_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
     """One reads words, the other letters: of each word the mean of its letters."""
     view = layer_similarity(words, text, letters, max_words=200)
     (side,) = view.data["sides"]
@@ -188,14 +188,14 @@ def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any
     assert side["cka"][1][1] == pytest.approx(by_kernels(x, y), abs=1e-10)
 
 
-def test_a_run_is_like_itself(words: Any, text: Path) -> None:
+def test_a_run_has_similarity_1_with_itself(words: Any, text: Path) -> None:
     own, twice = (layer_similarity(words, text, other, max_words=200).data["sides"][0]["cka"] for other in (None, words))
     np.testing.assert_allclose(own, twice, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(own), 1.0, atol=1e-12)
     assert (np.array(own) <= 1 + 1e-12).all() and (np.array(own) >= 0).all()
 
 
-def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, third: Any, text: Path) -> None:
+def test_several_runs_are_compared_pairwise(words: Any, letters: Any, third: Any, text: Path) -> None:
     """The numbers of three at once are those of two at a time, and those of Gram matrices."""
     runs = [words, letters, third]
     view = model_similarity(runs, text, max_words=200)
@@ -224,7 +224,7 @@ def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, thi
         assert first["cka"][one][two] == pytest.approx(by_kernels(rows[one], rows[two]), abs=1e-10)
 
 
-def test_several_runs_of_pairs_have_two_sides(pairs: PairRuns) -> None:
+def test_several_seq2seq_runs_have_encoder_and_decoder(pairs: PairRuns) -> None:
     runs = [weft.load(pairs.folder(name), device="cpu") for name in ("transformer", "luong", "transformer")]
     view = model_similarity(runs, max_words=30)
     assert [one["side"] for one in view.data["sides"]] == ["source", "output"] and len(view.figures) == 4
@@ -232,12 +232,12 @@ def test_several_runs_of_pairs_have_two_sides(pairs: PairRuns) -> None:
         assert side["cka"][0][2] == pytest.approx(1.0, abs=1e-12) and side["cka"][0][1] == pytest.approx(side["cka"][1][2])
 
 
-def test_names_of_runs_are_short_where_they_differ() -> None:
+def test_run_names_are_shortened_to_where_they_differ() -> None:
     assert short_names(["runs/a", "b", "other/c/"]) == ["a", "b", "c"]
     assert short_names(["runs/a", "b/a", "c"]) == ["runs/a", "b/a", "c"]
 
 
-def test_the_command_of_several_runs(
+def test_command_with_several_runs(
     words: Any, letters: Any, third: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [str(run.directory.path) for run in (words, letters, third)]
@@ -255,7 +255,7 @@ def test_the_command_of_several_runs(
     assert view["view"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3
 
 
-def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
+def test_head_distance_is_the_mean_over_positions(pairs: PairRuns) -> None:
     run: Any = weft.load(pairs.folder("transformer"), device="cpu")
     found = {one.component: one for one in head_divergence(run, max_words=30)}
     assert set(found) == {"cross", "encoder", "decoder"} and found["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
@@ -276,7 +276,7 @@ def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
     assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("most similar heads")
 
 
-def test_attention_pooling_has_no_heads_to_compare(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attention_pooling_has_no_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = LabelRuns(place).values("labels-lstm", "model.pooling=attention", "train.max_steps=2", "train.num_validations=1")
     path = train_here(values, place / "pooled", Silent()).path
     with pytest.raises(UsageError) as caught:
@@ -286,7 +286,7 @@ def test_attention_pooling_has_no_heads_to_compare(place: Path, capsys: pytest.C
     assert "Heads" not in capsys.readouterr().out
 
 
-def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similarity_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two, data = str(words.directory.path), str(letters.directory.path), ["--data", str(text), "--max-words", "200"]
     assert main(["analyze", "similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
@@ -308,7 +308,7 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
     assert "warning: few tokens for vectors of size 12: CKA is biased upward; use more text" in capsys.readouterr().out
 
 
-def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similarity_errors(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = str(words.directory.path), pairs.folder("transformer")
 
     def line(*given: str) -> str:

@@ -24,7 +24,7 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, capsys):
+def test_training_and_evaluation_skip_them_with_a_note(run_file, tmp_path, capsys):
     out, place = tmp_path / "run", f"{tmp_path / 'train.tsv'}:4"
     assert main(["train", str(run_file), "--output-dir", str(out)]) == 0
     assert f"note: {NOTE} {place}" in capsys.readouterr().err.replace("\n", "")
@@ -35,7 +35,7 @@ def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, c
     assert NOTE not in capsys.readouterr().err
 
 
-def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
+def test_they_are_rejected_on_request(run_file, tmp_path, capsys):
     assert main(["train", str(run_file), "--output-dir", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
     refused = f"{tmp_path / 'train.tsv'}:4: has the label good but no text; add a text or remove it"
     assert refused in capsys.readouterr().err
@@ -45,7 +45,7 @@ def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
     ]
 
 
-def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):
+def test_check_counts_them_once_per_file(run_file, tmp_path, capsys):
     assert main(["check", str(run_file), "--json"]) == 0
     found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "skipped"]
     what = f"2 of 6 texts (33.3%) are empty and skipped, the first at {tmp_path / 'train.tsv'}:4"

@@ -31,7 +31,7 @@ def runs(row: Tensor) -> list[int]:
     return [len(list(group)) for hit, group in groupby(row.tolist()) if hit]
 
 
-def test_lengths_are_geometric_up_to_ten():
+def test_span_lengths_are_geometric_up_to_ten():
     """Probabilities by their formula, 0.2 * 0.8 ** (n - 1) over what is left of 1; the mean is SpanBERT's 3.8."""
     shares = np.array([0.2 * 0.8**at for at in range(10)])
     shares /= shares.sum()
@@ -42,7 +42,7 @@ def test_lengths_are_geometric_up_to_ten():
     assert edges.tolist() == [1, 10, 10]
 
 
-def test_so_many_tokens_are_hidden_as_one_by_one():
+def test_masked_fraction_equals_that_of_token_masking():
     tokens, keep = rows([1, 3, 10, 40, 0, 200])
     for share in (0.15, 0.4, 1.0):
         chosen = mask_tokens(tokens, keep, SPANS._replace(mask_prob=share)).targets_mask
@@ -50,7 +50,7 @@ def test_so_many_tokens_are_hidden_as_one_by_one():
         assert not (chosen & ~maskable(tokens, keep)).any()
 
 
-def test_gaps_are_as_long_as_spans():
+def test_masked_runs_are_as_long_as_spans():
     """Against an independent simulation: spans one after another round a ring, in random order, until there are enough."""
     tokens, keep = rows([300] * 200)
     torch.manual_seed(0)
@@ -76,14 +76,14 @@ def simulated(size: int, wanted: int, texts: int) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [6, 20])
-def test_every_place_has_the_same_chance(size):
+def test_every_position_has_the_same_probability(size):
     tokens, keep = rows([size] * 10_000)
     torch.manual_seed(3)
     often = mask_tokens(tokens, keep, SPANS._replace(mask_prob=0.3)).targets_mask.double().mean(0)[1:-1]
     assert often.numpy() == pytest.approx(round(0.3 * size) / size, abs=0.02)
 
 
-def test_spans_are_of_whole_words_and_only_the_last_is_cut():
+def test_spans_are_whole_words_and_only_the_last_is_truncated():
     begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
     tokens, keep = rows([60] * 200, seed=2)
     torch.manual_seed(0)
@@ -98,7 +98,7 @@ def test_spans_are_of_whole_words_and_only_the_last_is_cut():
     assert 0 < torn <= 200  # at most one a text
 
 
-def test_what_a_span_is_shown_as_it_is_shown_as_whole():
+def test_replacement_is_chosen_per_span():
     """80 % of spans are masks, 10 % other tokens, 10 % as they are: one of the three all along."""
     tokens, keep = rows([2000] * 10)
     torch.manual_seed(0)
@@ -112,7 +112,7 @@ def test_what_a_span_is_shown_as_it_is_shown_as_whole():
     assert changes / total < 0.1  # one by one it would be 0.32; spans that touch differ now and then
 
 
-def test_gaps_follow_the_generator():
+def test_masks_follow_the_generator():
     tokens, keep = rows([100, 30])
     one, two = (mask_tokens(tokens, keep, SPANS, torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(one.tokens, two.tokens) and torch.equal(one.targets_mask, two.targets_mask)
@@ -121,7 +121,7 @@ def test_gaps_follow_the_generator():
     assert not torch.equal(first, second)
 
 
-def test_the_end_of_a_first_text_is_never_hidden():
+def test_eos_of_the_first_text_is_never_masked():
     tokens, keep = rows([30] * 50)
     tokens[:, 12] = 2
     chosen = mask_tokens(tokens, keep, SPANS._replace(mask_prob=0.9)).targets_mask

@@ -110,7 +110,7 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
     assert max(rows * width for rows, width in model.asked) <= max(size, 91)  # the longest line comes alone
 
 
-def test_a_long_line_tells_of_its_pieces(monkeypatch):
+def test_progress_covers_windows_of_a_long_line(monkeypatch):
     """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 50)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 25)
@@ -124,7 +124,7 @@ def test_a_long_line_tells_of_its_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize("order", [1, 2, 5])
-def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypatch, order):
+def test_parallel_carry_of_an_ngram_model_equals_one_pass(monkeypatch, order):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = ngram(order), running(3000)
     found = nats_of(model, corpus, Context("carry", 8))
@@ -133,7 +133,7 @@ def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypat
     assert np.array_equal(found, nats_after(model, [1, *corpus.tokens.tolist()]))
 
 
-def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeypatch):
+def test_parallel_carry_of_a_fixed_window_network_equals_one_pass(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = network("conv"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
     found = nats_of(model, corpus, Context("carry", 8))
@@ -141,7 +141,7 @@ def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeyp
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
-def test_a_recurrent_network_carried_side_by_side_gives_nearly_what_one_pass_gives(monkeypatch, kind):
+def test_parallel_carry_of_a_recurrent_network_nearly_equals_one_pass(monkeypatch, kind):
     monkeypatch.setattr(module, "BATCH_TOKENS", 1024)
     model, corpus = network(kind), running(9000)
     found = nats_of(model, corpus, Context("carry", 32))
@@ -151,7 +151,7 @@ def test_a_recurrent_network_carried_side_by_side_gives_nearly_what_one_pass_giv
     np.testing.assert_allclose(found[: 9000 // 32], whole[: 9000 // 32], atol=1e-4)
 
 
-def test_one_row_carried_in_pieces_is_one_pass_for_attention_too(monkeypatch):
+def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 16)
     monkeypatch.setattr(module, "MAX_PARTS", 1)
     corpus = running(100)
@@ -166,7 +166,7 @@ def test_one_row_carried_in_pieces_is_one_pass_for_attention_too(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["transformer", "gpt", "lstm", "ngram"])
 @pytest.mark.parametrize(("count", "stride"), [(50, 3), (50, 8), (51, 1), (8, 5), (5, 5)])
-def test_a_stride_is_its_definition(monkeypatch, kind, count, stride):
+def test_stride_matches_its_definition(monkeypatch, kind, count, stride):
     """Window after window by hand: a token counts in the first one that it lies in."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 32)
     model, corpus, window = ngram() if kind == "ngram" else network(kind), running(count), 8
@@ -181,7 +181,7 @@ def test_a_stride_is_its_definition(monkeypatch, kind, count, stride):
     np.testing.assert_allclose(nats_of(model, corpus, Context("stride", window, stride)), expected, atol=1e-5)
 
 
-def test_a_small_stride_gives_every_token_more_to_see():
+def test_a_small_stride_gives_more_context():
     """The n-gram model of order 5 sees all it can where 4 tokens or more are before each: window - stride >= 4."""
     model, corpus = ngram(5), running(200)
     exact = -model.score_corpus(corpus.tokens, None)
@@ -212,7 +212,7 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["ngram", "conv", "lstm", "transformer", "gpt"])
-def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
+def test_a_long_line_is_read_in_windows(monkeypatch, kind):
     model: Any = ngram() if kind == "ngram" else network(kind, window=40)
     corpus, asked = in_lines([30, 7]), []
     whole = nats_of(model, corpus, Context("reset", 40))
@@ -229,7 +229,7 @@ def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
     assert sum(asked) == 31
 
 
-def test_a_line_beyond_the_last_position_is_refused_with_its_number():
+def test_a_line_beyond_the_last_position_is_rejected_with_its_number():
     model, corpus = network("transformer"), in_lines([3, 8, 2, 9])
     message = (
         "valid:4: 10 tokens exceed the model's limit of 8; "
@@ -242,7 +242,7 @@ def test_a_line_beyond_the_last_position_is_refused_with_its_number():
         assert np.isfinite(nats_of(network(kind), corpus, Context("reset", 8))).all()
 
 
-def test_a_carried_pass_beyond_the_last_position_is_refused():
+def test_a_carried_pass_beyond_the_last_position_is_rejected():
     model = network("transformer")
     assert refusal(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
         "context: 'carry' needs more than the model's 8 positions; use 'stride'"
@@ -259,7 +259,7 @@ def parsed(text: str, *, lines: bool = False) -> Context:
     return parse_context(text, lines=lines, context_length=64, default=Context("reset", 64))
 
 
-def test_policies_as_the_command_line_names_them():
+def test_context_policies_on_the_command_line():
     assert parsed("stride") == Context("stride", 64, 64)
     assert parsed("stride:16") == Context("stride", 64, 16)
     assert parsed("carry") == Context("carry", 64)
@@ -288,7 +288,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "lines"), REFUSED)
-def test_policies_that_are_refused(text, lines):
+def test_invalid_context_policies_are_rejected(text, lines):
     assert refusal(UsageError, lambda: parsed(text, lines=lines)) == REFUSED[text, lines]
 
 
@@ -344,7 +344,7 @@ def test_one_token_is_one_item(tmp_path):
 # ---- the task
 
 
-def test_the_loss_of_a_batch_sums_over_real_targets():
+def test_loss_of_a_batch_ignores_padding():
     model = network("lstm")
     task = LanguageModelObjective(carry_state=False, valid=None, context=Context("reset", 8), device=CPU)
     tokens = torch.tensor([[1, 3, 4, 2, 0, 0], [1, 5, 6, 7, 8, 2]])
@@ -358,7 +358,7 @@ def test_the_loss_of_a_batch_sums_over_real_targets():
     assert task.validate(model) is None
 
 
-def test_a_carried_loss_goes_on_where_it_stopped():
+def test_a_carried_loss_continues_from_its_state():
     model = network("gru")
     task = LanguageModelObjective(carry_state=True, valid=running(40), context=Context("carry", 8), device=CPU)
     text = torch.tensor([[1, 3, 4, 5, 6, 7, 8, 3, 4]])

@@ -37,7 +37,7 @@ hidden_size = 8
         ("train.device=mps", "cpu"),
     ],
 )
-def test_options_of_the_run_file(setting, right, here, capsys):
+def test_run_file_options(setting, right, here, capsys):
     code, message = refused(capsys, "train", "run.toml", "--set", setting)
     assert code == 2 and message.endswith(f"; did you mean {right!r}?")
 
@@ -66,12 +66,12 @@ def test_options_of_the_run_file(setting, right, here, capsys):
         (("inspect", "run"), "'info'"),
     ],
 )
-def test_words_of_the_command_line(words, right, here, capsys):
+def test_command_line_options(words, right, here, capsys):
     code, message = refused(capsys, *words)
     assert code == 2 and f"did you mean {right}?" in message
 
 
-def test_views_and_kinds():
+def test_views_and_architectures():
     assert suggest("saliency", ["logit-lens", "attribution"]) == "did you mean 'attribution'?"
     assert suggest("svm", ["lstm", "logistic-regression"]) == "did you mean 'logistic-regression'?"
     assert suggest("svm", ["lstm"]) == "did you mean 'lstm'?"  # only what is known is suggested
@@ -89,11 +89,11 @@ def test_help_is_a_command_too(capsys):
 
 @pytest.mark.parametrize("word", ["--epochs", "--ephocs", "--epoch", "--res", "--fps", "--refs"])
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_the_option_that_deletes_a_run_is_never_a_guess(word, command, here, capsys):
+def test_overwrite_is_never_suggested(word, command, here, capsys):
     assert "--overwrite" not in refused(capsys, command, "run.toml", word, "3")[1]
 
 
-def test_options_of_training_where_nothing_is_trained(here, capsys):
+def test_training_options_in_other_commands(here, capsys):
     assert refused(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
         "evaluate: unknown option '--learning-rate'; it is an option of the run file: weft train RUN.TOML --set train.lr=...;"
         " see weft evaluate --help"
@@ -116,13 +116,13 @@ def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_
 
 
 @pytest.mark.parametrize("line", ["arch =", "arch = [", 'arch = "a', "= 3", "arch = 'a'b", "a = 1 = 2"])
-def test_other_faults_of_toml_are_told_as_they_are(line, tmp_path, capsys):
+def test_other_toml_errors_are_reported_as_invalid_toml(line, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f"[model]\n{line}\n")
     code, said = refused(capsys, "train", str(tmp_path / "run.toml"))
     assert code == 2 and said.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in said
 
 
-def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
+def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("labels", "lstm"):
         (tmp_path / "runs" / name).mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
         if "device" in getattr(one, "__dataclass_fields__", ())
     ],
 )
-def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
+def test_a_missing_device_is_rejected_at_once(command, capsys):
     """Whatever else is wrong: here the run, and the data, are not there either."""
     more = ["--suite", "none"] if command == "analyze minimal-pairs" else []
     said = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
@@ -160,7 +160,7 @@ def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_a_device_of_the_run_file_that_is_absent_is_refused_before_data_is_read(command, tmp_path, capsys):
+def test_a_missing_device_of_the_run_file_is_rejected_before_reading_data(command, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
     said = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert refused(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, said)

@@ -49,7 +49,7 @@ def refusal(action) -> str:
 # ---- what separates the columns
 
 
-def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
+def test_csv_with_semicolons_or_tabs(tmp_path):
     rows = 'id;sentiment;review\n1;pos;"good; and, cheap"\n2;neg;"two\nlines, dull"\n'
     wanted = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
     assert read(write(tmp_path / "a.csv", rows), REVIEW) == wanted
@@ -66,7 +66,7 @@ def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
     assert [record.passage for record in Dataset((asked,), QuestionFormat()).records()] == ["Ida sang."]
 
 
-def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
+def test_a_row_with_the_wrong_number_of_fields_names_the_delimiter(tmp_path):
     path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
     assert refusal(lambda: read(path)) == (f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'")
 
@@ -74,7 +74,7 @@ def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
 # ---- JSON
 
 
-def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
+def test_json_file_is_a_list_of_objects_or_jsonl(tmp_path):
     rows = [{"text": "a\nb", "label": "pos"}, {"text": "c", "label": 1}]
     wanted = [("pos", "a\nb"), ("1", "c")]
     assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
@@ -104,7 +104,7 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
         ("3", ":1: expected an object with 'label' and 'text', got a number"),
     ],
 )
-def test_a_json_file_that_is_no_such_list(text, message, tmp_path):
+def test_invalid_json_lists_are_rejected(text, message, tmp_path):
     path = write(tmp_path / "a.json", text)
     assert refusal(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
 
@@ -135,7 +135,7 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("text", HEADERS)
-def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
+def test_a_header_with_other_names_is_rejected_with_its_columns(text, tmp_path):
     path = write(tmp_path / "a.csv", text)
     columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
     assert refusal(lambda: read(path)) == (
@@ -157,11 +157,11 @@ def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
         "good,I would come again: the ending was funny.\nbad,dull\n",
     ],
 )
-def test_labels_first_and_no_header_are_read_as_ever(text, tmp_path):
+def test_label_first_files_without_a_header_are_read(text, tmp_path):
     assert len(read(write(tmp_path / "a.csv", text))) == text.count("\n")
 
 
-def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
+def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
     path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{at}\tsome words\n" for at in range(20)))
     source = labelled(path, Reading(label="id"))
     message = (
@@ -182,7 +182,7 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     )
 
 
-def test_an_error_of_one_file_is_found_once(tmp_path):
+def test_an_error_of_one_file_is_reported_once(tmp_path):
     write(tmp_path / "a.csv", HEADERS[0])
     table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, prefix="data")
     found = check_data(table.sources(tmp_path), list, LABELLED).findings
@@ -209,7 +209,7 @@ def test_an_error_of_one_file_is_found_once(tmp_path):
         ("a.zip", b"PK\x03\x04rest", "a zip archive; decompress it first"),
     ],
 )
-def test_other_programs_files_are_named(name, data, what, tmp_path):
+def test_files_of_other_programs_are_named(name, data, what, tmp_path):
     path = tmp_path / name
     path.write_bytes(data)
     assert refusal(lambda: list(read_lines(path))) == f"{path}: is {what}"
@@ -223,7 +223,7 @@ def corpus(folder: Path, train: str | list[str]) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in table.sources(folder)["train"].paths]
 
 
-def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
+def test_data_can_be_a_directory_or_a_pattern(tmp_path):
     for name in ("texts/b.txt", "texts/a.txt", "texts/more/c.txt.gz", "texts/notes.md", "texts/.hidden.txt", "x[1].txt"):
         write(tmp_path / name, f"{name}\n")
     assert corpus(tmp_path, "texts") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]

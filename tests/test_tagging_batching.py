@@ -51,12 +51,12 @@ def test_a_batch_in_full():
     assert {part.dtype for part in batch if part is not None} == {torch.int64, torch.bool}
 
 
-def test_words_that_are_not_spelled_have_no_letters():
+def test_without_a_char_encoder_there_are_no_characters():
     batch = sentences([[10], [11]], [2]).batch(np.array([0]))
     assert (batch.char_ids, batch.char_mask) == (None, None)
 
 
-def test_a_word_without_tokens_is_read_off_what_comes_next():
+def test_a_word_without_tokens_uses_the_next_token():
     batch = sentences([[], [11], [], []], [3, 1]).batch(np.array([0, 1]))
     assert batch.tokens.tolist() == [[1, 11, 2], [1, 2, 0]]
     assert batch.first.tolist() == [[1, 1, 2], [1, 0, 0]]  # the next word, or </s>
@@ -71,14 +71,14 @@ def test_a_sentence_without_words_is_an_empty_row():
     assert data.lengths().tolist() == [3, 3]
 
 
-def test_lengths_are_the_widths_of_rows():
+def test_lengths_are_row_lengths():
     data = like_text(40)
     for at, length in enumerate(data.lengths().tolist()):
         assert data.batch(np.array([at])).tokens.shape == (1, length)
 
 
 @pytest.mark.parametrize("budget", [48, 5000])
-def test_every_sentence_comes_once_an_epoch_with_its_words_and_tags(budget):
+def test_every_sentence_occurs_once_per_epoch_with_its_words_and_tags(budget):
     order: BatchSampler[TagBatch] = ExampleBatchSampler(like_text(), batch_tokens=budget, seed=3)
     words = []
     for index in range(order.batches(0)):
@@ -102,7 +102,7 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     assert order.rows == order.buckets.rows
 
 
-def test_the_largest_batch_is_as_wide_as_any_in_tokens_and_letters():
+def test_largest_batch_is_the_widest_in_tokens_and_characters():
     words, letters = [[9]] * 6 + [[8]], [[5]] * 6 + [[5] * 30]  # a short sentence has the long word
     order = ExampleBatchSampler(sentences(words, [6, 1], letters), batch_tokens=8, seed=0)
     largest = order.largest_batch()
@@ -130,7 +130,7 @@ def test_evaluation_reads_every_sentence_once_and_short_ones_first():
         assert batch.word_mask.sum(1).tolist() == np.diff(data.edges)[members].tolist()
 
 
-def test_rows_of_nothing_have_a_column():
+def test_empty_rows_have_one_column():
     padded, real = padded_rows([np.zeros(0, np.int64)] * 2)
     assert padded.tolist() == [[0], [0]]
     assert not real.any()

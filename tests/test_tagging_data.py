@@ -66,7 +66,7 @@ def refusal(action, error=DataError) -> str:
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz", "a.CONLLU.xz", "a.txt.zst", "a.tsv", "a"])
-def test_conllu_by_its_name_or_its_first_word(name, tmp_path):
+def test_conllu_is_detected_by_file_name_or_content(name, tmp_path):
     path = write(tmp_path / name, CONLLU)
     assert read(path) == SPANISH
     assert read(path, path) == SPANISH * 2
@@ -77,18 +77,18 @@ def test_conllu_by_its_name_or_its_first_word(name, tmp_path):
     ("tag", "found"),
     [("xpos", "V"), ("lemma", "ir"), ("feats", "Mood=Imp"), ("deprel", "root"), (5, "V"), ("head", "0"), (None, "VERB")],
 )
-def test_columns_of_conllu_by_name_and_by_place(tag, found, tmp_path):
+def test_conllu_columns_by_name_and_by_index(tag, found, tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
     assert read(path, tag=tag)[0][1][0] == found
     assert read(path, tag=tag)[0][0] == SPANISH[0][0]
 
 
-def test_words_of_conllu_may_be_lemmas(tmp_path):
+def test_conllu_lemmas_as_words(tmp_path):
     assert read(write(tmp_path / "a.conllu", CONLLU), word="lemma")[0][0] == ("ir", "nosotros", "a", "el", "mar")
     assert read(write(tmp_path / "a.conllu", CONLLU), word=3)[1] == (("10 000", "#"), ("NUM", "SYM"))
 
 
-def test_columns_with_blanks_or_tabs_between(tmp_path):
+def test_columns_separated_by_spaces_or_tabs(tmp_path):
     path = write(tmp_path / "a.conll", ENTITIES)
     assert read(path) == [(("EU", "rejects"), ("B-ORG", "O")), (("Peter",), ("B-PER",))]
     assert read(path, tag=2) == [(("EU", "rejects"), ("NNP", "VBZ")), (("Peter",), ("NNP",))]
@@ -107,7 +107,7 @@ TAGGED_WORDS = st.tuples(st.text("ab #-é\u00a0\u2028", min_size=1, max_size=4),
     between=st.sampled_from(["\n\n", "\n\n \n", "\n\t\n"]),
 )
 @settings(deadline=None, max_examples=60)
-def test_what_is_written_with_tabs_is_read(sentences, between, tmp_path_factory):
+def test_tab_separated_columns_are_read(sentences, between, tmp_path_factory):
     text = between.join("\n".join(f"{word}\t{tag}" for word, tag in sentence) for sentence in sentences)
     path = write(tmp_path_factory.mktemp("any") / "a.conll", text)
     assert read(path) == [tuple(zip(*sentence, strict=True)) for sentence in sentences]
@@ -124,7 +124,7 @@ def test_each_file_has_its_own_format(tmp_path):
     assert [tags[0] for _, tags in read(one, other)] == ["VERB", "NUM", "B-ORG", "B-PER"]
 
 
-def test_what_was_seen_is_told_with_three_examples(tmp_path):
+def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
     seen = Dataset((path,), TaggedFormat()).summary
     assert (seen.count, seen.words, seen.characters, seen.bytes, seen.num_crlf) == (2, 7, 21, 21, 14)
@@ -169,12 +169,12 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
-def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+def test_an_invalid_file_is_rejected_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
     assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
-def test_columns_that_are_not_there(tmp_path):
+def test_missing_columns(tmp_path):
     conllu, columns = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
     names = "id, form, lemma, upos, xpos, feats, head, deprel, deps, misc"
     assert refusal(lambda: read(conllu, tag="upso")) == (f"{conllu}: no column 'upso'; set data.tag_column to one of: {names}")
@@ -207,11 +207,11 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
-def test_a_table_that_can_t_be_right(values, message):
+def test_invalid_configs_are_rejected(values, message):
     assert refusal(lambda: parse_config(TaggedDataConfig, values, prefix="data"), ConfigError) == message
 
 
-def test_what_a_table_says_can_be_read_again():
+def test_a_config_round_trips():
     table = parse_config(
         TaggedDataConfig, {"train": "a", "valid": 0.1, "word_column": 1, "tag_column": "upos"}, prefix="data"
     ).with_defaults()
@@ -221,7 +221,7 @@ def test_what_a_table_says_can_be_read_again():
 # ---- parts and corpora
 
 
-def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
+def test_fractions_split_sentences_off_the_end(tmp_path):
     write(tmp_path / "a.conll", "".join(f"w{number} T\nx T\n\n" for number in range(50)))
     sources = TaggedDataConfig(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
     assert {name: [int(one.words[0][1:]) for one in part.records()] for name, part in sources.items()} == {
@@ -236,7 +236,7 @@ def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
     )
 
 
-def test_the_lines_of_a_corpus_are_the_words(tmp_path):
+def test_lines_of_a_corpus_are_its_words(tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
     source = TaggedDataConfig(train="a.conllu").sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), words_of(source).texts())
@@ -252,7 +252,7 @@ def test_the_lines_of_a_corpus_are_the_words(tmp_path):
     )
 
 
-def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
+def test_a_too_long_sentence_is_rejected_with_its_line(tmp_path):
     path = write(tmp_path / "a.conll", "ab O\n\nabc O\nab O\n\nabcdef O\n")
     source = Dataset((path,), TaggedFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcdef"]))
@@ -264,7 +264,7 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): sentence has 7")
 
 
-def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, monkeypatch):
+def test_a_dataset_reads_its_files_once_and_interns_words(tmp_path, monkeypatch):
     from weft.tasks.tagging import data as tagged
 
     path, reads, plainly = write(tmp_path / "a.txt", "a N\nb V\n\na N\n\nb V\n"), [], tagged.read_sentences

@@ -84,14 +84,14 @@ def test_spans_by_hand(text, wanted):
 
 
 @pytest.mark.parametrize("labels", [labels_of("BIO"), labels_of("BIOES"), ["O", "B", "I", "E", "S", "B-X", "I-X"]])
-def test_spans_of_any_tags_are_seqeval_s(labels):
+def test_spans_of_any_tags_match_seqeval(labels):
     seqeval = pytest.importorskip("seqeval.metrics.sequence_labeling")
     for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
         assert spans(row) == {(kind, start, end + 1) for kind, start, end in seqeval.get_entities(row)}, row
 
 
 @pytest.mark.parametrize(("scheme", "theirs"), [("BIO", "IOB2"), ("BIOES", "IOBES"), ("BILOU", "BILOU")])
-def test_strict_spans_of_any_tags_are_seqeval_s(scheme, theirs):
+def test_strict_spans_of_any_tags_match_seqeval(scheme, theirs):
     seqeval = pytest.importorskip("seqeval.scheme")
     labels = labels_of(scheme)
     for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
@@ -129,14 +129,14 @@ def test_repaired_tags_are_valid_mark_the_same_spans_and_need_no_repair(scheme):
 
 
 @pytest.mark.parametrize("scheme", PREFIXES)
-def test_tags_are_valid_just_where_repair_leaves_them_alone(scheme):
+def test_tags_are_valid_if_and_only_if_repair_changes_nothing(scheme):
     labels = labels_of(scheme)
     for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
         assert (not validate(row, scheme)) == (repair(row, scheme) == row), row
 
 
 @pytest.mark.parametrize("scheme", PREFIXES)
-def test_what_is_allowed_is_what_valid_tags_do(scheme):
+def test_allowed_transitions_are_those_of_valid_tags(scheme):
     labels = labels_of(scheme)
     table = allowed(labels, scheme)
     assert table.shape == (len(labels) + 1,) * 2 and table.dtype == bool
@@ -146,7 +146,7 @@ def test_what_is_allowed_is_what_valid_tags_do(scheme):
         assert all(table[move] for move in moves) == valid
 
 
-def test_allowed_by_hand():
+def test_allowed_transitions_by_hand():
     assert allowed(["O", "B-X", "I-X", "I-Y"], "BIO").tolist() == [
         [True, True, False, False, True],
         [True, True, True, False, True],
@@ -174,7 +174,7 @@ def test_allowed_by_hand():
         ("BIOES", "", []),
     ],
 )
-def test_faults_by_hand(scheme, text, places):
+def test_tag_errors_by_hand(scheme, text, places):
     assert validate(tags(text), scheme) == places
 
 
@@ -233,7 +233,7 @@ def test_two_sentences_by_hand():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
-def test_scores_are_seqeval_s(seed, scheme):
+def test_scores_match_seqeval(seed, scheme):
     seqeval = pytest.importorskip("seqeval.metrics")
     labels = labels_of(scheme)
     meant = [repair(row, scheme) for row in sentences(labels, seed=seed)]
@@ -251,7 +251,7 @@ def test_scores_are_seqeval_s(seed, scheme):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_scores_of_each_tag_and_what_was_taken_for_what_are_scikit_learn_s(seed):
+def test_tag_scores_and_confusions_match_scikit_learn(seed):
     metrics = pytest.importorskip("sklearn.metrics")
     names = ["DET", "NOUN", "VERB", "ADJ", "never"]
     meant = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
@@ -272,13 +272,13 @@ def test_a_type_never_seen_counts_as_missed():
     assert list(per_type(tag_items([["O"]], [["B-GPE"]], np.arange(1), types=TYPES), TYPES)) == list(TYPES)
 
 
-def test_nothing_to_find_and_nothing_found_is_0_as_in_seqeval():
+def test_no_gold_and_no_predicted_spans_gives_0_as_in_seqeval():
     found = scored([tags("O O")], [tags("O O")])
     assert found["span_f1"].value == found["span_precision"].value == found["span_recall"].value == 0.0
     assert found["token_accuracy"].value == 100.0
 
 
-def test_only_what_was_counted_is_scored():
+def test_only_counted_metrics_are_scored():
     said, meant = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
     every = [np.array([True, True]), np.array([True])]
     assert list(scored(said, meant, types=())) == ["token_accuracy", "sentence_accuracy"]
@@ -322,7 +322,7 @@ def test_nothing_to_score():
         assert str(caught.value) == "evaluate: no sentences to evaluate"
 
 
-def test_sentences_of_different_lengths_are_a_mistake():
+def test_sentences_of_different_lengths_are_an_error():
     with pytest.raises(ValueError) as caught:
         tag_items([["O"]], [["O", "O"]], np.arange(1))
     assert str(caught.value) == "tag_items: a sentence has different numbers of predicted and gold tags"

@@ -52,7 +52,7 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("kind", TAG)
-def test_every_kind_finds_names(runs, kind):
+def test_every_architecture_tags_names(runs, kind):
     run = loaded(runs.folder(f"spans-{kind}"))
     found = values_of(run)
     assert found["span_f1"] >= 90
@@ -64,7 +64,7 @@ def test_every_kind_finds_names(runs, kind):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_new_words_are_tagged_by_their_letters(runs, kind):
+def test_unknown_words_are_tagged_by_their_characters(runs, kind):
     run = loaded(runs.folder(f"speech-{kind}"))
     found = values_of(run)
     assert found["token_accuracy"] >= 95 and found["oov_accuracy"] >= 90
@@ -74,7 +74,7 @@ def test_new_words_are_tagged_by_their_letters(runs, kind):
     assert [found.spans for found in one] == [[], []]
 
 
-def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
+def test_without_a_char_encoder_unknown_words_are_indistinguishable(runs, tmp_path):
     folder = train_here(runs.values("speech-gru", "model.char_encoder=false"), tmp_path / "run").path
     run = loaded(folder)
     assert not (folder / "tokenizer.char.json").exists()
@@ -100,13 +100,13 @@ def test_both_heads_learn(runs, tmp_path, head):
 
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
-def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
+def test_other_training_options_learn_too(runs, tmp_path, settings):
     folder = train_here(runs.values("spans-transformer", *settings), tmp_path / "run").path
     assert values_of(loaded(folder))["span_f1"] >= 80
 
 
 @pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
+def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path, name):
     values = runs.values(name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
@@ -117,14 +117,14 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name)
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
 
 
-def test_the_score_of_spans_decides_where_there_are_any(runs):
+def test_span_f1_is_monitored_if_there_are_spans(runs):
     for name, decides in (("spans-lstm", "span_f1"), ("speech-lstm", "token_accuracy")):
         last = json.loads((runs.folder(name) / "metrics.jsonl").read_text().splitlines()[-1])
         assert list(last)[1] == f"valid_{decides}"
         assert "valid_oov_accuracy" in last
 
 
-def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
+def test_invalid_span_tags_are_repaired(tmp_path):
     sentences = [[("the", "O"), ("ann", "I-PER"), ("lee", "I-PER")], [("bob", "B-PER"), ("sees", "O"), ("al", "I-PER")]] * 10
     data, watcher = write_conll(tmp_path / "data.txt", sentences), Silent()
     folder = train_here(tag_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
@@ -135,7 +135,7 @@ def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
     assert all(not validate(one.tags, "BIO") for one in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
 
 
-def test_moves_follow_from_the_labels():
+def test_allowed_transitions_depend_on_the_labels():
     assert allowed_transitions(LabelVocabulary(("NOUN", "VERB"))) is None
     table = allowed_transitions(LabelVocabulary(("O", "B-X", "I-X")))
     assert table is not None
@@ -147,13 +147,13 @@ def test_moves_follow_from_the_labels():
     ]
 
 
-def test_the_budget_of_a_sentence_is_refused_by_its_place(runs, tmp_path):
+def test_a_sentence_beyond_max_length_is_rejected(runs, tmp_path):
     with pytest.raises(DataError) as caught:
         train_here(runs.values("spans-lstm", "data.max_length=8"), tmp_path / "run")
     assert "sentence has " in str(caught.value) and "more than data.max_length (8); increase it" in str(caught.value)
 
 
-def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
+def test_span_metrics_cannot_be_monitored_without_spans(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         train_here(runs.values("speech-lstm", "train.monitor=span_recall"), tmp_path / "run")
     assert str(caught.value) == "train.monitor: 'span_recall' needs tags that mark spans; use 'token_accuracy'"
@@ -173,7 +173,7 @@ def test_tags_are_not_smoothed(runs):
     assert str(caught.value) == "train.label_smoothing: not available for task 'tagging'; remove it"
 
 
-def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
+def test_a_classifier_initializes_a_tagger(runs, tmp_path):
     first, watcher = runs.folder("labels-transformer"), Silent()
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", f"train.init_from={first}")
     values = with_tokenizer_from(runs.values("speech-transformer", *still), first)
@@ -203,13 +203,13 @@ def test_tags_do_not_depend_on_the_batch(runs):
         run.predict(["the", "a\0b"])
 
 
-def test_words_may_hold_anything_that_text_may(runs):
+def test_words_may_contain_any_text(runs):
     one = loaded(runs.folder("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
     assert one.words == ["new york", "", "Ω" * 300, "mr"]
     assert len(one.tags) == 4
 
 
-def test_what_is_measured_is_what_is_predicted(runs):
+def test_evaluation_scores_the_predictions(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
     scores, items = list(found), found.items
@@ -228,7 +228,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert info["parameters"] == run.num_parameters > 0
 
 
-def test_without_the_training_text_new_words_are_not_known(runs, tmp_path):
+def test_without_training_text_oov_words_are_not_scored(runs, tmp_path):
     data = shutil.copy(runs.data["speech"], tmp_path / "data.txt")
     test = write_conll(tmp_path / "test.txt", tagged(5, seed=9, spans=False))
     run = loaded(train_here(tag_file(Path(data), "rnn", *QUICK), tmp_path / "run").path)
@@ -237,7 +237,7 @@ def test_without_the_training_text_new_words_are_not_known(runs, tmp_path):
     assert set(values_of(run, [test])) == {"token_accuracy", "sentence_accuracy"}
 
 
-def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
+def test_a_run_without_other_data_cannot_be_evaluated(runs, tmp_path):
     values = runs.values("speech-rnn", *QUICK)
     values["data"] = {"train": values["data"]["train"]}
     run = loaded(train_here(values, tmp_path / "run").path)
@@ -246,7 +246,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
     assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; set `data`"
 
 
-def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, monkeypatch):
+def test_sentences_beyond_learned_positions_are_rejected(runs, tmp_path, capsys, monkeypatch):
     options = ("model.position_encoding=learned", "data.max_length=30", *QUICK)
     folder = train_here(runs.values("speech-lstm", *options), tmp_path / "run").path
     run = loaded(folder)
@@ -266,7 +266,7 @@ def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, 
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.char.json", "labels.json"])
-def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, name):
+def test_swapped_or_damaged_files_are_rejected_by_name(runs, tmp_path, name):
     folder = shutil.copytree(runs.folder("spans-rnn"), tmp_path / "run")
     other = {"labels.json": "speech-rnn", "tokenizer.json": "labels-lstm"}.get(name, "speech-rnn")
     shutil.copy(runs.folder(other) / name, folder / name)
@@ -289,7 +289,7 @@ def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return code, said.out, said.err
 
 
-def test_lines_in_lines_out(runs, capsys, monkeypatch):
+def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
     folder = str(runs.folder("spans-lstm"))
     feed(monkeypatch, b"the mr bcdfo\n\n\xff mr\r\nold  new\n")
     code, out, err = said_by(capsys, "predict", folder)
@@ -297,7 +297,7 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
     assert (code, err) == (3, "weft: warning: standard input:3: invalid utf-8 (byte 0xff); convert it first; skipped\n")
 
 
-def test_lines_as_json(runs, capsys, tmp_path):
+def test_predict_command_gives_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the mr bcdfo\n\n\xff\n")
     code, out, _ = said_by(capsys, "predict", str(runs.folder("spans-lstm")), "--input", str(path), "--json")
@@ -313,7 +313,7 @@ def test_lines_as_json(runs, capsys, tmp_path):
     assert third["text"] is None and third["error"] == f"{path}:3: invalid utf-8 (byte 0xff); convert it first"
 
 
-def test_scores_with_a_table_of_types(runs, capsys):
+def test_evaluate_prints_a_table_of_span_types(runs, capsys):
     code, out, _ = said_by(capsys, "evaluate", str(runs.folder("spans-lstm")), "--quiet", "--signature")
     assert code == 0
     assert "span F1" in out and "|spans:BIO|" in out
@@ -324,7 +324,7 @@ def test_scores_with_a_table_of_types(runs, capsys):
     assert code == 0 and "token accuracy" in out and "|spans:none|" in out
 
 
-def test_scores_with_a_table_of_tags_and_of_what_was_taken_for_what(runs, capsys, tmp_path):
+def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
     """By hand, from the tags that predict gives the same words."""
     folder = runs.folder("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
@@ -342,7 +342,7 @@ def test_scores_with_a_table_of_tags_and_of_what_was_taken_for_what(runs, capsys
     assert tables[1] == [["gold", "\\", "predicted", *names], ["X", *("3" if name == "X" else "0" for name in names)], wrong]
 
 
-def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
+def test_unseen_tags_are_reported_and_count_as_errors_or_are_rejected(runs, capsys, tmp_path):
     folder = runs.folder("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
@@ -360,7 +360,7 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
     assert (code, json.loads(out)["unseen"]) == (0, {})
 
 
-def test_options_of_search_are_refused(runs, capsys):
+def test_search_options_are_rejected(runs, capsys):
     folder = runs.folder("speech-lstm")
     assert refused(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
         2, "--num-samples: not available for task 'tagging'"
@@ -383,7 +383,7 @@ def test_tagged_sentences_are_checked(runs, capsys, tmp_path):
     assert "unknown_tokens" in {one["name"] for one in found["findings"]}
 
 
-def test_conll_u_by_the_command_line(tmp_path, capsys):
+def test_conllu_on_the_command_line(tmp_path, capsys):
     rows = [("1-2", "dunno", "_"), ("1", "du", "X"), ("2", "nno", "V"), ("2.1", "it", "P"), ("3", "here", "X")]
     sentence = "# text = dunno here\n" + "".join("\t".join([at, word, "_", tag, *["_"] * 6]) + "\n" for at, word, tag in rows)
     (tmp_path / "data.conllu").write_text((sentence + "\n") * 20)
@@ -400,7 +400,7 @@ def test_conll_u_by_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
-def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
+def test_a_tagger_embeds_sentences(runs, tmp_path, capsys, name):
     run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pooling=pool)
@@ -419,7 +419,7 @@ def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
     assert capsys.readouterr().err == ""
 
 
-def test_a_sentence_that_is_too_long_for_a_vector_loses_its_last_words(runs, tmp_path, capsys):
+def test_embedding_truncates_long_sentences(runs, tmp_path, capsys):
     settings = (
         "model.position_encoding=learned",
         "data.max_length=100",
@@ -438,7 +438,7 @@ def test_a_sentence_that_is_too_long_for_a_vector_loses_its_last_words(runs, tmp
     assert capsys.readouterr().err == "weft: warning: truncated 1 line that was too long for the model\n"
 
 
-def test_an_empty_sentence_beside_one_that_fills_a_batch_is_read(runs):
+def test_an_empty_sentence_next_to_a_full_batch_is_read(runs):
     run = loaded(runs.folder("spans-lstm"))
     found = run.predict(["", "the " * 9000])
     assert [len(one.tags) for one in found] == [0, 9000]
@@ -447,7 +447,7 @@ def test_an_empty_sentence_beside_one_that_fills_a_batch_is_read(runs):
 # ---- lower case
 
 
-def test_words_are_lower_cased_and_letters_are_not(runs, tmp_path):
+def test_words_are_lowercased_and_characters_are_not(runs, tmp_path):
     sentences = [[("The" if at % 2 else "the", "A" if at % 2 else "B"), ("Dog", "N")] for at in range(40)]
     data = write_conll(tmp_path / "data.txt", sentences)
     folder = train_here(tag_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path

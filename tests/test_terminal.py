@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_each_control_is_an_escape_and_all_else_as_it_is():
+def test_control_characters_become_escapes_and_other_text_is_unchanged():
     controls = [chr(code) for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"]
     controls += list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     for char in controls:
@@ -43,7 +43,7 @@ def test_each_control_is_an_escape_and_all_else_as_it_is():
     assert escape_control_chars(plain) is plain
 
 
-def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
+def test_stdout_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
     write(EVIL)
     write_json({"label": EVIL}, indent=None)
     assert capsys.readouterr().out == EVIL + json.dumps({"label": EVIL}, ensure_ascii=False) + "\n"
@@ -56,7 +56,7 @@ def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
     assert seen.getvalue().isprintable() or not set(seen.getvalue()) & set("\x1b\x07\x9b\u202e\u2066")
 
 
-def test_lines_and_bars_on_standard_error(monkeypatch, capsys):
+def test_lines_and_progress_bars_on_stderr(monkeypatch, capsys):
     print_error(EVIL)
     note(EVIL, quiet=False)
     assert capsys.readouterr().err == f"{SAFE}\nweft: note: {SAFE}\n"
@@ -96,7 +96,7 @@ def labelled(tmp_path_factory: Any) -> Path:
     return train_here({**values, "model": {"arch": "naive-bayes"}}, place / "run").path
 
 
-def test_labels_in_evaluate(labelled, monkeypatch, capsys):
+def test_evaluate_escapes_labels(labelled, monkeypatch, capsys):
     monkeypatch.setenv("NO_COLOR", "1")
     data = labelled.parent / "texts.tsv"
     seen = on_a_terminal(["evaluate", str(labelled), "--data", str(data), "-q"], monkeypatch)
@@ -105,7 +105,7 @@ def test_labels_in_evaluate(labelled, monkeypatch, capsys):
     assert EVIL in capsys.readouterr().out  # a program gets the label itself
 
 
-def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
+def test_info_escapes_environment_and_paths(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
     run = train_here(run_file(text, train__max_steps=1), tmp_path / "run").path
     known = json.loads((run / "environment.json").read_text())

@@ -85,7 +85,7 @@ def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["classification", "qa", "masked-lm"])
-def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
+def test_max_tokens_counts_tokens(name, tmp_path):
     values = files_of(tmp_path, "train.max_tokens=3000")[name]
     folder = train_here(values, tmp_path / "run").path
     logged = [record["tokens"] for record in metrics(folder) if "tokens" in record]
@@ -93,7 +93,7 @@ def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
     assert logged[-1] - logged[-2] <= values["train"]["batch_tokens"]
 
 
-def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, capsys):
+def test_models_without_a_network_count_words_and_examples(tmp_path, capsys):
     folder = train_here(LabelRuns(tmp_path).values("labels-logistic-regression"), tmp_path / "run").path
     examples = list(weft.load(folder).config.datasets["train"].records())
     (record,) = metrics(folder)

@@ -62,7 +62,7 @@ def refusal(error, action) -> str:
 
 
 @every_kind
-def test_specials_come_first_and_ids_fit(kind):
+def test_special_tokens_come_first_and_ids_are_below_vocab_size(kind):
     tokenizer = trained(kind)
     assert [tokenizer.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
     assert (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
@@ -77,12 +77,12 @@ def test_specials_come_first_and_ids_fit(kind):
 @every_kind
 @given(text=wild_text)
 @settings(max_examples=150, deadline=None)
-def test_the_fast_way_gives_what_the_library_gives(kind, text):
+def test_fast_encoding_equals_the_library(kind, text):
     assert trained(kind).encode(text).tolist() == plain(kind).encode(text, add_special_tokens=False).ids
 
 
 @every_kind
-def test_a_real_text_too(kind):
+def test_fast_encoding_equals_the_library_on_a_real_text(kind):
     assert trained(kind).encode(TEXT).tolist() == plain(kind).encode(TEXT).ids
     lines = gate.split_at_newlines(TEXT)
     assert np.concatenate(trained(kind).encode_batch(lines)).tolist() == plain(kind).encode(TEXT).ids
@@ -91,7 +91,7 @@ def test_a_real_text_too(kind):
 @every_kind
 @given(texts=st.lists(wild_text, max_size=5))
 @settings(max_examples=50, deadline=None)
-def test_a_batch_is_each_alone(kind, texts):
+def test_batch_encoding_equals_single_encoding(kind, texts):
     tokenizer = trained(kind)
     batch = tokenizer.encode_batch(texts)
     assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
@@ -103,17 +103,17 @@ def test_a_batch_is_each_alone(kind, texts):
 @lossless_kind
 @given(text=any_text)
 @settings(deadline=None)
-def test_lossless_kinds_give_back_any_text(kind, text):
+def test_lossless_types_round_trip_any_text(kind, text):
     assert trained(kind).lossless
     assert trained(kind).decode(trained(kind).encode(text)) == text
 
 
 @given(text=st.text(st.sampled_from(sorted(set(TEXT)))))
-def test_char_gives_back_what_training_saw(text):
+def test_char_round_trips_training_characters(text):
     assert trained("char").decode(trained("char").encode(text)) == text
 
 
-def test_char_keeps_every_character_up_to_size():
+def test_char_keeps_every_character_up_to_vocab_size():
     assert {trained("char").id_to_token(number) for number in range(3, trained("char").vocab_size)} == set(TEXT)
     few = train_tokenizer(TokenizerConfig(type="char", vocab_size=5), iter(["abbccc", "cb"]))
     assert [few.id_to_token(number) for number in range(few.vocab_size)] == ["<unk>", "<s>", "</s>", "b", "c"]
@@ -145,7 +145,7 @@ def test_words_and_newlines_are_tokens(kind, pieces):
     assert tokenizer.encode("unseen").tolist() == [0]
 
 
-def test_wordpiece_joins_the_pieces_of_a_word():
+def test_wordpiece_joins_the_tokens_of_a_word():
     tokenizer = trained("wordpiece")
     assert tokenizer.decode(tokenizer.encode("The cats lie  warm\nand sit.")) == "The cats lie warm\nand sit ."
 
@@ -164,7 +164,7 @@ def test_a_special_token_in_a_text_is_only_text(kind, text):
         assert tokenizer.decode(ids) == text
 
 
-def test_in_kind_space_unk_is_an_unknown_word():
+def test_unk_is_the_unknown_token_of_a_tokenizer_made_from_a_vocabulary():
     assert from_vocab(["the", "<unk>", "end"]).encode("the <unk> end").tolist() == [3, 0, 4]
 
 
@@ -199,7 +199,7 @@ def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "whitespace"])
 @pytest.mark.parametrize("unit", ["abcdefghij", "語", ".", "7", "é́"])
-def test_a_word_without_end_takes_no_quadratic_time(kind, unit):
+def test_encoding_a_very_long_word_is_not_quadratic(kind, unit):
     text = unit * (200_000 // len(unit))
     trained(kind).encode("warm up")
     start = time.process_time()
@@ -209,14 +209,14 @@ def test_a_word_without_end_takes_no_quadratic_time(kind, unit):
         assert trained(kind).decode(ids) == text
 
 
-def test_training_on_a_word_without_end_takes_no_quadratic_time():
+def test_training_on_a_very_long_word_is_not_quadratic():
     for kind in ("bpe", "unigram", "wordpiece"):
         start = time.process_time()
         train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(["abcdefghij" * 20_000, " b"]))
         assert time.process_time() - start < 5
 
 
-def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
+def test_word_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(words, "MAX_WORDS", 20)
     monkeypatch.setattr(words, "MAX_CHARS", 100)
     tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter([TEXT]))
@@ -227,21 +227,21 @@ def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
 
 
 @every_kind
-def test_lone_surrogates_are_refused(kind):
+def test_lone_surrogates_are_rejected(kind):
     told = "text: lone surrogate U+D800 at character 1; use whole characters"
     assert refusal(DataError, lambda: trained(kind).encode("a\ud800b")) == told
 
 
 @every_kind
 @pytest.mark.parametrize("text", ["", "\n", "a", " ", "🙂"])
-def test_a_tiny_text_trains_every_kind(kind, text):
+def test_a_tiny_text_trains_every_type(kind, text):
     tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
     assert tokenizer.encode("").tolist() == []
     if LOSSLESS[kind]:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path):
+def test_invalid_tokenizer_files_are_rejected_by_name(tmp_path):
     path = tmp_path / "tokenizer.json"
     assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: cannot read the file: No such file or directory"
     path.write_text("{}")
@@ -256,7 +256,7 @@ def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path):
     assert refusal(ModelError, lambda: Tokenizer.load(path)) == told
 
 
-def test_a_foreign_file_with_the_right_specials_is_used_and_its_specials_are_not_typed(tmp_path):
+def test_a_foreign_file_with_the_right_special_tokens_is_used(tmp_path):
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4}
     foreign = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     foreign.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -271,7 +271,7 @@ def test_a_foreign_file_with_the_right_specials_is_used_and_its_specials_are_not
 
 
 @every_kind
-def test_a_damaged_file_is_refused_or_works(kind, tmp_path):
+def test_a_damaged_file_is_rejected_or_works(kind, tmp_path):
     data = trained(kind).data
     random = np.random.default_rng(0)
     for _ in range(30):
@@ -284,7 +284,7 @@ def test_a_damaged_file_is_refused_or_works(kind, tmp_path):
             assert str(error).startswith(f"{path}: ")
 
 
-def test_tables_that_cannot_be_right_are_refused():
+def test_invalid_configs_are_rejected():
     def told(values):
         return refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
 
@@ -295,7 +295,7 @@ def test_tables_that_cannot_be_right_are_refused():
     assert told(both) == "tokenizer.file: cannot be combined with type; remove one of them"
 
 
-def test_tokens_by_number():
+def test_tokens_by_id():
     tokenizer = trained("bpe")
     number = int(tokenizer.encode(" the")[0])
     assert (tokenizer.id_to_token(number), tokenizer.token_text(number)) == ("Ġthe", " the")
@@ -316,7 +316,7 @@ def test_tokens_by_number():
         ("unigram", []),
     ],
 )
-def test_what_has_no_token_is_told(kind, found):
+def test_unknown_characters_are_reported(kind, found):
     tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter(["die Strae, am Meer\n"]))
     texts = ["die Straße, die Straße", "am Meer", "", "∞"]
     assert tokenizer.unknown_parts(texts) == found
@@ -333,7 +333,7 @@ capitals = st.text(st.sampled_from("aAbBsS'TΣσςİIıßẞ\u1c89\u0307 <>/unkU
 @every_kind
 @given(text=st.one_of(wild_text, capitals))
 @settings(max_examples=100, deadline=None)
-def test_lower_cased_the_fast_way_gives_what_the_library_gives(kind, text):
+def test_lowercased_fast_encoding_equals_the_library(kind, text):
     there = tokenizers.Tokenizer.from_str(folded(kind).data.decode())
     assert folded(kind).encode(text).tolist() == there.encode(text, add_special_tokens=False).ids
     small = tokenizers.normalizers.Lowercase().normalize_str(text)
@@ -341,7 +341,7 @@ def test_lower_cased_the_fast_way_gives_what_the_library_gives(kind, text):
 
 
 @every_kind
-def test_a_lower_cased_tokenizer_knows_what_it_is(kind, tmp_path):
+def test_lowercase_is_an_attribute_and_survives_saving(kind, tmp_path):
     tokenizer = folded(kind)
     assert (tokenizer.type, tokenizer.lowercase, tokenizer.lossless) == (kind, True, False)
     assert not trained(kind).lowercase
@@ -354,7 +354,7 @@ def test_a_lower_cased_tokenizer_knows_what_it_is(kind, tmp_path):
 
 
 @every_kind
-def test_lower_cased_training_sees_the_lower_cased_text(kind):
+def test_lowercased_training_sees_the_lowercased_text(kind):
     small = "".join(tokenizers.normalizers.Lowercase().normalize_str(char) for char in TEXT)
     plainly = json.loads(train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([small])).data)
     assert json.loads(folded(kind).data)["model"] == plainly["model"]
@@ -363,7 +363,7 @@ def test_lower_cased_training_sees_the_lower_cased_text(kind):
         assert all(token == token.lower() for token in plainly["model"]["vocab"])
 
 
-def test_a_capital_may_become_two_characters():
+def test_lowercasing_may_give_two_characters():
     tokenizer = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["İA"]))
     assert [tokenizer.id_to_token(number) for number in range(3, tokenizer.vocab_size)] == ["a", "i", "\u0307"]
     ids, lengths = tokenizer.encode_concatenated(["İ", "Aİ", ""])
@@ -372,7 +372,7 @@ def test_a_capital_may_become_two_characters():
 
 
 @every_kind
-def test_a_special_token_in_capitals_is_only_text(kind):
+def test_an_uppercase_special_token_is_only_text(kind):
     tokenizer = train_tokenizer(
         TokenizerConfig(type=kind, vocab_size=400, lowercase=True), iter([TEXT + "</S> <S> <s>\n" * 50])
     )
@@ -380,21 +380,21 @@ def test_a_special_token_in_capitals_is_only_text(kind):
         assert not {1, 2} & set(tokenizer.encode(text).tolist())
 
 
-def test_what_has_no_token_is_told_as_it_stands_in_the_text():
+def test_unknown_characters_are_reported_in_their_original_case():
     tokenizer = train_tokenizer(TokenizerConfig(type="whitespace", lowercase=True), iter(["die see am meer\n"]))
     assert tokenizer.unknown_parts(["Die SEE", "İm Meer, Der See"]) == ["İm", "Meer,", "Der"]
     letters = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["abi"]))
     assert letters.unknown_parts(["AXİB"]) == ["X", "İ"]
 
 
-def test_another_normalizer_is_a_file_from_elsewhere():
+def test_another_normalizer_marks_a_foreign_file():
     parts = json.loads(folded("char").data)
     for normalizer in ({"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFC"}]}):
         odd = Tokenizer(json.dumps({**parts, "normalizer": normalizer}).encode(), "x")
         assert (odd.type, odd.lowercase, odd.lossless) == ("file", False, False)
 
 
-def test_a_file_says_itself_whether_it_lower_cases():
+def test_lowercasing_is_read_from_the_file():
     values = {"file": "t.json", "lowercase": True}
     told = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
     assert told == "tokenizer.file: cannot be combined with lowercase; remove one of them"

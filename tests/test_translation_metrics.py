@@ -69,11 +69,11 @@ def test_edit_distances_by_hand(a, b, edits):
 
 @given(st.lists(st.integers(0, 4), max_size=90), st.lists(st.integers(0, 4), max_size=90))
 @settings(max_examples=150, deadline=None)
-def test_an_edit_distance_is_that_of_the_table_for_any_length(a, b):
+def test_edit_distance_equals_dynamic_programming_for_any_length(a, b):
     assert edit_distance(a, b) == by_table(a, b)
 
 
-def test_a_thousand_sentences_take_a_moment():
+def test_edit_distances_of_a_thousand_sentences_are_fast():
     rng = random.Random(0)
     said, meant = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
     began = time.process_time()
@@ -125,7 +125,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("outputs", "references"), CASES.values(), ids=CASES)
-def test_scores_are_those_of_sacrebleu_and_jiwer(outputs, references):
+def test_scores_match_sacrebleu_and_jiwer(outputs, references):
     found = values(outputs, references)
     del found["exact_match"]
     assert found == pytest.approx(expected(outputs, references), abs=1e-9)
@@ -140,7 +140,7 @@ def noisy(rng, lines, length=12):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_scores_of_a_corpus_are_those_of_sacrebleu_and_jiwer(seed):
+def test_corpus_scores_match_sacrebleu_and_jiwer(seed):
     outputs, references = noisy(random.Random(seed), [2, 5, 40, 150][seed % 4], length=4 + 3 * seed)
     found = values(outputs, references)
     assert found.pop("exact_match") == pytest.approx(
@@ -149,7 +149,7 @@ def test_scores_of_a_corpus_are_those_of_sacrebleu_and_jiwer(seed):
     assert found == pytest.approx(expected(outputs, references), abs=1e-9)
 
 
-def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
+def test_score_of_a_resample_equals_that_of_its_lines():
     rng = np.random.default_rng(0)
     outputs, references = noisy(random.Random(1), 30)
     items = seq2seq_items(outputs, references)
@@ -162,13 +162,13 @@ def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
         )
 
 
-def test_an_exact_line_is_one_without_edits_whatever_its_white_space():
+def test_exact_match_ignores_whitespace():
     items = seq2seq_items(["a b ", "a  b", "ab", "", "a"], [" a b", "a\u00a0b", "a b", " ", "A"])
     assert items.statistics["exact"].tolist() == [1, 1, 0, 1, 0]
     assert items.statistics["edits"].tolist() == [0, 0, 2, 0, 1]
 
 
-def test_without_a_reference_token_there_is_no_edit_rate():
+def test_without_reference_tokens_there_is_no_error_rate():
     found = scores(["a", "b c"], ["", " "])
     assert list(found) == ["exact_match", "bleu", "bleu_lc", "chrf"]
     assert [(score.value, score.low, score.high) for score in found.values()] == [(0, 0, 0)] * 4
@@ -179,7 +179,7 @@ def test_resamples_without_a_reference_token_are_left_out_of_the_interval():
     assert (rate.value, rate.low, rate.high) == (100, 50, 100)
 
 
-def test_intervals_hold_the_score_and_one_line_has_none():
+def test_intervals_contain_the_score_and_one_line_has_none():
     for score in scores(*noisy(random.Random(3), 100)).values():
         assert score.low < score.value < score.high
         assert 0.2 < score.high - score.low < 25
@@ -187,7 +187,7 @@ def test_intervals_hold_the_score_and_one_line_has_none():
         assert (score.low, score.high) == (None, None)
 
 
-def test_intervals_are_those_of_the_stated_seed():
+def test_intervals_depend_on_the_seed_in_the_signature():
     outputs, references = noisy(random.Random(3), 50)
     first, same = scores(outputs, references), scores(outputs, references)
     other = scores(outputs, references, HOW._replace(seed=1))
@@ -213,7 +213,7 @@ def test_signatures_name_every_choice():
         assert found[name].signature == f"{metric.get_signature()}|{ours}"
 
 
-def test_parts_of_a_corpus_join_to_the_whole():
+def test_statistics_of_parts_join_to_those_of_the_corpus():
     outputs, references = noisy(random.Random(5), 40)
     whole = seq2seq_items(outputs, references)
 
@@ -237,20 +237,20 @@ def test_parts_of_a_corpus_join_to_the_whole():
     }
 
 
-def test_nothing_to_score_is_refused():
+def test_empty_data_is_rejected():
     for empty in (seq2seq_items([], []), join([])):
         with pytest.raises(DataError) as caught:
             seq2seq_scores(empty, HOW)
         assert str(caught.value) == "evaluate: no lines to evaluate"
 
 
-def test_outputs_and_references_come_in_pairs():
+def test_outputs_and_references_must_have_equal_length():
     with pytest.raises(ValueError) as caught:
         seq2seq_items(["a", "b"], ["a"])
     assert str(caught.value) == "seq2seq_items: 2 outputs, but 1 references"
 
 
-def test_every_score_has_a_better_direction():
+def test_every_metric_has_a_direction():
     directions = {metric.name: metric.better for metric in TRANSLATION}
     better, worse = values(["a b c d e"], ["a b c d e"]), values(["a b x d f"], ["a b c d e"])
     for name in NAMES:
@@ -258,7 +258,7 @@ def test_every_score_has_a_better_direction():
     assert {metric.better for metric in language.LANGUAGE} == {"lower"}
 
 
-def test_a_thousand_lines_take_little_time():
+def test_scoring_a_thousand_lines_is_fast():
     outputs, references = noisy(random.Random(0), 1000, length=40)
     items = seq2seq_items(outputs, references)
     began = time.process_time()
@@ -267,7 +267,7 @@ def test_a_thousand_lines_take_little_time():
     assert len(found) == 6
 
 
-def test_sacrebleu_is_imported_on_use_and_leaves_signals_alone():
+def test_sacrebleu_is_imported_lazily_and_signals_are_unchanged():
     code = (
         "import signal, sys; before = signal.getsignal(signal.SIGPIPE); import weft.metrics.seq2seq as t;"
         "assert 'sacrebleu' not in sys.modules;"

@@ -104,7 +104,7 @@ def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_faults_stand_where_their_predictions_would(name, place):
+def test_errors_take_the_place_of_predictions(name, place):
     run, (good, bad) = loaded(place, name), INPUTS[name]
     mixed = [good[0], *bad, good[1]]
     found = run.try_predict(mixed)
@@ -120,7 +120,7 @@ def test_faults_stand_where_their_predictions_would(name, place):
 
 
 @pytest.mark.parametrize("name", SCORED)
-def test_faults_stand_where_their_scores_would(name, place):
+def test_errors_take_the_place_of_scores(name, place):
     run, (good, bad) = loaded(place, name), SCORED[name]
     found = run.try_score([good[0], *bad, good[1]])
     assert reasons_given(run, found) == [None, *bad.values(), None]

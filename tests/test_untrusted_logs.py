@@ -44,7 +44,7 @@ def signed(line: str) -> str:
 
 
 @pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
-def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, monkeypatch, tmp_path):
+def test_an_invalid_line_is_rejected_by_its_number(line, run, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
     whole = metrics.read_text()
@@ -63,7 +63,7 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, m
         metrics.write_text(whole)
 
 
-def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_path):
+def test_unknown_scores_are_ignored(run, capsys, monkeypatch, tmp_path):
     """Of another version, or forged with the right sums."""
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
@@ -91,7 +91,7 @@ def sparse(path: Path, size: int) -> Path:
     return path
 
 
-def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
+def test_large_files_need_bounded_memory(tmp_path, monkeypatch):
     """A sparse file of gigabytes takes no space on the disk."""
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it was read"))
     for path, load, most in (
@@ -106,14 +106,14 @@ def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
     assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: log is larger than 256 MB"
 
 
-def test_a_torn_line_is_left_out(tmp_path):
+def test_a_torn_line_is_skipped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(with_checksum({"step": 1})) + "\n" + "[" * 1000)
     assert read_log(path) == [{"step": 1}]
     assert read_log(tmp_path / "none.jsonl") == []
 
 
-def test_environment_is_small(run, capsys):
+def test_environment_size_is_limited(run, capsys):
     path = run / "environment.json"
     whole = path.read_bytes()
     sparse(path, (1 << 20) + 1)

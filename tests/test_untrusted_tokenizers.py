@@ -69,7 +69,7 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_a_damaged_tokenizer_is_refused_in_one_line_or_works(kind, tmp_path):
+def test_a_damaged_tokenizer_is_rejected_in_one_line_or_works(kind, tmp_path):
     chance, whole, refused = random.Random(7), parts_of(kind), 0
     for _ in range(150):
         mutant = json.dumps(changed(whole, chance)).encode()
@@ -87,7 +87,7 @@ def test_a_damaged_tokenizer_is_refused_in_one_line_or_works(kind, tmp_path):
     assert 20 < refused < 150
 
 
-def test_a_vocabulary_that_is_no_text(tmp_path):
+def test_a_vocabulary_that_is_not_valid_text_is_rejected(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[CLS]\n\xff\n")
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ModelError) as caught:
@@ -107,7 +107,7 @@ def with_rules(**rules: Any) -> bytes:
     return json.dumps({**json.loads(from_vocab(["a", "b"]).data), **rules}).encode()
 
 
-def test_a_pattern_that_backtracks_is_one_line(capfd):
+def test_a_backtracking_pattern_gives_a_one_line_error(capfd):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     tokenizer = Tokenizer(with_rules(pre_tokenizer=split), "here")
     for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.unknown_parts([text])):
@@ -148,13 +148,13 @@ def several(kind: str, *rules: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_rules_that_make_a_text_too_long(rules, told):
+def test_rules_that_expand_a_text_are_rejected(rules, told):
     with pytest.raises(ModelError) as caught:
         Tokenizer(with_rules(**rules), "here")
     assert str(caught.value) == f"here: {told}"
 
 
-def test_rules_that_are_in_use_are_read():
+def test_common_rules_are_read():
     """Those of Llama, ALBERT and T5."""
     spaces = several("normalizers", {"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
     quotes = several("normalizers", replace("``", '"'), replace("''", '"'), {"type": "Lowercase"})
@@ -163,7 +163,7 @@ def test_rules_that_are_in_use_are_read():
         assert len(Tokenizer(with_rules(normalizer=normalizer), "here").encode("a  b")) > 0
 
 
-def test_standard_error_is_back_whoever_was_inside(capfd):
+def test_stderr_is_restored_after_concurrent_use(capfd):
     """Threads may ask for tokens at the same time."""
     gate = threading.Barrier(4)
 
@@ -187,7 +187,7 @@ def test_standard_error_is_back_whoever_was_inside(capfd):
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "../x", "a/b", "", 3, None, ["a"]])
-def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
+def test_an_index_that_names_a_file_outside_its_directory_is_rejected(name, tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ModelError) as caught:
@@ -195,7 +195,7 @@ def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
     assert str(caught.value) == f"{index}: corrupted: weight_map must contain names of files in this directory"
 
 
-def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
+def test_a_huge_tokenizer_file_is_not_read(tmp_path: Path):
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate((128 << 20) + 1)
     with pytest.raises(ModelError) as caught:

@@ -80,7 +80,7 @@ def child(folder: Path, script: str, *words: str) -> str:
     return done.stdout.rstrip("\n").rpartition("\n")[2]
 
 
-def test_commands_of_models_that_are_no_networks_start_without_torch(here):
+def test_commands_of_models_without_networks_start_without_torch(here):
     """All in one process: from the first on that imports it, torch is there."""
     found = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
     told = [" ".join(words) for words, one in zip(COMMANDS, found, strict=True) if one != [0, False]]
@@ -92,7 +92,7 @@ def test_runs_are_loaded_without_torch(here):
     assert child(here, script, *TRAINED) == "False"
 
 
-def test_probabilities_are_those_of_torch():
+def test_probabilities_match_torch():
     scores = np.random.default_rng(0).normal(scale=20, size=(2000, 7))
     scores[0], scores[1] = 0.0, [1000.0, -1000.0, 0.0, 1.0, 2.0, 3.0, 4.0]
     exact = torch.from_numpy(scores)
@@ -100,19 +100,19 @@ def test_probabilities_are_those_of_torch():
     np.testing.assert_allclose(log_sigmoid(scores), torch.nn.functional.logsigmoid(exact).numpy(), rtol=1e-14, atol=1e-15)
 
 
-def test_names_that_tables_know_are_those_of_the_functions():
+def test_config_names_match_the_functions():
     assert tuple(recurrent.NONLINEARITIES) == names.NONLINEARITIES
     assert tuple(attention.ACTIVATIONS) == names.ACTIVATIONS
     assert tuple(pooling.POOLINGS) == names.POOLINGS == CONFIG_POOLINGS
 
 
-def test_rows_of_mixers_name_classes_that_are_there():
+def test_mixer_registry_names_existing_classes():
     for row in MIXERS.values():
         assert isinstance(row.factory, type) and issubclass(row.factory, torch.nn.Module)
         assert (row.bidirectional is None) == (row.bidirectional_factory is None)
 
 
-def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(here, monkeypatch):
+def test_ngram_model_accepts_arrays_and_tensors(here, monkeypatch):
     import weft
 
     monkeypatch.chdir(here)

@@ -69,7 +69,7 @@ def refusal(path: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.xlsx", "openpyxl"), ("a.xlsm", "openpyxl"), ("a.parquet", "pyarrow")])
-def test_without_the_package_it_says_what_to_install(name, package, tmp_path, monkeypatch):
+def test_a_missing_package_is_named(name, package, tmp_path, monkeypatch):
     for module in (package, f"{package}.parquet"):
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
     (tmp_path / name).write_bytes(b"PK\x03\x04")
@@ -80,7 +80,7 @@ def test_without_the_package_it_says_what_to_install(name, package, tmp_path, mo
             list(table(train=name, **more).sources(tmp_path)["train"].records())
 
 
-def test_the_packages_are_imported_where_such_a_file_is_named_and_nowhere_else(tmp_path):
+def test_packages_are_imported_lazily(tmp_path):
     write_tsv(tmp_path / "a.tsv", one_label(20))
     code = (
         "import sys; from pathlib import Path; from weft.tasks.classification.data import LabeledDataConfig\n"
@@ -91,21 +91,21 @@ def test_the_packages_are_imported_where_such_a_file_is_named_and_nowhere_else(t
     assert done.stdout == "20\n[]\n"
 
 
-def test_a_missing_file_a_folder_and_one_that_is_packed_twice(tmp_path):
+def test_missing_and_compressed_workbooks_are_rejected(tmp_path):
     assert refusal(tmp_path / "a.xlsx") == "file not found"
     (tmp_path / "b.parquet").write_bytes(b"")
     (tmp_path / "b.xlsx.gz").write_bytes(b"")
     assert refusal(tmp_path / "b.xlsx.gz") == "compressed .xlsx files are not supported; decompress the .gz first"
 
 
-def test_a_file_under_another_name_is_told(tmp_path):
+def test_a_file_with_the_wrong_extension_is_reported(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"PAR1\x15\x80")
     assert refusal(tmp_path / "a.csv") == "is a Parquet file; name it .parquet"
     (tmp_path / "b.csv").write_bytes(b"PK\x03\x04[Content_Types].xml xl/workbook.xml")
     assert refusal(tmp_path / "b.csv") == "is an Excel workbook; name it .xlsx"
 
 
-def test_taggers_read_none(tmp_path):
+def test_taggers_reject_workbooks(tmp_path):
     for name in ("a.xlsx", "a.parquet"):
         with pytest.raises(
             DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line"
@@ -113,7 +113,7 @@ def test_taggers_read_none(tmp_path):
             list(TaggedDataConfig(train=name).sources(tmp_path)["train"].records())
 
 
-def test_cells_are_texts_as_a_spreadsheet_shows_them():
+def test_cells_are_read_as_displayed():
     shown = {
         "": None, "7": 7, "-7": -7.0, "0.1": 0.1, "0.3": 0.1 + 0.2, "1e+20": 1e20, "TRUE": True, "FALSE": False,
         "2026-11-16": datetime(2026, 11, 16), "2026-11-16 08:30:00": datetime(2026, 11, 16, 8, 30, 0, 400),
@@ -124,7 +124,7 @@ def test_cells_are_texts_as_a_spreadsheet_shows_them():
 
 
 @pytest.mark.parametrize("given", ["", 0, -1])
-def test_what_is_no_sheet(given):
+def test_invalid_sheets_are_rejected(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, prefix="data")
     assert str(caught.value) == f"data.sheet: expected a name or a 1-based index, got {given!r}"
@@ -133,7 +133,7 @@ def test_what_is_no_sheet(given):
 # ---- workbooks
 
 
-def test_a_workbook_is_read_as_csv_is(tmp_path):
+def test_a_workbook_equals_csv(tmp_path):
     rows = [["id", "label", "text"], [1, "pos", 'a, "b"\nc'], [2.0, 5, "x"], [None, "neg", date(2026, 11, 16)]]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("pos", 'a, "b"\nc'), ("5", "x"), ("neg", "2026-11-16")]
@@ -150,7 +150,7 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
     assert notes[1] == "b.xlsm: no header; label is column 1, text is column 2 of 2"
 
 
-def test_pairs_and_questions_too(tmp_path):
+def test_seq2seq_and_qa_workbooks(tmp_path):
     path = write_xlsx(tmp_path / "a.xlsx", [["source", "target", "n"], [17, "seventeen", 1], ["x", None, 2]])
     assert list(pairs(PairDataConfig(train="a.xlsx").sources(tmp_path)["train"])) == [("17", "seventeen"), ("x", "")]
     write_xlsx(tmp_path / "b.xlsx", [["question", "passage", "answer", "answer_start"], ["Who?", "Ada and Ada", "Ada", 8.0]])
@@ -161,7 +161,7 @@ def test_pairs_and_questions_too(tmp_path):
     assert str(caught.value) == "data.train: different file types: csv, xlsx; use files of one type"
 
 
-def test_sheets_by_name_and_by_place(tmp_path):
+def test_sheets_by_name_and_by_index(tmp_path):
     sheets: dict[str, Rows] = {
         "First": [["label", "text"], ["a", "x"]],
         "Second": [["label", "text"], ["b", "y"]],
@@ -177,13 +177,13 @@ def test_sheets_by_name_and_by_place(tmp_path):
     assert refusal(path, sheet=3) == "sheet 'None' is empty; set data.sheet to another sheet"
 
 
-def test_a_workbook_of_charts_alone_has_nothing_to_read():
+def test_a_workbook_of_charts_has_no_data():
     with pytest.raises(DataError) as caught:
         choose_sheet(Path("a.xlsx"), [], None)
     assert str(caught.value) == "a.xlsx: no sheet with cells"
 
 
-def test_rows_and_cells_that_are_empty(tmp_path):
+def test_empty_rows_and_cells(tmp_path):
     rows: Rows = [["label", "text", None, None], ["a", "x", "", None], [None, None], ["b", "y"], [None, " "[:0]], []]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("a", "x"), ("b", "y")]
@@ -203,7 +203,7 @@ def test_rows_and_cells_that_are_empty(tmp_path):
     )
 
 
-def test_what_is_no_workbook_or_would_swell(tmp_path):
+def test_invalid_workbooks_and_decompression_bombs_are_rejected(tmp_path):
     pytest.importorskip("openpyxl", reason="openpyxl is not installed: pip install openpyxl")
     path = tmp_path / "a.xlsx"
     path.write_text("label,text\n")
@@ -221,7 +221,7 @@ def test_what_is_no_workbook_or_would_swell(tmp_path):
 # ---- Parquet
 
 
-def test_parquet_is_read_as_objects_are(tmp_path):
+def test_parquet_equals_jsonl(tmp_path):
     columns = {
         "stars": [5.0, 1.0, None], "about": [{"text": "x", "n": 1}, {"text": "y\nz", "n": 2}, {"text": None, "n": 3}],
         "tags": [["a", "b"], [], ["c"]], "yes": [True, False, True], "n": [17, 18, 19],
@@ -246,7 +246,7 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert source.location(2) == f"{path}:3"
 
 
-def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
+def test_seq2seq_and_qa_in_hugging_face_layout(tmp_path):
     write_parquet(tmp_path / "a.parquet", {"translation": [{"en": "yes", "de": "ja"}, {"en": "no", "de": "nein"}]})
     table = PairDataConfig(train="a.parquet", source_column="translation.en", target_column="translation.de")
     assert list(pairs(table.sources(tmp_path)["train"])) == [("yes", "ja"), ("no", "nein")]
@@ -265,7 +265,7 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
     assert found.answers == (("Ada", 8),)
 
 
-def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
+def test_invalid_text_is_rejected_with_its_row(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", {"label": ["a"] * 1500, "text": ["x"] * 1400 + ["\0"] * 100})
     assert refusal(path) == ":1401: 'text': NUL at character 0; is this binary data?"
     path = write_parquet(tmp_path / "b.parquet", {"label": ["a", "b"], "text": [b"caf\xc3\xa9", b"\xff\x00"]})
@@ -275,7 +275,7 @@ def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
     assert refusal(write_parquet(path, {"label": [], "text": []})) == "no rows"
 
 
-def test_large_files_are_read_in_a_stream(tmp_path):
+def test_large_files_are_streamed(tmp_path):
     """Of 40 MB of text no more than a few rows are in memory at once."""
     import tracemalloc
 
@@ -293,7 +293,7 @@ def test_large_files_are_read_in_a_stream(tmp_path):
 # ---- runs
 
 
-def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, capsys):
+def test_train_check_evaluate_and_predict_with_workbooks(tmp_path, capsys):
     rows: Rows = [["label", "text"], *map(list, one_label(60))]
     path = write_xlsx(tmp_path / "a.xlsx", {"Notes": [["x"]], "Data": rows})
     run = str(tmp_path / "run")
@@ -325,7 +325,7 @@ def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, caps
     assert f"weft: warning: {tmp_path / 'bad.xlsx'}:3: expected 1 column, got 2: 'a', 'b'; skipped\n" in capsys.readouterr().err
 
 
-def test_parquet_in_jsonl_out(tmp_path, capsys):
+def test_parquet_input_gives_jsonl_output(tmp_path, capsys):
     table = write_tsv(tmp_path / "a.tsv", one_label(60))
     run = str(tmp_path / "run")
     train_here(class_file(table, "naive-bayes"), tmp_path / "run", Silent())
@@ -353,7 +353,7 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
     assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: no column 'text'; available: review")
 
 
-def test_pairs_of_a_workbook_are_predicted(tmp_path, capsys):
+def test_predict_seq2seq_sources_of_a_workbook(tmp_path, capsys):
     rows: Rows = [["source", "target"], *([f"a{number}", f"b{number}"] for number in range(30))]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     train_here(pair_file(path, "lstm", "train.max_steps=2"), tmp_path / "run", Silent())

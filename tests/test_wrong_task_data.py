@@ -18,7 +18,7 @@ LM = 'task = "{task}"\n[data]\ntrain = "{train}"\n[model]\narch = "{kind}"\n[tra
 @pytest.mark.parametrize(("task", "kind"), [("lm", "ngram"), ("lm", "lstm"), ("masked-lm", "bert")])
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize(("name", "kind_of"), [("a.csv", "CSV"), ("a.jsonl.gz", "JSONL"), ("a.xlsx", "XLSX"), ("a.tsv", "TSV")])
-def test_language_models_are_not_trained_on_tables(task, kind, command, name, kind_of, tmp_path, capsys):
+def test_language_models_reject_tables(task, kind, command, name, kind_of, tmp_path, capsys):
     path = tmp_path / name
     path.write_text("label,text\npos,the cat\n")
     run_file = tmp_path / "run.toml"
@@ -35,7 +35,7 @@ def test_language_models_are_not_trained_on_tables(task, kind, command, name, ki
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conll", "a.iob2.gz"])
-def test_nor_on_words_with_tags(name, tmp_path, capsys):
+def test_language_models_reject_conll(name, tmp_path, capsys):
     path = tmp_path / name
     path.write_text("EU B-ORG\nrejects O\n\n")
     (tmp_path / "run.toml").write_text(LM.format(task="lm", train=name, kind="lstm"))
@@ -61,7 +61,7 @@ UNIVERSAL = "# text = Das ist\n1\tDas\tder\tPRON\t_\t_\t3\tnsubj\t_\t_\n2\tist\t
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.dat"])
-def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
+def test_classifiers_reject_conll(name, tmp_path):
     path = tmp_path / name
     for write in (
         lambda: write_conll(path, tagged(30)),
@@ -78,7 +78,7 @@ def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
         )
 
 
-def test_and_take_no_other_lines_for_them(tmp_path):
+def test_classifiers_accept_similar_text_lines(tmp_path):
     path = tmp_path / "a.txt"
     chance = random.Random(0)
     words = ["".join(chance.choices("abcdefgh", k=4)) for _ in range(60)]
