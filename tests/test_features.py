@@ -37,11 +37,11 @@ every_analyzer = pytest.mark.parametrize("analyzer", ANALYZERS)
 
 
 def dense(sparse: Sparse) -> np.ndarray:
-    found = np.zeros((sparse.rows, sparse.columns))
+    actual = np.zeros((sparse.rows, sparse.columns))
     for row in range(sparse.rows):
         mine = slice(sparse.indptr[row], sparse.indptr[row + 1])
-        found[row, sparse.indices[mine]] = sparse.values[mine]
-    return found
+        actual[row, sparse.indices[mine]] = sparse.values[mine]
+    return actual
 
 
 def fit(texts: list[str], **options) -> Features:
@@ -121,11 +121,11 @@ def test_a_word_shorter_than_the_ngrams_is_a_term_only_in_char_wb():
 def test_batch_size_does_not_change_features(monkeypatch, analyzer):
     texts = TEXTS * 5
     table = FeatureConfig(analyzer=analyzer, min_df=2, ngram_range=[1, 3])
-    whole = Features.fit(texts, table)
+    full = Features.fit(texts, table)
     monkeypatch.setattr(grams, "BATCH_CHARS", 20)
     parts = Features.fit(texts, table)
-    assert parts.data == whole.data
-    for mine, other in zip(parts.transform(NEW * 3), whole.transform(NEW * 3), strict=True):
+    assert parts.data == full.data
+    for mine, other in zip(parts.transform(NEW * 3), full.transform(NEW * 3), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 

@@ -363,18 +363,20 @@ def test_tensors_of_every_dtype_and_shape_round_trip(tmp_path, kind):
         "ü/\n": torch.tensor(7, dtype=torch.uint8),
     }
     tensor_files.write_tensors(path, tensors, {"note": "ü"})
-    found, metadata = tensor_files.read_tensors(path)
+    actual, metadata = tensor_files.read_tensors(path)
     assert metadata == {"note": "ü"}
-    assert found.keys() == tensors.keys()
+    assert actual.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert found[name].dtype is tensor.dtype and found[name].shape == tensor.shape
-        assert found[name].tolist() == tensor.tolist()
+        assert actual[name].dtype is tensor.dtype and actual[name].shape == tensor.shape
+        assert actual[name].tolist() == tensor.tolist()
     arrays, metadata = tensor_files.read_arrays(path)
     assert metadata == {"note": "ü"} and arrays.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        wanted = tensor if tensor.dtype not in BITS else tensor.contiguous().view(BITS[tensor.dtype])  # numpy has no such type
-        assert str(arrays[name].dtype) == str(wanted.dtype).removeprefix("torch.") and arrays[name].shape == tensor.shape
-        assert arrays[name].tolist() == wanted.tolist()
+        expected = (
+            tensor if tensor.dtype not in BITS else tensor.contiguous().view(BITS[tensor.dtype])
+        )  # numpy has no such type
+        assert str(arrays[name].dtype) == str(expected.dtype).removeprefix("torch.") and arrays[name].shape == tensor.shape
+        assert arrays[name].tolist() == expected.tolist()
 
 
 def test_numpy_arrays_give_the_same_file_as_tensors(tmp_path):
@@ -385,7 +387,7 @@ def test_numpy_arrays_give_the_same_file_as_tensors(tmp_path):
 
 
 def test_non_finite_values_are_detected_in_arrays_and_tensors():
-    for values, found, logs in (
+    for values, actual, logs in (
         ([1.0, math.nan], "a", "a"),
         ([math.inf], "a", "a"),
         ([-math.inf], "a", None),
@@ -394,9 +396,9 @@ def test_non_finite_values_are_detected_in_arrays_and_tensors():
         (math.inf, None, None),
         (math.nan, "a", "a"),
     ):
-        for one in (np.array(values, np.float32), torch.tensor(values)):
-            assert tensor_files.not_finite({"a": one}) == found
-            assert tensor_files.not_finite({"a": one}, logs=True) == logs
+        for item in (np.array(values, np.float32), torch.tensor(values)):
+            assert tensor_files.not_finite({"a": item}) == actual
+            assert tensor_files.not_finite({"a": item}, logs=True) == logs
     assert tensor_files.not_finite({"a": np.array([1, 2])}) is None
 
 
@@ -406,10 +408,10 @@ def test_tied_tensors_are_saved_once_and_loaded_tied(tmp_path):
     tied = {"embed": table, "head": table.view(1000, 8), "half": table[:500], "zero": table[:0], "zero2": table[:0]}
     tensor_files.write_tensors(path, tied)
     assert path.stat().st_size < 1000 * 8 * 4 + 500 * 8 * 4 + 1000
-    found, metadata = tensor_files.read_tensors(path)
+    actual, metadata = tensor_files.read_tensors(path)
     assert metadata == {}
-    assert found["head"].data_ptr() == found["embed"].data_ptr() != found["half"].data_ptr()
-    assert all(torch.equal(found[name], tied[name]) for name in tied)
+    assert actual["head"].data_ptr() == actual["embed"].data_ptr() != actual["half"].data_ptr()
+    assert all(torch.equal(actual[name], tied[name]) for name in tied)
     arrays, _ = tensor_files.read_arrays(path)
     assert arrays["head"].ctypes.data == arrays["embed"].ctypes.data != arrays["half"].ctypes.data
     assert all(np.array_equal(arrays[name], tied[name].numpy()) for name in tied)

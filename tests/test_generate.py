@@ -41,13 +41,13 @@ def pieces(speller, prompt, tokens, stops=()):
 @example(b"\xf0\x9f\xff\x98a\xe2\x82", "")
 def test_incremental_decoding_of_any_bytes_equals_decoding_at_once(raw, prompt):
     before = [1, *Bytes().ids(prompt)]
-    found = pieces(Bytes(), before, [3 + byte for byte in raw])
-    assert "".join(found) == raw.decode(errors="replace")
+    actual = pieces(Bytes(), before, [3 + byte for byte in raw])
+    assert "".join(actual) == raw.decode(errors="replace")
 
 
 def test_a_character_is_emitted_when_it_is_complete():
-    found = pieces(Bytes(), [1], [3 + byte for byte in "a€b".encode()])
-    assert found == ["a", "", "", "€", "b", ""]
+    actual = pieces(Bytes(), [1], [3 + byte for byte in "a€b".encode()])
+    assert actual == ["a", "", "", "€", "b", ""]
 
 
 def test_words_after_a_prompt_start_with_their_space():
@@ -70,9 +70,9 @@ def test_incremental_decoding_equals_decoding_at_once_for_every_tokenizer(kind):
             assert "".join(pieces(tokenizer, before, [*tokens, 2])) == added_text(tokenizer, before, tokens)
     # a text goes on as it was: a prompt and what is added to it make the text that its tokens spell
     text = tokenizer.encode(KINDS_OF_TEXT[0]).tolist()
-    whole = tokenizer.decode(text)
-    for at in range(len(text)):
-        assert tokenizer.decode(text[:at]) + "".join(pieces(tokenizer, [1, *text[:at]], text[at:])) == whole
+    full = tokenizer.decode(text)
+    for index in range(len(text)):
+        assert tokenizer.decode(text[:index]) + "".join(pieces(tokenizer, [1, *text[:index]], text[index:])) == full
 
 
 def naive_cut(text, stops):
@@ -92,30 +92,30 @@ def naive_cut(text, stops):
 @example(["a", "b", "c"], ["abc", "b"])
 def test_stop_position_does_not_depend_on_the_chunks(parts, stops):
     stopping = StopStringFilter(stops)
-    found = [stopping.push(part) for part in parts]
-    sure = "".join(found)
-    whole = naive_cut("".join(parts), stops)
-    assert whole.startswith(sure)
-    assert sure + stopping.finish() == whole
+    actual = [stopping.push(part) for part in parts]
+    sure = "".join(actual)
+    full = naive_cut("".join(parts), stops)
+    assert full.startswith(sure)
+    assert sure + stopping.finish() == full
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
 def test_a_stream_emits_the_text_before_a_stop_string(tokens, stops):
     text = Bytes().decode(tokens)
-    whole = naive_cut(text, stops) if stops else text
-    assert decode_until_stop(Bytes(), [1], tokens, stops) == (whole, any(stop in text for stop in stops))
+    full = naive_cut(text, stops) if stops else text
+    assert decode_until_stop(Bytes(), [1], tokens, stops) == (full, any(stop in text for stop in stops))
 
 
 def test_stop_strings_match_across_tokens_and_their_tokens_count():
     # a b b c ..., said by tokens of one or two letters
     speller = Strings(["a", "bb", "bc", "cd"])
     model = follow([1, 3, 4, 5, 6, 3], 7)
-    [[found]] = generate(
+    [[actual]] = generate(
         model, speller, [""], GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None)
     )
-    assert found.text == "abb"
-    assert found.token_ids == [3, 4, 5, 6]
+    assert actual.text == "abb"
+    assert actual.token_ids == [3, 4, 5, 6]
     assert list(
         stream(model, speller, "", GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None))
     ) == [
@@ -158,16 +158,16 @@ def test_finish_reason_of_a_continuation(search):
 def test_stream_equals_generate(toy, options, end):
     model, options = toy(13), GenerationConfig(max_new_tokens=30, **options)
     for prompt in ("", "abc"):
-        [[whole]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
-        assert "".join(stream(model, LETTERS, prompt, options, frame=Frame(end))) == whole.text
-        assert all(stop not in whole.text for stop in options.stop)
+        [[full]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
+        assert "".join(stream(model, LETTERS, prompt, options, frame=Frame(end))) == full.text
+        assert all(stop not in full.text for stop in options.stop)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_byte_stream_equals_generate(seed):
     model, options = TinyGRU(259, seed=seed), GenerationConfig(max_new_tokens=80, seed=seed, stop=["\ufffd\ufffd"])
-    [[whole]] = generate(model, Bytes(), ["é"], options, frame=Frame(None))
-    assert "".join(stream(model, Bytes(), "é", options, frame=Frame(None))) == whole.text
+    [[full]] = generate(model, Bytes(), ["é"], options, frame=Frame(None))
+    assert "".join(stream(model, Bytes(), "é", options, frame=Frame(None))) == full.text
 
 
 @every_toy
@@ -176,23 +176,23 @@ def test_byte_stream_equals_generate(seed):
 def test_an_interrupted_search_returns_its_best_hypotheses(toy, alpha, rows, monkeypatch):
     """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
     monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
-    model, prompts, asked = toy(13), ["abc", "", "jj"], []
+    model, prompts, requests = toy(13), ["abc", "", "jj"], []
     search = {"beam_size": 4, "n_best": 3, "length_penalty": alpha}
 
     def going(done, total):
-        asked.append((done, total))
+        requests.append((done, total))
         return done % 100_000 < 6
 
-    found = generate(
+    actual = generate(
         model, LETTERS, prompts, GenerationConfig(max_new_tokens=100_000, **search), frame=Frame(2), should_continue=going
     )
-    wanted = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=6, **search), frame=Frame(2))
-    assert [[one[:2] for one in best] for best in found] == [[one[:2] for one in best] for best in wanted]
-    for here, there in zip(found, wanted, strict=True):
-        assert [one.score for one in here] == pytest.approx([one.score for one in there], abs=1e-4)
+    expected = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=6, **search), frame=Frame(2))
+    assert [[item[:2] for item in best] for best in actual] == [[item[:2] for item in best] for best in expected]
+    for here, there in zip(actual, expected, strict=True):
+        assert [item.score for item in here] == pytest.approx([item.score for item in there], abs=1e-4)
     batches = 3 if rows == 4 else 1
-    assert {total for _, total in asked} == {batches * 100_000}
-    assert asked[0][0] == 1 and asked == sorted(asked) and asked[-1][0] <= (batches - 1) * 100_000 + 6
+    assert {total for _, total in requests} == {batches * 100_000}
+    assert requests[0][0] == 1 and requests == sorted(requests) and requests[-1][0] <= (batches - 1) * 100_000 + 6
 
 
 @every_toy
@@ -200,23 +200,23 @@ def test_an_interrupted_search_returns_its_best_hypotheses(toy, alpha, rows, mon
 def test_results_do_not_depend_on_the_batch(toy, options, monkeypatch):
     model, options = toy(13), GenerationConfig(max_new_tokens=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
-    whole = generate(model, LETTERS, prompts, options, frame=Frame(2))
+    full = generate(model, LETTERS, prompts, options, frame=Frame(2))
     for rows in (1, 7):
         monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
         small = generate(model, LETTERS, prompts, options, frame=Frame(2))
-        for many, few in zip(whole, small, strict=True):
-            assert [one[:2] for one in many] == [one[:2] for one in few]
-            assert [one.log_prob for one in many] == pytest.approx([one.log_prob for one in few], abs=1e-4)
-    assert [len(many) for many in whole] == [3] * 5
+        for many, few in zip(full, small, strict=True):
+            assert [item[:2] for item in many] == [item[:2] for item in few]
+            assert [item.log_prob for item in many] == pytest.approx([item.log_prob for item in few], abs=1e-4)
+    assert [len(many) for many in full] == [3] * 5
 
 
 def test_seeds_are_reproducible_and_samples_differ():
     model, options = Hashed(13), GenerationConfig(max_new_tokens=20, num_samples=4, seed=1)
     first = generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert first == generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
-    assert len({one.text for many in first for one in many}) == 8
+    assert len({item.text for many in first for item in many}) == 8
     other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), frame=Frame(None))
-    assert {one.text for one in other[0]}.isdisjoint(one.text for one in first[0])
+    assert {item.text for item in other[0]}.isdisjoint(item.text for item in first[0])
     # one more sample leaves those before it as they were
     more = generate(model, LETTERS, ["ab"], options.model_copy(update={"num_samples": 5}), frame=Frame(None))
     assert more[0][:4] == first[0]
@@ -228,12 +228,12 @@ def test_seeds_are_reproducible_and_samples_differ():
 )
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
-    [found] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))
-    for one in found:
-        again = model.score(torch.tensor([[1, 3, 4, 5, *one.token_ids]]))[0, 3:].sum().item()
-        assert one.log_prob == pytest.approx(again, abs=1e-4)
-        assert one.text == LETTERS.decode(one.token_ids)
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True) or "samples" in options
+    [actual] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))
+    for item in actual:
+        again = model.score(torch.tensor([[1, 3, 4, 5, *item.token_ids]]))[0, 3:].sum().item()
+        assert item.log_prob == pytest.approx(again, abs=1e-4)
+        assert item.text == LETTERS.decode(item.token_ids)
+    assert [item.score for item in actual] == sorted((item.score for item in actual), reverse=True) or "samples" in options
 
 
 @pytest.mark.parametrize("options", [{"num_samples": 40}, {"beam_size": 4, "n_best": 4}], ids=["samples", "beam"])
@@ -276,13 +276,15 @@ def test_log_probs_of_real_models_equal_their_scores(mixer, device):
     ]
     prompts = ["abc", "", "fghij"]
     for options in asked:
-        found = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=10, **options), frame=Frame(2), device=device)
-        for prompt, many in zip(prompts, found, strict=True):
+        actual = generate(
+            model, LETTERS, prompts, GenerationConfig(max_new_tokens=10, **options), frame=Frame(2), device=device
+        )
+        for prompt, many in zip(prompts, actual, strict=True):
             before = [1, *LETTERS.ids(prompt)]
-            for one in many:
-                tokens = torch.tensor([before + one.token_ids], device=device)
+            for item in many:
+                tokens = torch.tensor([before + item.token_ids], device=device)
                 again = model.score(tokens)[0, len(before) - 1 :].sum().item()
-                assert one.log_prob == pytest.approx(again, abs=1e-3)
+                assert item.log_prob == pytest.approx(again, abs=1e-3)
 
 
 # ---- memory
@@ -305,12 +307,12 @@ def test_estimated_state_size_equals_the_actual_size(name):
         context_length=5,
         vocabulary="",
     ).eval()
-    state, most = None, 0
+    state, maximum = None, 0
     for read in range(1, 31):
         _, state = model.start(torch.tensor([[3]]), None, state)
-        most = max(most, sum(part.nbytes for part in tree_leaves(state)))
+        maximum = max(maximum, sum(part.nbytes for part in tree_leaves(state)))
         said = model.bytes_per_row(read) - 2 * 4 * 20
-        assert said == most if read < 10 else most <= said <= 10 / 9 * most
+        assert said == maximum if read < 10 else maximum <= said <= 10 / 9 * maximum
     assert model.bytes_per_row(10**9) == model.bytes_per_row(10)
 
 
@@ -326,13 +328,13 @@ def test_state_size_of_attention():
 def test_state_size_of_ngram_models_and_ensembles():
     trigram = fit(np.array([3, 4, 5, 3]), None, NgramConfig(order=3), vocab_size=6, vocabulary="v")
     assert trigram.bytes_per_row(7) == trigram.bytes_per_row(7000) == 8 * 2 + 2 * 4 * 6
-    both = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
-    assert both.bytes_per_row(7) == 2 * trigram.bytes_per_row(7)
+    ensemble = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
+    assert ensemble.bytes_per_row(7) == 2 * trigram.bytes_per_row(7)
 
 
 def held(monkeypatch, number):
-    for place in ("batch_size", "generate"):
-        monkeypatch.setattr(f"weft.decode.{place}.free_device_memory", lambda device: number)
+    for position in ("batch_size", "generate"):
+        monkeypatch.setattr(f"weft.decode.{position}.free_device_memory", lambda device: number)
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
@@ -358,11 +360,11 @@ def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch
 def test_short_memory_reduces_the_batch_and_not_the_results(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam_size", 1)
     options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
-    whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
+    full = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
     toy.steps_taken.clear()
     held(monkeypatch, 2 * COPIES * rows * (toy.bytes_per_row(24) + 8 * 24))
-    assert generate(toy, LETTERS, prompts, options, frame=Frame(None)) == whole
+    assert generate(toy, LETTERS, prompts, options, frame=Frame(None)) == full
     assert max(toy.steps_taken) == 2 * rows
 
 
@@ -378,12 +380,12 @@ def test_memory_for_long_prompts_is_measured_on_one_prompt(monkeypatch):
     read = []
     monkeypatch.setattr(model, "start", lambda *given: read.append(given[0].shape) or type(model).start(model, *given))
     options, prompts = GenerationConfig(max_new_tokens=2), ["ab" * 200] * 20
-    whole = generate(model, LETTERS, prompts, options, frame=Frame(None))
+    full = generate(model, LETTERS, prompts, options, frame=Frame(None))
     assert read == [(1, 401), (20, 401)]
     read.clear()
     held(monkeypatch, 3 * one)
-    assert [[one.text for one in found] for found in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
-        [one.text for one in found] for found in whole
+    assert [[one.text for one in actual] for actual in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
+        [one.text for one in actual] for actual in full
     ]
     assert read == [(1, 401), *[(3, 401)] * 6, (2, 401)]
     read.clear()
@@ -426,12 +428,12 @@ def test_ensemble_equals_its_definition(kind):
     model = both(kind(weights))
     tokens = [1, 4, 8, 3, 3, 5]
     log_probs, state = model.start(torch.tensor([tokens[:2]]))
-    for at in range(2, len(tokens)):
-        expected = explicit(model.models, weights, tokens[:at], kind)
+    for index in range(2, len(tokens)):
+        expected = explicit(model.models, weights, tokens[:index], kind)
         torch.testing.assert_close(log_probs[0].double(), expected, rtol=0, atol=1e-5)
-        log_probs, state = model.step(torch.tensor(tokens[at : at + 1]), state)
+        log_probs, state = model.step(torch.tensor(tokens[index : index + 1]), state)
     scores = model.score(torch.tensor([tokens]))[0]
-    expected = [explicit(model.models, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
+    expected = [explicit(model.models, weights, tokens[:index], kind)[tokens[index]].item() for index in range(1, len(tokens))]
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
@@ -443,9 +445,9 @@ def test_ensemble_scores_ragged_rows_and_runs_beam_search(kind):
     assert scores[1, 1:].tolist() == [0, 0]
     torch.testing.assert_close(scores[1:, :1], model.score(tokens[1:, :2]))
     assert model.score(tokens[:, :1]).shape == (2, 0)
-    [found] = beam_search(model, torch.tensor([[1]]), options=BeamOptions(beam_size=3, max_new_tokens=6, eos_id=2, n_best=2))
-    for one in found:
-        assert one.log_prob == pytest.approx(model.score(torch.tensor([[1, *one.tokens]])).sum().item(), abs=1e-4)
+    [actual] = beam_search(model, torch.tensor([[1]]), options=BeamOptions(beam_size=3, max_new_tokens=6, eos_id=2, n_best=2))
+    for item in actual:
+        assert item.log_prob == pytest.approx(model.score(torch.tensor([[1, *item.tokens]])).sum().item(), abs=1e-4)
 
 
 def test_ensemble_members_with_disjoint_support_leave_no_token():

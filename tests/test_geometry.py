@@ -66,23 +66,25 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     stack: Any = model.stack
     x = model.embedding(torch.tensor([[*run.predictor.bos_ids, *ids]]))
     states = [x]
-    for at, layer in enumerate(stack.layers):
+    for index, layer in enumerate(stack.layers):
         x, _ = layer(x, None, None)
-        if at % 2:  # attention and feed-forward are one layer
+        if index % 2:  # attention and feed-forward are one layer
             states.append(x)
     states.append(stack.final_norm(x))
-    found, edges, texts = [], list[tuple[int, int]](), ""
+    results, edges, texts = [], list[tuple[int, int]](), ""
     for token in ids:
         shown = run.vocabulary.decode([token])
         edges.append((len(texts), len(texts) + len(shown)))
         texts += shown
     assert texts == line
-    words = [(one.start(), one.end(), one[0]) for one in re.finditer(r"\w+|\.", line)]
+    words = [(item.start(), item.end(), item[0]) for item in re.finditer(r"\w+|\.", line)]
     for y in states:
         rows = y[0, len(run.predictor.bos_ids) :].double().detach().numpy()
-        means = [rows[[at for at, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words]
-        found.append({"words": [word for _, _, word in words], "rows": np.array(means)})
-    return found
+        means = [
+            rows[[index for index, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words
+        ]
+        results.append({"words": [word for _, _, word in words], "rows": np.array(means)})
+    return results
 
 
 def between(rows: list[tuple[int, np.ndarray]]) -> float:
@@ -110,7 +112,7 @@ def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> Non
     lines.append("owl . owl . owl . owl . owl .")
     view = geometry(language, part_of(text, lines))
     (side,) = view.data["sides"]
-    assert view.data["unit"] == "words" and view.data["texts"] == len(lines) and [one["layer"] for one in side["layers"]] == [
+    assert view.data["unit"] == "words" and view.data["texts"] == len(lines) and [item["layer"] for item in side["layers"]] == [
         "input", "layer 1", "layer 2", "top",
     ]  # fmt: skip
     assert view.data["repeated"] == 2 and view.data["left_out"] >= 1
@@ -120,23 +122,26 @@ def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> Non
     assert side["compared"] == sum(number >= 5 for number in sentences.values())
     assert any(counts[word] >= 5 > number for word, number in sentences.items())  # often, but in few sentences
     stages = [by_hand(language, line) for line in lines]
-    for at, told in enumerate(side["layers"]):
-        rows = [(number, row) for number, stage in enumerate(stages) for row in stage[at]["rows"]]
-        words = [word for stage in stages for word in stage[at]["words"]]
+    for index, told in enumerate(side["layers"]):
+        rows = [(number, row) for number, stage in enumerate(stages) for row in stage[index]["rows"]]
+        words = [word for stage in stages for word in stage[index]["words"]]
         contexts = defaultdict(list)
         for word, row in zip(words, rows, strict=True):
             contexts[word].append(row)
         own = [contexts[word] for word, number in sentences.items() if number >= 5]
-        any_two, same = between(rows), np.mean([between(one) for one in own])
+        any_two, same = between(rows), np.mean([between(item) for item in own])
         within = np.mean(
-            [np.mean([cosine(row, one["rows"].mean(axis=0)) for row in one["rows"]]) for one in (stage[at] for stage in stages)]
+            [
+                np.mean([cosine(row, item["rows"].mean(axis=0)) for row in item["rows"]])
+                for item in (stage[index] for stage in stages)
+            ]
         )
         assert told["anisotropy"] == pytest.approx(any_two, abs=1e-6)
         assert told["self_similarity"] == pytest.approx(same, abs=1e-6)
         assert told["intra_sentence"] == pytest.approx(within, abs=1e-6)
         assert told["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
         assert told["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
-        tables = [np.array([row for _, row in one]) for one in own]
+        tables = [np.array([row for _, row in item]) for item in own]
         mev = np.mean([first_share(table) for table in tables if np.ptp(table, axis=0).max() > 1e-9])  # one vector: no variance
         baseline = first_share(np.array([row for _, row in rows]))
         assert told["mev"] == pytest.approx(mev, abs=1e-5) and told["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
@@ -146,13 +151,13 @@ def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> Non
 
 
 def test_vectors_that_exceed_memory_are_recomputed(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = sample([language], text, max_words=200, distinct=True)
-    whole, told = measure_geometry(language, given), list[tuple[int, int]]()
-    monkeypatch.setattr(explained, "MAX_BYTES", 2 * 4 * 12 * whole[0].num_words)  # two of four stages at once
-    assert explained.split_passes([[12] * 4], [whole[0].num_words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
-    again = measure_geometry(language, given, progress=lambda done, total: told.append((done, total)))
-    assert again[0].scores == whole[0].scores and again[0].occurrences.words == whole[0].occurrences.words
-    assert told[-1] == (2 * len(given.examples), 2 * len(given.examples))
+    selection = sample([language], text, max_words=200, distinct=True)
+    full, calls = measure_geometry(language, selection), list[tuple[int, int]]()
+    monkeypatch.setattr(explained, "MAX_BYTES", 2 * 4 * 12 * full[0].num_words)  # two of four stages at once
+    assert explained.split_passes([[12] * 4], [full[0].num_words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
+    again = measure_geometry(language, selection, progress=lambda done, total: calls.append((done, total)))
+    assert again[0].scores == full[0].scores and again[0].occurrences.words == full[0].occurrences.words
+    assert calls[-1] == (2 * len(selection.examples), 2 * len(selection.examples))
     monkeypatch.setattr(explained, "MAX_BYTES", 1)
     assert explained.split_passes([[12], [12]], [9, 9]) == [[(0, 0)], [(1, 0)]]
 
@@ -169,8 +174,8 @@ def test_explained_variance() -> None:
     )
     kept = explained.VectorStore()
     kept.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
-    wanted = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
-    assert kept.mev(2) == pytest.approx((wanted, first_share(rows)), abs=1e-5)
+    expected = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
+    assert kept.mev(2) == pytest.approx((expected, first_share(rows)), abs=1e-5)
     assert np.isnan(kept.mev(0)[0])
 
 
@@ -183,7 +188,7 @@ def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
         here = torch.tensor(sentences) == number
         pairs.add(rows[here], groups[here])
     for group in range(2):
-        own = [(sentences[at], rows[at].numpy()) for at in range(7) if groups[at] == group]
+        own = [(sentences[index], rows[index].numpy()) for index in range(7) if groups[index] == group]
         assert float(pairs.mean()[group]) == pytest.approx(between(own), abs=1e-12)
     alone = StageStatistics(0, 3)
     alone.add(rows[:1], torch.tensor([-1]))
@@ -200,8 +205,8 @@ def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
     run: Any = weft.load(pairs.folder(name), device="cpu")
     known = sequence_stages(run)
-    given = sample([run], None, max_words=40)
-    (line,) = given.examples[0]
+    selection = sample([run], None, max_words=40)
+    (line,) = selection.examples[0]
     sides = word_vectors(line, known, run.device)
     source, target = next(iter(pairs_of(run.config.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
@@ -231,8 +236,8 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
         (masked.path, ["input", "layer 1", "layer 2"]),
     ):
         (side,) = geometry(weft.load(folder, device="cpu"), max_words=300).data["sides"]
-        assert [one["layer"] for one in side["layers"]] == layers
-        assert all(-1 <= one["anisotropy"] <= 1 for one in side["layers"])
+        assert [item["layer"] for item in side["layers"]] == layers
+        assert all(-1 <= item["anisotropy"] <= 1 for item in side["layers"])
     run: Any = weft.load(masked.path, device="cpu")
     (line,) = sample([run], text, max_words=5).examples[0]
     from weft.models.encoder import EncoderInput
@@ -246,13 +251,13 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
 def test_long_lines_are_read_in_windows(language: Any, place: Path) -> None:
     long = place / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
-    given = sample([language], long)
+    selection = sample([language], long)
     window = language.config.data.context_length
-    assert all(len(line.model_input.sides[0].tokens) <= window for (line,) in given.examples)
-    assert "".join(line.text for (line,) in given.examples[:-1]).startswith("the old cat") and given.left_out == 1
-    words = [unit.text for (line,) in given.examples for unit in line.units[0]]
+    assert all(len(line.model_input.sides[0].tokens) <= window for (line,) in selection.examples)
+    assert "".join(line.text for (line,) in selection.examples[:-1]).startswith("the old cat") and selection.left_out == 1
+    words = [unit.text for (line,) in selection.examples for unit in line.units[0]]
     assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn
-    assert len(sample([language], long, max_words=3).examples) < len(given.examples)
+    assert len(sample([language], long, max_words=3).examples) < len(selection.examples)
 
 
 def test_principal_components() -> None:
@@ -260,37 +265,37 @@ def test_principal_components() -> None:
     rows = np.random.default_rng(0).normal(size=(40, 5)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.1]) + 7
     places, shares = principal_components(rows)
     values, directions = np.linalg.eigh(np.cov(rows.T))
-    wanted = (rows - rows.mean(axis=0)) @ directions[:, ::-1][:, :2]
-    wanted *= np.sign((wanted * places).sum(axis=0))
-    np.testing.assert_allclose(places, wanted, atol=1e-10)
+    expected = (rows - rows.mean(axis=0)) @ directions[:, ::-1][:, :2]
+    expected *= np.sign((expected * places).sum(axis=0))
+    np.testing.assert_allclose(places, expected, atol=1e-10)
     np.testing.assert_allclose(shares, values[::-1][:2] / values.sum(), atol=1e-12)
-    assert all(places[np.abs(places[:, at]).argmax(), at] > 0 for at in range(2))
+    assert all(places[np.abs(places[:, index]).argmax(), index] > 0 for index in range(2))
     assert principal_components(np.ones((3, 1)))[0].shape == (3, 2)
 
 
 def test_projection_contains_the_selected_words(language: Any, text: Path) -> None:
     view = geometry(language, text, words=["cat", "river"], layer=1, max_words=500)
     told = view.data["sides"][0]["map"]
-    assert told["layer"] == "layer 1" and {one["text"] for one in told["points"]} == {"cat", "river"}
-    assert all(one["text"] in one["context"] for one in told["points"])
+    assert told["layer"] == "layer 1" and {item["text"] for item in told["points"]} == {"cat", "river"}
+    assert all(item["text"] in item["context"] for item in told["points"])
     assert [picture.caption for picture in view.figures] == [
         "Similarity by layer: text",
         "Maximum explainable variance (MEV) by layer: text",
         "Projection of some words in their contexts: text, layer 1",
     ]
-    given = sample([language], text, max_words=500, distinct=True)
-    (found,) = measure_geometry(language, given, words=["cat", "river"], layer=1)
-    places, _ = principal_components(torch.stack(found.occurrences.vectors).numpy())
-    assert [one["x"] for one in told["points"]] == pytest.approx(places[:, 0].tolist())
+    selection = sample([language], text, max_words=500, distinct=True)
+    (actual,) = measure_geometry(language, selection, words=["cat", "river"], layer=1)
+    places, _ = principal_components(torch.stack(actual.occurrences.vectors).numpy())
+    assert [item["x"] for item in told["points"]] == pytest.approx(places[:, 0].tolist())
     assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
 
 
 def test_scatter_plots() -> None:
-    found = scatter(
+    actual = scatter(
         [Points("<b>", np.array([[0.0, 1.0], [2.0, 3.0]]), ["a", "b"]), Points("c d", np.array([[1.0, 1.0]]), ["&"])],
         axes=("across", "up"), title="A map",
     )  # fmt: skip
-    assert "&lt;b&gt;" in found and "c␣d" in found and found.count("<title>") == 3 and "<b>" not in found
+    assert "&lt;b&gt;" in actual and "c␣d" in actual and actual.count("<title>") == 3 and "<b>" not in actual
     one = scatter([Points("x", np.zeros((1, 2)), [""])], axes=("", ""))
     assert one.startswith("<svg") and "nan" not in one
     with pytest.raises(UsageError) as nothing:
@@ -306,17 +311,17 @@ def test_geometry_command(language: Any, text: Path, place: Path, capsys: pytest
     assert (
         main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
     )
-    said = capsys.readouterr()
-    assert said.out.startswith("text: 30") and "anisotropy" in said.out and "MEV" in said.out
+    captured = capsys.readouterr()
+    assert captured.out.startswith("text: 30") and "anisotropy" in captured.out and "MEV" in captured.out
     assert (place / "x.html").read_text().count("<svg") == 3
     twice = place / "twice.txt"
     twice.write_text("the cat sees a bird\n" * 3)
     assert (
         main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(place / "one.svg")]) == 0
     )  # one sentence: no two to compare
-    said = capsys.readouterr()
-    assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
-    assert "weft: note: skipped 2 repeated texts\n" in said.err
+    captured = capsys.readouterr()
+    assert captured.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
+    assert "weft: note: skipped 2 repeated texts\n" in captured.err
     assert (
         main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0
     )  # the run's own validation data

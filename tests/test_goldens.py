@@ -99,15 +99,15 @@ def named(value: Any, renamed: Mapping[str, str]) -> Any:
 
 def differences(place: str, expected: Any, found: Any) -> Iterator[str]:
     """Where two values differ: numbers by more than they may, all else at all."""
-    numbers = all(isinstance(one, float | int) and not isinstance(one, bool) for one in (expected, found))
+    numbers = all(isinstance(item, float | int) and not isinstance(item, bool) for item in (expected, found))
     if numbers and math.isclose(expected, found, rel_tol=CLOSE, abs_tol=1e-6):
         return
     if isinstance(expected, dict) and isinstance(found, dict) and list(expected) == list(found):
         for key, value in expected.items():
             yield from differences(f"{place}.{key}", value, found[key])
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for at, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(f"{place}[{at}]", one, other)
+        for index, (item, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(f"{place}[{index}]", item, other)
     elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
         yield f"{place}: {expected!r} was recorded, {found!r} is found"
 
@@ -127,8 +127,8 @@ def known() -> dict[str, Any]:
 @pytest.mark.parametrize("name", SAID)
 def test_run_matches_its_golden_record(place, known, monkeypatch, name):
     monkeypatch.chdir(place)
-    found = list(differences(name, named(known["runs"][name], known["renamed"]), recorded(name)))
-    assert not found, "\n" + "\n".join(found[:10])
+    actual = list(differences(name, named(known["runs"][name], known["renamed"]), recorded(name)))
+    assert not actual, "\n" + "\n".join(actual[:10])
 
 
 def test_every_golden_record_has_a_case(known):
@@ -150,9 +150,9 @@ def rewrite() -> None:
     with tempfile.TemporaryDirectory() as made:
         golden_data.make(Path(made))
         os.chdir(made)
-        found = {"renamed": {}, "runs": {name: recorded(name) for name in SAID}}
+        actual = {"renamed": {}, "runs": {name: recorded(name) for name in SAID}}
         os.chdir(ROOT)
-    RECORDED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    RECORDED.write_text(json.dumps(actual, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,14 +38,14 @@ def errors(values: dict, place: Path) -> dict[str, float]:
     work = place / "work"
     work.mkdir(exist_ok=True)
     function = make_loss_function(resolve(values, base=place), work, Silent())
-    return {one.name: one.error for one in check_tensors(function, entries=3)}
+    return {item.name: item.error for item in check_tensors(function, entries=3)}
 
 
 @pytest.mark.parametrize("kind", ["window", "lstm", "gpt"])
 def test_gradients_of_language_models_are_correct(tmp_path, kind):
-    found = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
-    assert "embedding.weight" in found and "head.bias" in found
-    assert max(found.values()) < 1e-5
+    actual = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
+    assert "embedding.weight" in actual and "head.bias" in actual
+    assert max(actual.values()) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_known_derivative_passes_and_wrong_derivative_fails():
     model = nn.ParameterDict({"cubed": torch.tensor([2.0, -1.0]), "wrong": torch.tensor([3.0]), "unused": torch.ones(2, 2)})
     model = model.double()
     function = LossFunction(model, lambda: model["cubed"].pow(3).sum() + Wrong.apply(model["wrong"]).sum())
-    found = {one.name: one for one in check_tensors(function, entries=4)}
-    assert found["cubed"].error < 1e-9 and found["cubed"].max_gradient == 12.0 and found["cubed"].entries == 2
-    assert found["wrong"].error == pytest.approx(0.5) and found["wrong"].shape == (1,)
-    assert found["unused"].error == 0.0 and found["unused"].max_gradient == 0.0
+    actual = {item.name: item for item in check_tensors(function, entries=4)}
+    assert actual["cubed"].error < 1e-9 and actual["cubed"].max_gradient == 12.0 and actual["cubed"].entries == 2
+    assert actual["wrong"].error == pytest.approx(0.5) and actual["wrong"].shape == (1,)
+    assert actual["unused"].error == 0.0 and actual["unused"].max_gradient == 0.0
     assert model["cubed"].tolist() == [2.0, -1.0]  # as they were
 
 

@@ -35,10 +35,10 @@ def watched(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     gradients = loop.gradients
 
     def noting(batch: tuple[Any, ...]) -> Any:
-        found = gradients(batch)
+        actual = gradients(batch)
         squares = [w.grad.double().square().sum() for w in loop.optimizers.weights if w.grad is not None]
         norms.append(float(torch.stack(squares).sum().sqrt()))
-        return found
+        return actual
 
     monkeypatch.setattr(loop, "gradients", noting)
     return norms
@@ -104,9 +104,9 @@ LOGGED: list[dict[str, Any]] = [
 
 
 def test_gradient_summary_covers_all_steps():
-    found = summarize(LOGGED)
-    assert found is not None
-    assert found.to_json() == {"mean": 1.75, "max": 4.0, "clipped": 3, "steps": 4, "lr": 0.2}
+    actual = summarize(LOGGED)
+    assert actual is not None
+    assert actual.to_json() == {"mean": 1.75, "max": 4.0, "clipped": 3, "steps": 4, "lr": 0.2}
     assert summarize([{"step": 1, "tokens": 10}]) is None
 
 
@@ -121,21 +121,21 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     assert main(["info", "run"]) == 0
     mean = sum(line["grad_norm"] for line in lines) / 6
     largest = max(line["grad_norm_max"] for line in lines)
-    told = f"Gradients  mean norm {mean:.3g}, largest {largest:.3g}; clipped to 0.5 in {clipped} of 6 steps\n"
-    assert told in capsys.readouterr().out
+    message = f"Gradients  mean norm {mean:.3g}, largest {largest:.3g}; clipped to 0.5 in {clipped} of 6 steps\n"
+    assert message in capsys.readouterr().out
     assert main(["info", "run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["progress"]["gradients"]
-    assert (found["clipped"], found["steps"]) == (clipped, 6)
+    data = json.loads(capsys.readouterr().out)["progress"]["gradients"]
+    assert (data["clipped"], data["steps"]) == (clipped, 6)
 
 
 def test_curves_show_norms_lr_and_the_clipping_limit(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in LOGGED))
     (tmp_path / "resolved.toml").write_text("[train]\nmax_grad_norm = 0.5\n")
-    found = curve(tmp_path, "loss", ["loss"])
-    assert [(point["step"], point["value"]) for point in found["grad_norm"]] == [(1, 4.0), (4, 1.0)]
-    assert [(point["step"], point["value"]) for point in found["grad_norm_max"]] == [(1, 4.0), (4, 2.0)]
-    assert [(point["tokens"], point["value"]) for point in found["learning_rate"]] == [(10, 0.1), (40, 0.2)]
-    assert (found["gradients"]["clipped"], found["gradients"]["max_grad_norm"]) == (3, 0.5)
+    actual = curve(tmp_path, "loss", ["loss"])
+    assert [(point["step"], point["value"]) for point in actual["grad_norm"]] == [(1, 4.0), (4, 1.0)]
+    assert [(point["step"], point["value"]) for point in actual["grad_norm_max"]] == [(1, 4.0), (4, 2.0)]
+    assert [(point["tokens"], point["value"]) for point in actual["learning_rate"]] == [(10, 0.1), (40, 0.2)]
+    assert (actual["gradients"]["clipped"], actual["gradients"]["max_grad_norm"]) == (3, 0.5)
 
 
 def test_report_has_norms_and_clipped_steps():

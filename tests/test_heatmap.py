@@ -39,17 +39,17 @@ def size(tree):
 
 def square(count, seed=0):
     weights = np.random.default_rng(seed).dirichlet(np.ones(count), count)
-    return weights, [f"word{at}" for at in range(count)]
+    return weights, [f"word{index}" for index in range(count)]
 
 
 def test_every_weight_is_a_cell_with_its_tokens_and_value():
     tree = drawn([[0.25, 0.75, 0], [1, 0, 0.0004]], ["le", "</s>"], ["the", "a<b", "&"])
-    found = cells(tree)
-    assert [[words for _, words in row] for row in found] == [
+    actual = cells(tree)
+    assert [[words for _, words in row] for row in actual] == [
         [["le", "the", ".25"], ["le", "a<b", ".75"], ["le", "&", "0"]],
         [["</s>", "the", "1"], ["</s>", "a<b", "0"], ["</s>", "&", "0"]],
     ]
-    assert [[shade for shade, _ in row] for row in found] == [[0.5, 0.866, 0], [1, 0, 0.02]]
+    assert [[shade for shade, _ in row] for row in actual] == [[0.5, 0.866, 0], [1, 0, 0.02]]
     assert labels(tree)[:2] == (["le", "</s>"], ["the", "a<b", "&"])
 
 
@@ -93,11 +93,11 @@ def test_axis_titles_are_optional():
 
 def test_column_labels_are_rotated_if_they_would_overlap():
     weights, words = square(4)
-    assert all(place.endswith("rotate(-45)") for place in labels(drawn(weights, words, words))[2])
-    assert not any("rotate" in place for place in labels(drawn(weights, words, list("abcd")))[2])
+    assert all(position.endswith("rotate(-45)") for position in labels(drawn(weights, words, words))[2])
+    assert not any("rotate" in position for position in labels(drawn(weights, words, list("abcd")))[2])
     # eighty letters are as narrow as eighty words are wide
     weights, words = square(80)
-    assert not any("rotate" in place for place in labels(drawn(weights, words, ["x"] * 80))[2])
+    assert not any("rotate" in position for position in labels(drawn(weights, words, ["x"] * 80))[2])
 
 
 @pytest.mark.parametrize(("count", "cell"), [(1, 40), (2, 40), (20, 36), (30, 24), (60, 18), (100, 18)])

@@ -44,41 +44,41 @@ def hooks(model: nn.Module) -> int:
 
 def test_calls_are_recorded_in_order_with_inputs_and_outputs():
     model, x = Model(), torch.randn(4, 3)
-    with record_activations(model, ["head", "layers.1", "layers.0.linear"]) as seen:
-        assert seen == []
+    with record_activations(model, ["head", "layers.1", "layers.0.linear"]) as recorded:
+        assert recorded == []
         y = model(x)
         model(x + 1)
-    assert [call.name for call in seen] == ["layers.0.linear", "layers.1", "head"] * 2
-    assert seen[0].inputs == (x,)
-    assert seen[2].output is y
-    assert seen[2].inputs == (seen[1].output,)
-    assert seen[1].part is model.layers[1]
+    assert [call.name for call in recorded] == ["layers.0.linear", "layers.1", "head"] * 2
+    assert recorded[0].inputs == (x,)
+    assert recorded[2].output is y
+    assert recorded[2].inputs == (recorded[1].output,)
+    assert recorded[1].part is model.layers[1]
 
 
 def test_inputs_are_in_the_order_of_forward_with_defaults():
     model, x = Model(), torch.randn(4, 3)
-    with record_activations(model, ["layers.0", "layers.1"]) as seen:
+    with record_activations(model, ["layers.0", "layers.1"]) as recorded:
         model(x)
-    assert seen[0].inputs == (x, 1.0, 0.0)
-    assert seen[1].inputs == (seen[0].output, 1.0, 2.0)
+    assert recorded[0].inputs == (x, 1.0, 0.0)
+    assert recorded[1].inputs == (recorded[0].output, 1.0, 2.0)
 
 
 def test_single_duplicate_alias_and_root_module_names():
     model, x = Model(), torch.randn(1, 3)
     for names, expected in [("tied", ["tied"]), (["head", "head"], ["head"]), ("", [""]), ([], [])]:
-        with record_activations(model, names) as seen:
+        with record_activations(model, names) as recorded:
             model(x)
-        assert [call.name for call in seen] == expected
-    with record_activations(model, ["head", "tied"]) as seen:
+        assert [call.name for call in recorded] == expected
+    with record_activations(model, ["head", "tied"]) as recorded:
         model(x)
-    assert sorted(call.name for call in seen) == ["head", "tied"]
+    assert sorted(call.name for call in recorded) == ["head", "tied"]
 
 
 def test_gradients_flow_through_recorded_tensors():
     model = Model()
-    with record_activations(model, "layers.0") as seen:
+    with record_activations(model, "layers.0") as recorded:
         model(torch.randn(4, 3))
-    [gradient] = torch.autograd.grad(seen[0].output.sum(), model.layers[0].linear.bias)
+    [gradient] = torch.autograd.grad(recorded[0].output.sum(), model.layers[0].linear.bias)
     assert gradient.tolist() == [4, 4, 4]
 
 
@@ -95,19 +95,19 @@ def test_recording_does_not_change_outputs():
 
 def test_hooks_are_removed_after_the_block():
     model, x = Model(), torch.randn(1, 3)
-    with record_activations(model, ["head", "layers.0"]) as seen:
+    with record_activations(model, ["head", "layers.0"]) as recorded:
         assert hooks(model) > 0
         model(x)
     model(x)
-    assert len(seen) == 2
+    assert len(recorded) == 2
     assert hooks(model) == 0
 
 
 def test_hooks_are_removed_if_the_model_fails_and_records_remain():
     model = Model()
-    with pytest.raises(FloatingPointError), record_activations(model, ["layers.0", "head"]) as seen:
+    with pytest.raises(FloatingPointError), record_activations(model, ["layers.0", "head"]) as recorded:
         model(torch.full((1, 3), torch.nan))
-    assert [call.name for call in seen] == ["layers.0"]
+    assert [call.name for call in recorded] == ["layers.0"]
     assert hooks(model) == 0
 
 
@@ -178,9 +178,9 @@ def test_a_compiled_module_is_rejected_by_name(compiled, place):
 
 def test_modules_next_to_a_compiled_module_are_recorded():
     model = part_in_place(Model())
-    with record_activations(model, ["layers.0", "layers.1.linear"]) as seen:
+    with record_activations(model, ["layers.0", "layers.1.linear"]) as recorded:
         model(torch.zeros(1, 3))
-    assert [one.name for one in seen] == ["layers.0", "layers.1.linear"]
+    assert [item.name for item in recorded] == ["layers.0", "layers.1.linear"]
 
 
 # ---- attention weights
@@ -205,10 +205,10 @@ MASKS = {
 
 
 def check(attend: nn.Module, given: tuple[object, ...], v: Tensor) -> Tensor:
-    with record_activations(nn.ModuleDict({"attend": attend}), "attend") as seen:
+    with record_activations(nn.ModuleDict({"attend": attend}), "attend") as recorded:
         attend(*given)
-    weights = attention_weights(seen[0])
-    torch.testing.assert_close(weights @ v, seen[0].output, atol=1e-6, rtol=1e-6)
+    weights = attention_weights(recorded[0])
+    torch.testing.assert_close(weights @ v, recorded[0].output, atol=1e-6, rtol=1e-6)
     return weights
 
 
@@ -257,18 +257,18 @@ def test_self_attention_weights_match_in_one_pass_and_in_steps(kind, padded):
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
     keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if padded else None
-    with record_activations(mixer, "attend") as seen, torch.inference_mode():
+    with record_activations(mixer, "attend") as recorded, torch.inference_mode():
         _, state = mixer(x, None, keep)
         mixer(x[:, :1], state)
-    assert [attention_weights(call).shape for call in seen] == [(2, 2, 5, 5), (2, 2, 1, 6)]
-    for call in seen:
+    assert [attention_weights(call).shape for call in recorded] == [(2, 2, 5, 5), (2, 2, 1, 6)]
+    for call in recorded:
         torch.testing.assert_close(attention_weights(call) @ call.inputs[2], call.output, atol=1e-6, rtol=1e-6)
 
 
 def test_modules_without_attention_have_no_weights():
     model = Model()
-    with record_activations(model, "layers.0") as seen:
+    with record_activations(model, "layers.0") as recorded:
         model(torch.randn(1, 3))
     with pytest.raises(UsageError) as caught:
-        attention_weights(seen[0])
+        attention_weights(recorded[0])
     assert str(caught.value) == "attention_weights: 'layers.0' has no attention weights; record its 'attend' module"

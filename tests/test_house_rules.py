@@ -134,15 +134,15 @@ def deep_nesting(path: Path, module: ast.Module) -> Iterator[str]:
 
 def stars(path: Path, module: ast.Module) -> Iterator[str]:
     for function in functions(module):
-        place = f"{path.relative_to(ROOT / 'src').as_posix()}:{function.name}"
-        if (function.args.vararg or function.args.kwarg) and place not in STARS_ALLOWED:
+        location = f"{path.relative_to(ROOT / 'src').as_posix()}:{function.name}"
+        if (function.args.vararg or function.args.kwarg) and location not in STARS_ALLOWED:
             yield f"{function.lineno}: {function.name} takes *args or **kwargs"
 
 
 def asserts(path: Path, module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
-        place = f"{path.relative_to(ROOT / 'src').as_posix()}:{getattr(node, 'lineno', 0)}"
-        if isinstance(node, ast.Assert) and place not in ASSERTS_ALLOWED:
+        location = f"{path.relative_to(ROOT / 'src').as_posix()}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Assert) and location not in ASSERTS_ALLOWED:
             yield f"{node.lineno}: assert; raise an error from weft.errors, or none"
 
 
@@ -289,7 +289,7 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Compare | ast.Match):
             continue
         asked = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
-        inside = [part for one in asked for part in ast.walk(one)]
+        inside = [part for item in asked for part in ast.walk(item)]
         constants = {part.value for part in inside if isinstance(part, ast.Constant)}
         named = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
         if named and (isinstance(node, ast.Match) or constants & MIXERS):
@@ -403,8 +403,8 @@ def trees() -> dict[Path, ast.Module]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_sources_obey_the_rule(rule, trees):
-    found = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, trees[path])]
-    assert not found, "\n" + "\n".join(found)
+    actual = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, trees[path])]
+    assert not actual, "\n" + "\n".join(actual)
 
 
 BROKEN: dict[str, str] = {
@@ -532,7 +532,7 @@ def fragments(node: ast.AST) -> list[str]:
 def test_every_error_message_is_asserted_somewhere():
     """By the longest fixed piece of its problem: a test that has it word for word has the message."""
     known = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
-    found = []
+    results = []
     for name, path in zip(NAMES, SOURCES, strict=True):
         for node in ast.walk(tree(path)):
             if not isinstance(node, ast.Call) or dotted(node.func).split(".")[-1] not in ERRORS or len(node.args) < 2:
@@ -540,21 +540,21 @@ def test_every_error_message_is_asserted_somewhere():
             piece = max(fragments(node.args[1]), key=len, default="").strip(" :;,.'()")
             flags = re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", piece)  # as the command line shows it
             if len(piece) > 3 and piece not in known and flags not in known:
-                found.append(f"{name}:{node.lineno}: no test has {piece!r}")
-    assert not found, "\n" + "\n".join(found)
+                results.append(f"{name}:{node.lineno}: no test has {piece!r}")
+    assert not results, "\n" + "\n".join(results)
 
 
 def test_package_layers_have_no_cycle():
     for part, allowed in LAYERS.items():
         for other in allowed - {part}:
-            whole = other if other in LAYERS else other.split(".")[0]
-            assert part not in LAYERS[whole] or "." in other, f"{part} and {other} import each other"
+            full = other if other in LAYERS else other.split(".")[0]
+            assert part not in LAYERS[full] or "." in other, f"{part} and {other} import each other"
 
 
 def test_exceptions_to_the_rules_still_exist():
-    for place in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
-        name, _, _ = place.partition(":")
-        assert name in NAMES, f"{place} is excused and not there"
+    for position in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
+        name, _, _ = position.partition(":")
+        assert name in NAMES, f"{position} is excused and not there"
 
 
 def tracked() -> list[Path]:
@@ -573,13 +573,13 @@ MACHINE = re.compile(rb"""(?:^|[\s"'`(=:,])(/(?:work|root|home|tmp|Users|mnt|opt
 
 
 def test_no_file_contains_a_local_path():
-    found = []
+    results = []
     for path in tracked():
         raw = path.read_bytes()
         if path == Path(__file__) or b"\0" in raw:
             continue
-        found += [f"{path.relative_to(ROOT)}: {match[1].decode()}..." for match in MACHINE.finditer(raw)]
-    assert not found, "\n" + "\n".join(found)
+        results += [f"{path.relative_to(ROOT)}: {match[1].decode()}..." for match in MACHINE.finditer(raw)]
+    assert not results, "\n" + "\n".join(results)
 
 
 def test_the_public_names():

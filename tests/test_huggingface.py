@@ -38,13 +38,13 @@ def byte_pairs(folder: Path, specials: list[str]) -> None:
     """A byte-level tokenizer.json, as RoBERTa and GPT-2 have it, with some merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    whole = Tokenizer(models.BPE())
-    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    whole.decoder = decoders.ByteLevel()
+    full = Tokenizer(models.BPE())
+    full.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    full.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
-    whole.train_from_iterator(["the river by the cat and then the bird"] * 9, trainer)
-    whole.save(str(folder / "tokenizer.json"))
+    full.train_from_iterator(["the river by the cat and then the bird"] * 9, trainer)
+    full.save(str(folder / "tokenizer.json"))
 
 
 def write_tokenizer(folder: Path, kind: str) -> int:
@@ -87,9 +87,9 @@ def make_folder(folder: Path, kind: str, **options: Any) -> Any:
 @pytest.fixture(scope="module", params=["bert", "roberta", "distilbert", "gpt2"])
 def pair(request, tmp_path_factory):
     """A random model of theirs, its folder, and the run that it became."""
-    place = tmp_path_factory.mktemp(request.param)
-    model = make_folder(place / "theirs", request.param)
-    return request.param, model, place / "theirs", import_model(place / "theirs", place / "run").run_dir.path
+    directory = tmp_path_factory.mktemp(request.param)
+    model = make_folder(directory / "theirs", request.param)
+    return request.param, model, directory / "theirs", import_model(directory / "theirs", directory / "run").run_dir.path
 
 
 def their_ids(folder: Path, kind: str, text: str) -> list[int]:
@@ -98,10 +98,10 @@ def their_ids(folder: Path, kind: str, text: str) -> list[int]:
     if kind in ("bert", "distilbert"):
         from tokenizers import BertWordPieceTokenizer
 
-        whole: Any = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
-        return list(whole.encode(text, add_special_tokens=True).ids)
-    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ids = list(whole.encode(text).ids)
+        full: Any = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
+        return list(full.encode(text, add_special_tokens=True).ids)
+    full = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = list(full.encode(text).ids)
     begin, end = (0, 0) if kind == "gpt2" else (0, 2)
     return [begin, *ids, *([] if kind == "gpt2" else [end])]
 
@@ -124,8 +124,8 @@ def hidden(run: Any, text: EncoderInput) -> torch.Tensor:
 
 @torch.no_grad()
 def scores(run: Any, y: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = (run.model.head if run.config.task == "lm" else run.model.log_probs)(y)
-    return found
+    actual: torch.Tensor = (run.model.head if run.config.task == "lm" else run.model.log_probs)(y)
+    return actual
 
 
 def test_hidden_states_and_probabilities_match_transformers(pair):
@@ -138,13 +138,13 @@ def test_hidden_states_and_probabilities_match_transformers(pair):
         y = hidden(run, our_text(run, line))
         assert y.shape == there.hidden_states[-1].shape
         assert (y - there.hidden_states[-1]).abs().max() < NEAR
-        found = scores(run, y)
-        wanted = there.logits.log_softmax(-1)
+        actual = scores(run, y)
+        expected = there.logits.log_softmax(-1)
         order = torch.tensor([row for row in their_rows(folder, kind) if row is not None])
-        ours = torch.tensor([at for at, row in enumerate(their_rows(folder, kind)) if row is not None])
+        ours = torch.tensor([index for index, row in enumerate(their_rows(folder, kind)) if row is not None])
         if kind == "gpt2":  # <s> is read, never said
             order, ours = order[1:], ours[1:]
-        assert (found[..., ours] - wanted[..., order]).abs().max() < 1e-3
+        assert (actual[..., ours] - expected[..., order]).abs().max() < 1e-3
 
 
 def their_rows(folder: Path, kind: str) -> list[int | None]:
@@ -184,11 +184,11 @@ def test_export_restores_the_imported_checkpoint(pair, tmp_path):
     if kind == "gpt2":
         assert_says_the_same(run, tmp_path / "back")
     else:
-        whole = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
+        full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         text = our_text(run, LINES[0])
         with torch.no_grad():
-            wanted = whole(input_ids=text.tokens).logits.log_softmax(-1)
-        assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
+            expected = full(input_ids=text.tokens).logits.log_softmax(-1)
+        assert (scores(run, hidden(run, text)) - expected).abs().max() < 1e-3
         assert tokenizer.mask_token_id == run.vocabulary.vocab_size
         batch = tokenizer(["the", "the cat sat"], padding=True, return_tensors="pt")
         with torch.no_grad():
@@ -202,10 +202,10 @@ def assert_says_the_same(run: Any, folder: Path) -> None:
     for line in LINES[:4]:
         text = our_text(run, line)
         with torch.no_grad():
-            wanted = there(input_ids=text.tokens).logits.log_softmax(-1)
-        found = scores(run, hidden(run, text))
-        assert found.shape == wanted.shape and (found.exp() - wanted.exp()).abs().max() < NEAR
-        assert (found.clamp_min(-50) - wanted.clamp_min(-50)).abs().max() < 1e-3
+            expected = there(input_ids=text.tokens).logits.log_softmax(-1)
+        actual = scores(run, hidden(run, text))
+        assert actual.shape == expected.shape and (actual.exp() - expected.exp()).abs().max() < NEAR
+        assert (actual.clamp_min(-50) - expected.clamp_min(-50)).abs().max() < 1e-3
 
 
 BIAS = (
@@ -255,9 +255,9 @@ def test_transformers_options_are_respected(tmp_path, kind, options):
     with torch.no_grad():
         assert (again(input_ids=given).last_hidden_state[..., :24] - y).abs().max() < NEAR  # beside them: a bias
     if kind != "gpt2":
-        whole = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
+        full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         with torch.no_grad():
-            assert (whole(input_ids=given).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
+            assert (full(input_ids=given).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
 
 
 def test_an_encoder_without_a_head_is_reported(tmp_path):
@@ -304,11 +304,11 @@ def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
 
 def test_bpe_in_two_files(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
-    whole = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
+    full = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
     before = load(import_model(tmp_path / "theirs", tmp_path / "before").run_dir.path, device="cpu")
     (tmp_path / "theirs" / "tokenizer.json").unlink()
-    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["model"]["merges"]]
+    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(full["model"]["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in full["model"]["merges"]]
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
     for line in LINES:
@@ -327,10 +327,10 @@ def test_an_imported_run_predicts_and_is_fine_tuned(tmp_path, capsys):
     assert main(["predict", str(tmp_path / "run"), "the [MASK] sat", "--n-best", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["info", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^Task +masked-lm$", said, re.MULTILINE) and "n-grams" not in said
-    assert re.search(r"^Model +bert, .*parameters", said, re.MULTILINE)
-    assert re.search(r"^Data +train none, trained elsewhere\b", said, re.MULTILINE)
+    out = capsys.readouterr().out
+    assert re.search(r"^Task +masked-lm$", out, re.MULTILINE) and "n-grams" not in out
+    assert re.search(r"^Model +bert, .*parameters", out, re.MULTILINE)
+    assert re.search(r"^Data +train none, trained elsewhere\b", out, re.MULTILINE)
     assert str(tmp_path / "theirs") not in (tmp_path / "run" / "resolved.toml").read_text()
     first = (tmp_path / "run" / "run.toml").read_text().partition("\n")[0]
     assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
@@ -356,8 +356,8 @@ def test_an_imported_run_predicts_and_is_fine_tuned(tmp_path, capsys):
 def test_gpt2_continues_a_text(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
     run: Any = weft.load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
-    found = run.generate("the river", max_new_tokens=5, seed=1)
-    assert found.token_ids == 5 or len(found.token_ids) == 5
+    actual = run.generate("the river", max_new_tokens=5, seed=1)
+    assert actual.token_ids == 5 or len(actual.token_ids) == 5
     assert np.isfinite(run.score(["the river"])[0].log_prob)
 
 
@@ -401,10 +401,10 @@ def test_a_pruned_encoder_gives_the_same_outputs_in_transformers(tmp_path):
     for line in LINES:
         text = our_text(run, line)
         with torch.no_grad():
-            wanted = there(input_ids=text.tokens).logits.log_softmax(-1)
-        assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
+            expected = there(input_ids=text.tokens).logits.log_softmax(-1)
+        assert (scores(run, hidden(run, text)) - expected).abs().max() < 1e-3
         assert our_text(again, line).tokens.tolist() == text.tokens.tolist()
-        assert (scores(again, hidden(again, text)) - wanted).abs().max() < 1e-3
+        assert (scores(again, hidden(again, text)) - expected).abs().max() < 1e-3
 
 
 def test_weft_runs_are_exported(tmp_path):
@@ -627,6 +627,6 @@ def test_a_real_model_gives_the_same_embeddings(tmp_path):
         assert y.shape[0] == int(keep.sum()) and (y - rows[: len(y)]).abs().max() < NEAR
     keep = batch["attention_mask"][..., None].float()
     mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
-    vectors, cut = run.embed_with_info(lines)
-    assert np.abs(vectors - mean).max() < NEAR and cut.sum() == 1
+    vectors, truncated = run.embed_with_info(lines)
+    assert np.abs(vectors - mean).max() < NEAR and truncated.sum() == 1
     assert np.abs(run.embed(lines, pooling="first") - there[:, 0].numpy()).max() < NEAR

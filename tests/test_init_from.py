@@ -81,8 +81,8 @@ def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys)
 
 def test_another_shape_is_rejected(runs, tmp_path):
     first = runs.folder("lstm")
-    found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
-    assert found == (
+    actual = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
+    assert actual == (
         f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
         "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_strict = false to skip it"
     )
@@ -116,9 +116,9 @@ def test_ngram_models_cannot_be_initialized_from_a_run(tmp_path):
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    place = tmp_path_factory.mktemp("lm")
-    train_here(run_file(make_text(place / "text.txt"), model="lstm"), place / "run")
-    return place / "run"
+    directory = tmp_path_factory.mktemp("lm")
+    train_here(run_file(make_text(directory / "text.txt"), model="lstm"), directory / "run")
+    return directory / "run"
 
 
 def test_each_task_rejects_the_options_of_others(runs, lm, capsys):
@@ -146,21 +146,21 @@ def test_seq2seq_scores_lines_with_one_tab(runs, tmp_path, capsys):
     model = load(run, SEQ2SEQ, device="cpu")
     assert [row[:2] for row in rows] == [["abc", "A BB C"], ["b", "B"]]
     assert [float(row[2]) for row in rows] == pytest.approx(
-        [one.log_prob for one in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
+        [score.log_prob for score in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
     )
     data.write_text("abc\tA BB C\nb\n")
     assert main(["score", str(run), "--input", str(data)]) == 3
-    said = capsys.readouterr()
-    assert said.err.endswith(f"weft: warning: {data}:2: expected 2 tab-separated columns, got 1: 'b'; skipped\n")
-    assert said.out.startswith("abc\tA BB C\t-") and said.out.split("\n")[1] == "b\t\t\t"
+    captured = capsys.readouterr()
+    assert captured.err.endswith(f"weft: warning: {data}:2: expected 2 tab-separated columns, got 1: 'b'; skipped\n")
+    assert captured.out.startswith("abc\tA BB C\t-") and captured.out.split("\n")[1] == "b\t\t\t"
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
     assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2", "--all", "--signature"]) == 0
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     for name in ("exact match", "token error rate", "BLEU", "chrF", "loss (nats/token)"):
-        assert f"\n{name}" in said
-    assert "search:beam:2/alpha:1" in said and "tok:none" in said  # targets are split by spaces
+        assert f"\n{name}" in out
+    assert "search:beam:2/alpha:1" in out and "tok:none" in out  # targets are split by spaces
 
 
 def test_signature_names_the_ensemble(runs):
@@ -192,8 +192,8 @@ def test_a_language_model_initializes_a_decoder_on_the_command_line(runs, lm, tm
     values["model"] |= {"hidden_size": 8, "num_layers": 2, "attention": "none"}
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
-    said = capsys.readouterr().err
-    assert f"Initialized 11 tensors from {lm}; not in {lm}: " in said and "unused" not in said
+    err = capsys.readouterr().err
+    assert f"Initialized 11 tensors from {lm}; not in {lm}: " in err and "unused" not in err
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
     assert torch.equal(ours["decoder.embedder.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])

@@ -30,10 +30,10 @@ DATA: dict[str, dict[str, Any]] = {
 
 def tokens(name: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Any:
     """What all tasks ask of a tokenizer."""
-    found = SimpleNamespace(vocab_size=WORDS, hash=name * 64)
-    found.tokenizer = found.char_tokenizer = found.source = found.target = found
-    found.labels = SimpleNamespace(size=len(labels), names=labels)
-    return found
+    actual = SimpleNamespace(vocab_size=WORDS, hash=name * 64)
+    actual.tokenizer = actual.char_tokenizer = actual.source = actual.target = actual
+    actual.labels = SimpleNamespace(size=len(labels), names=labels)
+    return actual
 
 
 def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | None = None, **options: Any) -> BuiltRun:
@@ -142,8 +142,8 @@ def test_architectures_and_tasks_are_compared_too(there, here, named):
 def test_the_two_gru_variants_are_incompatible():
     """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
     there, here, _ = OTHERS[0]
-    _, _, said = started(there, here)
-    assert "Initialized 3 tensors from" in said and "mixer.input_proj" in said
+    _, _, note = started(there, here)
+    assert "Initialized 3 tensors from" in note and "mixer.input_proj" in note
 
 
 def test_unlisted_options_must_match():
@@ -164,62 +164,62 @@ def test_training_options_and_a_new_head_are_ignored():
     there = made("masked-lm", "bert", **BERT)
     here = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
                 head_dim=4, word_dropout=0.1, embedding_dropout=0.3)  # fmt: skip
-    old, new, said = started(there, here)
-    assert re.fullmatch(r"Initialized \d+ tensors from runs/there", said)
+    old, new, note = started(there, here)
+    assert re.fullmatch(r"Initialized \d+ tensors from runs/there", note)
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in new.state_dict().items())
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "qa"])
 def test_bert_initializes_every_encoder_task(task):
     there, here = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
-    old, new, said = started(there, here)
-    assert "; unused: " in said and "head" in said.split("not in runs/there: ")[1]
-    stacks = [{name: weight for name, weight in one.state_dict().items() if ".stack." in name} for one in (old, new)]
+    old, new, note = started(there, here)
+    assert "; unused: " in note and "head" in note.split("not in runs/there: ")[1]
+    stacks = [{name: weight for name, weight in item.state_dict().items() if ".stack." in name} for item in (old, new)]
     assert stacks[0].keys() == stacks[1].keys()
     assert all(torch.equal(weight, stacks[0][name]) for name, weight in stacks[1].items())
-    wanted = old(text())[text().token_mask]
+    expected = old(text())[text().token_mask]
     if task == "classification":
-        torch.testing.assert_close(new.encoder(text())[0][text().token_mask], wanted)
+        torch.testing.assert_close(new.encoder(text())[0][text().token_mask], expected)
 
 
 def test_fewer_layers_copy_the_lower_ones_and_additional_layers_are_new():
     there = made("masked-lm", "bert", **BERT)
-    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
-    assert "; unused: " in said and "encoder.stack.layers.2" in said
-    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
-    assert "not in runs/there: " in said and "encoder.stack.layers.4" in said
+    _, _, note = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
+    assert "; unused: " in note and "encoder.stack.layers.2" in note
+    _, _, note = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
+    assert "not in runs/there: " in note and "encoder.stack.layers.4" in note
 
 
 def test_fewer_learned_positions_copy_the_first_and_more_are_rejected():
     there = made("masked-lm", "bert", **BERT)
     old, new, _ = started(there, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
-    said = refusal(there, made("classification", "bert", data={"max_length": 20}, **BERT))
-    assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
+    message = refusal(there, made("classification", "bert", data={"max_length": 20}, **BERT))
+    assert message.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
 def test_embeddings_are_copied_whatever_the_stack():
-    old, new, said = started(made("lm", "lstm"), made("classification", "gru"))
-    assert said.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
+    old, new, note = started(made("lm", "lstm"), made("classification", "gru"))
+    assert note.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
     assert torch.equal(new.encoder.embedder.embedding.weight[:-1], old.embedding.weight)
     torch.testing.assert_close(new.encoder.embedder.embedding.weight[-1], old.embedding.weight.mean(0))
 
 
 def test_non_strict_initialization_skips_parts_that_differ():
     there = made("classification", "lstm", bidirectional=False)
-    old, new, said = started(
+    old, new, note = started(
         there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
     )
-    assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in said
+    assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in note
     assert torch.equal(new.encoder.embedder.embedding.weight, old.encoder.embedder.embedding.weight)
-    _, new, said = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False)
-    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("unused")[0]
+    _, new, note = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False)
+    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in note.split("unused")[0]
 
 
 def test_a_different_context_length_is_reported():
     options = {"position_encoding": "rotary", "num_heads": 2}
-    _, _, said = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
-    assert said.endswith(" from runs/there; attention span 8 tokens (was 16)")
+    _, _, note = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
+    assert note.endswith(" from runs/there; attention span 8 tokens (was 16)")
 
 
 @pytest.mark.parametrize("options", [{"arch": "bert", **BERT}, {"arch": "lstm"}])
@@ -228,16 +228,16 @@ def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
     """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
     rest = {name: value for name, value in options.items() if name != "arch"}
     there = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
-    pairs, alone, said = started(there, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
-    assert "segments" not in said
+    pairs, alone, note = started(there, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
+    assert "segments" not in note
     one = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
-    _, labels, said = started(there, made("classification", options["arch"], **{**rest, **one}))
-    assert "not in runs/there: head." in said and "segments" not in said
+    _, labels, note = started(there, made("classification", options["arch"], **{**rest, **one}))
+    assert "not in runs/there: head." in note and "segments" not in note
     with torch.no_grad():
-        wanted = pairs(text())[text().token_mask]
-        torch.testing.assert_close(labels.encoder(text())[0][text().token_mask], wanted)
-        torch.testing.assert_close(alone(text())[text().token_mask], wanted)
-        torch.testing.assert_close(alone.log_probs(wanted), pairs.log_probs(wanted))
+        expected = pairs(text())[text().token_mask]
+        torch.testing.assert_close(labels.encoder(text())[0][text().token_mask], expected)
+        torch.testing.assert_close(alone(text())[text().token_mask], expected)
+        torch.testing.assert_close(alone.log_probs(expected), pairs.log_probs(expected))
 
 
 # ---- a language model starts a decoder, an encoder starts an encoder
@@ -256,8 +256,8 @@ def silenced(model: Any) -> Any:
 
 def scored(model: Any, ids: Tensor) -> Tensor:
     keep = torch.ones(2, 3, dtype=torch.bool)
-    found: Tensor = model.score(ids, state=model.encode(torch.full((2, 3), 4), keep))
-    return found
+    scores: Tensor = model.score(ids, state=model.encode(torch.full((2, 3), 4), keep))
+    return scores
 
 
 DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -276,17 +276,17 @@ DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 )
 def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(kind, other, options, theirs):
     side = {"decoder": {"num_heads": 2}} if other == "transformer" else {}
-    old, new, said = started(made("lm", kind, **options), made("seq2seq", other, **theirs, **side))
+    old, new, note = started(made("lm", kind, **options), made("seq2seq", other, **theirs, **side))
     ids = text().tokens
     with torch.no_grad():
         torch.testing.assert_close(scored(silenced(new), ids), old.score(ids))
-    assert "unused" not in said and "not in runs/there: " in said
+    assert "unused" not in note and "not in runs/there: " in note
 
 
 def test_attention_around_a_recurrent_decoder_is_new():
-    _, _, said = started(made("lm", "lstm"), made("seq2seq", "lstm"))
-    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in said or "not in runs/there: " in said
-    assert said.startswith("Initialized 11 tensors from runs/there")
+    _, _, note = started(made("lm", "lstm"), made("seq2seq", "lstm"))
+    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in note or "not in runs/there: " in note
+    assert note.startswith("Initialized 11 tensors from runs/there")
 
 
 def test_a_decoder_that_differs_from_the_lm_is_rejected_by_option():
@@ -316,8 +316,8 @@ ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "options", "encoder"), ENCODERS)
 def test_a_masked_lm_initializes_a_seq2seq_encoder(kind, options, encoder):
     there, here = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
-    old, new, said = started(there, here)
-    assert "decoder." in said
+    old, new, note = started(there, here)
+    assert "decoder." in note
     with torch.no_grad():
         read = text()
         torch.testing.assert_close(

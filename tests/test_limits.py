@@ -36,10 +36,10 @@ def test_an_endless_line_is_rejected_if_lines_are_examples(tmp_path, monkeypatch
     """predict and score refuse it so as well."""
     path = tmp_path / "text.txt"
     path.write_text("short\n" + "x " * (gate.MAX_LINE_CHARS // 2 + 1) + "\nmore\n")
-    told = f"{path}:2: line has more than 16,777,216 characters; is this a text file?"
+    message = f"{path}:2: line has more than 16,777,216 characters; is this a text file?"
     with pytest.raises(DataError) as caught:
         list(Source((path,), lines=True).batches())
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may come without line ends
     monkeypatch.chdir(tmp_path)
     run = '[data]\ntrain = "text.txt"\nread_as = "lines"\n[model]\narch = "gru"\nhidden_size = 4\n[train]\nmax_steps = 1\n'
@@ -139,7 +139,7 @@ def test_a_learning_rate_beyond_float32_is_rejected(settings, told, tmp_path):
     values["train"].pop("lr")
     values["train"]["lr_multipliers"] = {"embedding": 1e9} if "lr_multipliers" in settings[-1] else {}
     with pytest.raises(ConfigError) as caught:
-        resolve(override(values, [one for one in settings if "lr_multipliers" not in one]), base=tmp_path)
+        resolve(override(values, [item for item in settings if "lr_multipliers" not in item]), base=tmp_path)
     assert str(caught.value) == told
 
 

@@ -53,7 +53,7 @@ every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys(
 @every_order
 def test_a_batch_depends_on_nothing_but_epoch_and_index(order: BatchSampler):
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
-    first = [order.batch(*place) for place in places]
+    first = [order.batch(*position) for position in places]
     for number in np.random.default_rng(0).permutation(len(places))[:60]:
         again = order.batch(*places[number])
         assert torch.equal(again.tokens, first[number].tokens)
@@ -77,11 +77,11 @@ def test_rows_are_int64_and_at_least_one_target_long(order: BatchSampler):
 
 @every_order
 def test_no_batch_is_larger_than_largest_batch(order: BatchSampler):
-    most = order.largest_batch().tokens[:, 1:]
+    maximum = order.largest_batch().tokens[:, 1:]
     for index in range(order.batches(0)):
         tokens = order.batch(0, index).tokens[:, 1:]
-        assert tokens.size(1) <= most.size(1)
-        assert tokens.numel() <= max(most.numel(), 256)
+        assert tokens.size(1) <= maximum.size(1)
+        assert tokens.numel() <= max(maximum.numel(), 256)
 
 
 def shuffled(count: int, seed: int) -> Permutation:
@@ -95,22 +95,22 @@ def test_a_shuffle_is_a_permutation(kept, count, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shuffle, "MAX_CACHED", kept)
         order = shuffled(count, seed)
-        whole = order(np.arange(count)).tolist()
-        assert sorted(whole) == list(range(count))
-        assert order(np.arange(count // 2, count)).tolist() == whole[count // 2 :]
-        assert shuffled(count, seed)(np.arange(count)).tolist() == whole
+        full = order(np.arange(count)).tolist()
+        assert sorted(full) == list(range(count))
+        assert order(np.arange(count // 2, count)).tolist() == full[count // 2 :]
+        assert shuffled(count, seed)(np.arange(count)).tolist() == full
 
 
 def test_a_shuffle_of_many_items_is_random():
     count = 5_000_011
     assert count > shuffle.MAX_CACHED
-    found = shuffled(count, 1)(np.arange(20_000))
-    assert len(set(found.tolist())) == 20_000
-    assert abs(np.corrcoef(np.arange(20_000), found)[0, 1]) < 0.04
-    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.04
+    actual = shuffled(count, 1)(np.arange(20_000))
+    assert len(set(actual.tolist())) == 20_000
+    assert abs(np.corrcoef(np.arange(20_000), actual)[0, 1]) < 0.04
+    assert abs(np.corrcoef(actual[1:], actual[:-1])[0, 1]) < 0.04
     # places of the first number over seeds, and steps between neighbours, in tenths of the range
     first = np.array([shuffled(count, seed)(np.arange(1))[0] for seed in range(4000)])
-    for values in (found, np.diff(found) % count, first):
+    for values in (actual, np.diff(actual) % count, first):
         counts = np.bincount(values * 10 // count, minlength=10)
         expected = len(values) / 10
         # far beyond what chance gives: the 0.999999 quantile of chi-square with 9 degrees of freedom
@@ -160,9 +160,9 @@ def test_windows_of_any_size_stay_inside(count, window, stride, rows):
         return
     order = Windows(running(count), context_length=window, stride=min(stride, window), rows=rows, seed=0)
     for epoch in range(3):
-        found = windows_of(order, epoch)
-        assert len(found) == order.count
-        assert int(found.max()) < 10 + count
+        actual = windows_of(order, epoch)
+        assert len(actual) == order.count
+        assert int(actual.max()) < 10 + count
     # at most what a grid loses: less than two strides
     assert order.count * order.stride + window - order.stride > count - 2 * order.stride
 
@@ -188,14 +188,14 @@ def test_every_line_occurs_once_per_epoch_untruncated():
     lengths = [*lengths_like_text(500), 0, 400]
     order = Lines(of_lines(lengths), batch_tokens=128, seed=0)
     for epoch in range(2):
-        seen = []
+        calls = []
         for index in range(order.batches(epoch)):
             tokens, keep = order.batch(epoch, index)
             assert tokens[:, 1:].numel() <= 128 or len(tokens) == 1
             for number, row, real in zip(order.lines(epoch, index), tokens, keep, strict=True):
                 assert row[real].tolist() == [1] + [int(number) + 10] * lengths[number] + [2]
-                seen.append(int(number))
-        assert sorted(seen) == list(range(len(lengths)))
+                calls.append(int(number))
+        assert sorted(calls) == list(range(len(lengths)))
 
 
 def test_little_of_a_batch_is_padding():
@@ -225,13 +225,13 @@ def test_the_largest_batch_of_lines_holds_the_longest():
 
 def counted(stretches) -> list[int]:
     """Which tokens of the corpus were counted, in order."""
-    found = []
+    results = []
     for stretch in stretches:
-        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
+        for row, (first, index) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
             real = stretch.tokens.shape[1] if stretch.token_mask is None else int(stretch.token_mask[row].sum())
             for target in range(first, real - 1):
-                found.append((at + target, int(stretch.tokens[row, target + 1])))
-    return found
+                results.append((index + target, int(stretch.tokens[row, target + 1])))
+    return results
 
 
 @given(count=st.integers(1, 80), window=st.integers(1, 90), stride=st.integers(1, 90), rows=st.integers(1, 7))
@@ -277,13 +277,13 @@ def test_lines_by_length_count_every_token_once_and_have_their_index():
 
 
 def test_too_small_data_is_rejected_with_numbers_and_a_suggestion():
-    told = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
-    assert told == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
-    told = refusal(lambda: Streams(running(9), context_length=10, rows=12))
-    assert told == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
-    told = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
-    assert told == 'data.read_as: train is running text and has no lines; set data.read_as = "lines"'
-    assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == told
+    message = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
+    assert message == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
+    message = refusal(lambda: Streams(running(9), context_length=10, rows=12))
+    assert message == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
+    message = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
+    assert message == 'data.read_as: train is running text and has no lines; set data.read_as = "lines"'
+    assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == message
 
 
 def test_batch_description():

@@ -290,15 +290,15 @@ def test_a_long_run_saves_checkpoints_by_time(monkeypatch):
 def test_ema_by_hand(tied):
     """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
     loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
-    wanted = weights(loop)
+    expected = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
         loop._advance(*loop.train_step())
-        wanted = {name: decay * wanted[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
+        expected = {name: decay * expected[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
         for name, average in loop.ema.tensors().items():
-            torch.testing.assert_close(average, wanted[name], msg=f"{name} at step {step}")
+            torch.testing.assert_close(average, expected[name], msg=f"{name} at step {step}")
     assert ("head.weight" in loop.ema.tensors()) != tied
     with loop.ema.applied():
-        assert all(torch.allclose(weight, wanted[name], atol=1e-6) for name, weight in weights(loop).items())
+        assert all(torch.allclose(weight, expected[name], atol=1e-6) for name, weight in weights(loop).items())
 
 
 def test_ema_with_decay_0_equals_the_weights():
@@ -336,8 +336,8 @@ def test_ema_weights_are_validated_and_saved(tmp_path, text, monkeypatch):
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], average) for name, average in seen[4].items())
-    for step, found in zip((2, 4, 6, 8), validated, strict=True):
-        assert all(torch.equal(found[name], average) for name, average in seen[step].items())
+    for step, actual in zip((2, 4, 6, 8), validated, strict=True):
+        assert all(torch.equal(actual[name], average) for name, average in seen[step].items())
     loaded = load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(loaded[name], average) for name, average in seen[4].items())
 
@@ -398,10 +398,10 @@ def test_a_long_run_logs_about_200_lines_with_means_since_the_last():
     steps = [record["step"] for record in notebook.records]
     assert steps[:5] == [1, 3, 5, 8, 10]
     assert len(steps) == 201
-    found = [record["train_loss"] for record in notebook.records]
+    actual = [record["train_loss"] for record in notebook.records]
     edges = [0, *steps]
     means = [sum(watcher.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
-    assert found == pytest.approx(means)
+    assert actual == pytest.approx(means)
 
 
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
@@ -421,12 +421,12 @@ def test_validation_and_other_random_draws_between_steps_do_not_change_training(
         torch.rand(7)
         loop.loss_module.model(torch.zeros(1, 3, dtype=torch.long))
 
-    found = []
+    results = []
     for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
         values = run_file(text, "transformer", train__max_steps=6, train__num_validations=validations)
         train_here(values, tmp_path / name, Silent(look=look))
-        found.append(sums(tmp_path / name)["model"])
-    assert len(set(found)) == 1
+        results.append(sums(tmp_path / name)["model"])
+    assert len(set(results)) == 1
 
 
 def test_dropout_differs_from_step_to_step():
@@ -455,8 +455,8 @@ def test_accumulated_gradients_equal_whole_batches(mixer, stream, optimizer):
     for loop in loops[1:]:
         for name, weight in weights(loops[0]).items():
             torch.testing.assert_close(weights(loop)[name], weight, atol=1e-6, rtol=0.0, msg=name)
-        for one, other in zip(tree_leaves(loops[0].carry), tree_leaves(loop.carry), strict=True):
-            torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
+        for leaf, other in zip(tree_leaves(loops[0].carry), tree_leaves(loop.carry), strict=True):
+            torch.testing.assert_close(other, leaf, atol=1e-5, rtol=1e-5)
 
 
 def test_a_step_by_hand():
@@ -506,13 +506,13 @@ def test_streams_start_from_the_final_state_of_the_previous_batch():
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "attention"])
 def test_carried_state_changes_training(mixer):
-    found = []
+    results = []
     for carries in (True, False):
         loop = small_loop(small_model(mixer), stream=True, max_steps=4)
         loop.loss_module.objective.carry_state = carries
         run(loop)
-        found.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
-    assert not torch.equal(*found)
+        results.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
+    assert not torch.equal(*results)
 
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "gru-reset-before", "attention"])
@@ -526,7 +526,7 @@ def test_carried_state_is_detached_and_has_a_row_per_stream(mixer):
 
 def test_carried_attention_state_is_bounded_by_the_context_length():
     """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
-    model, sizes, losses, longest = small_model("attention", position_encoding="rotary"), [], [], None
+    model, sizes, losses, max_length = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
     watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2)))
     run(loop, watcher)
@@ -535,10 +535,10 @@ def test_carried_attention_state_is_bounded_by_the_context_length():
             layer.mixer._recent = lambda keys, values, key_at: (keys, values, key_at)
     for index in range(12):
         tokens = loop.batch_sampler.batch(0, index).tokens
-        nats, longest = model.loss(tokens[:, :-1], tokens[:, 1:], longest)
+        nats, max_length = model.loss(tokens[:, :-1], tokens[:, 1:], max_length)
         losses.append(nats.mean().item())
     assert max(sizes) < 2 * WINDOW
-    assert longest[0].tolist() == [[48], [48]]
+    assert max_length[0].tolist() == [[48], [48]]
     assert watcher.losses == pytest.approx(losses, abs=1e-5)
 
 
@@ -564,8 +564,8 @@ def spoil(loop: Loop, at: int, change: Callable[[Loss, nn.Module], Loss]) -> Non
     honest = loop.loss_module.objective.loss
 
     def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        found = honest(model, batch, carry)
-        return found if loop.train_state.step < at else change(found, model)
+        actual = honest(model, batch, carry)
+        return actual if loop.train_state.step < at else change(actual, model)
 
     loop.loss_module.objective.loss = loss  # type: ignore[method-assign]
 

@@ -53,18 +53,18 @@ def test_a_fraction_of_every_text_is_masked_but_at_least_one_token():
 
 def test_bos_eos_and_padding_are_never_masked():
     tokens, keep = rows([2, 30])
-    found = mask_tokens(tokens, keep, Masking(MASK, 1.0))
-    assert torch.equal(found.targets_mask, maskable(tokens, keep))
-    aside = ~found.targets_mask
-    assert torch.equal(found.tokens[aside], tokens[aside])
+    actual = mask_tokens(tokens, keep, Masking(MASK, 1.0))
+    assert torch.equal(actual.targets_mask, maskable(tokens, keep))
+    aside = ~actual.targets_mask
+    assert torch.equal(actual.tokens[aside], tokens[aside])
     assert maskable(tokens, keep)[0].tolist() == [False, True, True] + [False] * 29
 
 
 def test_eighty_ten_ten():
     tokens, keep = rows([1000] * 20)
     torch.manual_seed(0)
-    found = mask_tokens(tokens, keep, Masking(MASK, 0.5))
-    shown, real = found.tokens[found.targets_mask], tokens[found.targets_mask]
+    actual = mask_tokens(tokens, keep, Masking(MASK, 0.5))
+    shown, real = actual.tokens[actual.targets_mask], tokens[actual.targets_mask]
     hidden, same = (shown == MASK).double().mean(), (shown == real).double().mean()
     assert hidden == pytest.approx(0.8, abs=0.015)
     assert same == pytest.approx(0.1 + 0.1 / (WORDS - 3), abs=0.01)
@@ -219,11 +219,11 @@ def text_corpus(tmp_path: Path, text: str, *, lines: bool) -> tuple[Any, Tokeniz
 
 def test_evaluation_windows_cover_running_text_once_with_bos_and_eos(tmp_path):
     corpus, _ = text_corpus(tmp_path, " ".join(f"w{number}" for number in range(11)), lines=False)
-    found = list(texts(corpus, window=6, batch_tokens=12))
-    assert [read.keys.tolist() for read in found] == [[0, 1], [2]]
-    inner = [row[keep][1:-1].tolist() for read in found for row, keep in zip(*read.text[:2], strict=True)]
+    actual = list(texts(corpus, window=6, batch_tokens=12))
+    assert [read.keys.tolist() for read in actual] == [[0, 1], [2]]
+    inner = [row[keep][1:-1].tolist() for read in actual for row, keep in zip(*read.text[:2], strict=True)]
     assert [token for row in inner for token in row] == corpus.tokens.tolist()
-    for read in found:
+    for read in actual:
         for row, keep in zip(read.text.tokens, read.text.token_mask, strict=True):
             assert (row[keep][0], row[keep][-1]) == (1, 2)
 
@@ -240,17 +240,19 @@ def test_pseudo_log_likelihood_masks_one_token_at_a_time(tmp_path):
     torch.manual_seed(0)
     table = MaskedLMConfig(layer_type="attention", hidden_size=8, position_encoding="sinusoidal").with_defaults()
     model: Any = masked_language_model(table, vocab_size=tokenizer.vocab_size, max_positions=16).eval()
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     with torch.no_grad():
-        items = pseudo_nll(model, corpus, window=16, device=torch.device("cpu"), progress=lambda *done: told.append(done))
-    assert items.keys.tolist() == [0, 1, 2, 3] and items.statistics["tokens"].tolist() == [3, 1, 0, 2] and told[-1] == (6, 6)
+        items = pseudo_nll(model, corpus, window=16, device=torch.device("cpu"), progress=lambda *done: calls.append(done))
+    assert items.keys.tolist() == [0, 1, 2, 3] and items.statistics["tokens"].tolist() == [3, 1, 0, 2] and calls[-1] == (6, 6)
     for line, text in enumerate(["a b c", "b", "", "c a"]):
         ids = [1, *tokenizer.encode(text).tolist(), 2]
         nats = 0.0
-        for at in range(1, len(ids) - 1):
+        for index in range(1, len(ids) - 1):
             row = torch.tensor([ids])
-            row[0, at] = tokenizer.vocab_size
-            nats -= model.log_probs(model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))[0, at, ids[at]].item()
+            row[0, index] = tokenizer.vocab_size
+            nats -= model.log_probs(model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))[
+                0, index, ids[index]
+            ].item()
         assert items.statistics["nats"][line] == pytest.approx(nats, abs=1e-4)
 
 
@@ -326,8 +328,8 @@ def test_it_learns_from_left_and_right_context_together(tmp_path):
     import weft
 
     run: Any = weft.load(tmp_path / "run", device="cpu")
-    right = [run.predict(f"a{i} [MASK] b{j}", n_best=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
-    assert np.mean(right) > 0.9
+    correct = [run.predict(f"a{i} [MASK] b{j}", n_best=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
+    assert np.mean(correct) > 0.9
 
 
 def test_weights_initialize_another_run(tmp_path):
@@ -366,8 +368,8 @@ def test_incompatible_options_are_rejected(tmp_path):
     assert said(ConfigError, model={"sentence_pairs": True}, data={"read_as": "windows"}) == (
         'model.sentence_pairs: requires data.read_as = "lines"'
     )
-    found = said(DataError, data={"context_length": 6})
-    assert found.startswith("train:") and found.endswith(
+    actual = said(DataError, data={"context_length": 6})
+    assert actual.startswith("train:") and actual.endswith(
         " tokens, with <s> and </s>, exceed the model's limit of 6; shorten it, or train with data.context_length = 10 "
         "or another position_encoding"
     )

@@ -23,8 +23,8 @@ KINDS = {"word": 40, "wordpiece": 60, "bpe": 290, "char": 60}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A small run for each kind of tokenizer."""
-    place = tmp_path_factory.mktemp("runs")
-    text = make_text(place / "text.txt")
+    directory = tmp_path_factory.mktemp("runs")
+    text = make_text(directory / "text.txt")
     for kind, size in KINDS.items():
         values: dict[str, Any] = {
             "task": "masked-lm",
@@ -33,8 +33,8 @@ def runs(tmp_path_factory):
             "model": {"arch": "bert", "hidden_size": 16, "num_layers": 1, "num_heads": 2},
             "train": {"max_steps": 3, "num_validations": 1, "batch_tokens": 512, "device": "cpu"},
         }
-        train_here(values, place / kind)
-    return place
+        train_here(values, directory / kind)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def test_a_mask_is_filled_by_the_most_probable_tokens(run):
     row[0, [2, 5]] = run.vocabulary.vocab_size
     with torch.no_grad():
         log_probs = run.model.log_probs(run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))
-    for gap, at in zip(gaps, (2, 5), strict=True):
-        best = log_probs[0, at, 3:-1].exp().topk(3)
-        assert [one.probability for one in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
-        assert [one.token for one in gap] == [run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()]
+    for gap, index in zip(gaps, (2, 5), strict=True):
+        best = log_probs[0, index, 3:-1].exp().topk(3)
+        assert [item.probability for item in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [item.token for item in gap] == [run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,18 +64,18 @@ def test_a_mask_replaces_one_token(runs, kind):
     """The text with a token in the gap has the tokens of the text with the gap, and that one."""
     run: Any = weft.load(runs / kind, device="cpu")
     text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
-    whole, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(gap)
-    at = holed.index(run.vocabulary.vocab_size)
-    assert holed[:at] == whole[:at]
-    assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]
-    found = run.predict(gap, n_best=2)[0]
-    assert all(one.token and 0 <= one.probability <= 1 for one in found)
+    full, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(gap)
+    index = holed.index(run.vocabulary.vocab_size)
+    assert holed[:index] == full[:index]
+    assert holed[index + 1 :] == full[len(full) - (len(holed) - index - 1) :]
+    predictions = run.predict(gap, n_best=2)[0]
+    assert all(item.token and 0 <= item.probability <= 1 for item in predictions)
 
 
 def test_top_k_is_limited_by_the_vocabulary(run):
     (gap,) = run.predict("[MASK]", n_best=10_000)
     assert len(gap) == run.vocabulary.vocab_size - 3
-    assert sum(one.probability for one in gap) <= 1.0
+    assert sum(item.probability for item in gap) <= 1.0
 
 
 def test_invalid_masks_are_rejected(run):
@@ -116,10 +116,10 @@ def test_sentence_embedding_is_the_mean_of_encoder_outputs(run):
 def test_a_long_text_is_truncated_and_keeps_eos(run):
     long = " ".join(["cat"] * 100)
     short = " ".join(["cat"] * 46)
-    told: list[tuple[int, int]] = []
-    found, cut = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: told.append(done))
-    assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    calls: list[tuple[int, int]] = []
+    actual, truncated = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: calls.append(done))
+    assert truncated.tolist() == [True, False, False] and calls[-1] == (3, 3)
+    assert actual[0] == pytest.approx(actual[1], abs=1e-5)
     assert run.embed_with_info(["dog"]).truncated.tolist() == [False]
 
 
@@ -148,8 +148,8 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     ]
     feed(monkeypatch, b"the [MASK]\n")
     assert main(["predict", str(runs / "word"), "--n-best", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["text"] == "the [MASK]" and set(told["masks"][0][0]) == {"token", "probability"}
+    data = json.loads(capsys.readouterr().out)
+    assert data["text"] == "the [MASK]" and set(data["masks"][0][0]) == {"token", "probability"}
 
 
 def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
@@ -170,19 +170,19 @@ def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
 
 def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
     run: Any = weft.load(runs / "word", device="cpu")
-    wanted = run.embed(["the cat", "a dog"])
+    expected = run.embed(["the cat", "a dog"])
     feed(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
-    assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(wanted, abs=1e-6)
+    assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(expected, abs=1e-6)
     feed(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
     told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [one["text"] for one in told] == ["the cat", "a dog"]
-    assert np.array([one["vector"] for one in told]) == pytest.approx(
+    assert [item["text"] for item in told] == ["the cat", "a dog"]
+    assert np.array([item["vector"] for item in told]) == pytest.approx(
         run.embed(["the cat", "a dog"], pooling="first"), abs=1e-6
     )
     assert main(["embed", str(runs / "word"), "the cat"]) == 0
-    assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(wanted[0].tolist(), abs=1e-6)
+    assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(expected[0].tolist(), abs=1e-6)
     feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "y.npy")]) == 3
     assert np.isnan(np.load(tmp_path / "y.npy", allow_pickle=False)).all(1).tolist() == [False, True, False]
@@ -197,8 +197,8 @@ def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
 
 def test_evaluate_reports_pseudo_perplexity(runs, capsys):
     assert main(["evaluate", str(runs / "word"), "--json", "--quiet"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    nats, perplexity = told["scores"]
+    data = json.loads(capsys.readouterr().out)
+    nats, perplexity = data["scores"]
     assert (nats["name"], perplexity["name"]) == ("pseudo_loss", "pseudo_perplexity")
     assert np.exp(nats["value"]) == pytest.approx(perplexity["value"]) and nats["low"] < nats["value"] < nats["high"]
     assert "|context:masked:line|unit:line|" in nats["signature"]

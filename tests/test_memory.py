@@ -145,14 +145,14 @@ class Live(TorchDispatchMode):
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **(kwargs or {}))
-        for part in tree_leaves(found):
+        actual = function(*args, **(kwargs or {}))
+        for part in tree_leaves(actual):
             if isinstance(part, Tensor) and (storage := part.untyped_storage()) not in self.known:
                 self.known.add(storage)
                 self.now += storage.nbytes()
                 self.most = max(self.most, self.now)
                 weakref.finalize(storage, self.let_go, storage.nbytes())
-        return found
+        return actual
 
     def let_go(self, count: int) -> None:
         self.now -= count
@@ -230,13 +230,13 @@ def test_seq2seq_batches_are_measured_too():
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
 def test_micro_batches_need_less_memory(accumulate):
     of = learner(model(words=3000))
-    whole = check(of, batch(24, 3000), TrainConfig(), CPU)
+    full = check(of, batch(24, 3000), TrainConfig(), CPU)
     part = check(of, batch(24, 3000), TrainConfig(micro_batches=accumulate), CPU)
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
-    held = gradients if accumulate > 1 else 0  # those of the parts before
-    assert part == held + check(of, batch(24 // accumulate, 3000), TrainConfig(), CPU)
+    covered = gradients if accumulate > 1 else 0  # those of the parts before
+    assert part == covered + check(of, batch(24 // accumulate, 3000), TrainConfig(), CPU)
     # gradients are as large as ever
-    assert (part - held - gradients) * accumulate == pytest.approx(whole - gradients, rel=0.1)
+    assert (part - covered - gradients) * accumulate == pytest.approx(full - gradients, rel=0.1)
 
 
 def test_accumulated_gradients_are_counted():
@@ -247,15 +247,15 @@ def test_accumulated_gradients_are_counted():
     with live:
         for part in (Batch(data.tokens[:2], None), Batch(data.tokens[2:], None)):
             of(part, None).total.backward()
-    found = check(of, data, TrainConfig(micro_batches=2), CPU)
-    assert live.most <= found <= 1.5 * live.most
-    assert found - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # which is what was counted before
+    actual = check(of, data, TrainConfig(micro_batches=2), CPU)
+    assert live.most <= actual <= 1.5 * live.most
+    assert actual - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # which is what was counted before
 
 
 def test_memory_reserved_by_the_allocator_is_counted(monkeypatch):
     of, data = learner(model(words=3000)), batch(24, 3000)
-    found = check(of, data, TrainConfig(), CPU)
-    assert found == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
+    actual = check(of, data, TrainConfig(), CPU)
+    assert actual == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
     monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 1000})
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
@@ -314,13 +314,13 @@ def test_measuring_a_batch_has_no_side_effects():
 
 
 def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monkeypatch):
-    seen = []
-    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: seen.append(widest(FULL)))
+    calls = []
+    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: calls.append(widest(FULL)))
     train_here(run_file(text, "lstm", data__read_as="lines", train__max_steps=1), tmp_path / "run")
     lines = text.read_text().split("\n")[:-1]
-    longest = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
-    assert seen[0].tokens.shape[1] == longest + 1
-    assert seen[0].tokens.shape[0] == 64 // longest
+    max_length = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
+    assert calls[0].tokens.shape[1] == max_length + 1
+    assert calls[0].tokens.shape[0] == 64 // max_length
 
 
 def test_a_too_large_batch_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):
@@ -355,9 +355,9 @@ def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order:
     """The most bytes that arrays take while a model is estimated."""
     tracemalloc.start()
     fit(tokens, starts, NgramConfig(order=order), vocab_size=words, vocabulary="v")
-    most = tracemalloc.get_traced_memory()[1]
+    maximum = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return most
+    return maximum
 
 
 @pytest.mark.parametrize("order", [1, 2, 5])
@@ -368,27 +368,27 @@ def test_memory_for_counting_ngrams_is_estimated_in_advance(order, lines):
     starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
     tokens = tokens if starts is None else tokens[: starts[-1]]
     true = counted(tokens, starts, order, words)
-    most = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=10**12)
-    sampled = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=most - 1)
+    maximum = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=10**12)
+    sampled = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=maximum - 1)
     assert true <= sampled <= 2.5 * true
-    assert sampled <= most
+    assert sampled <= maximum
 
 
 def test_a_very_long_line_is_counted_in_blocks(monkeypatch):
-    seen = []
+    calls = []
 
     def count(tokens, starts, *, order, vocab_size, bos_id):
-        seen.append((len(tokens), starts))
+        calls.append((len(tokens), starts))
         return count_ngrams(tokens, starts, order=order, vocab_size=vocab_size, bos_id=bos_id)
 
     monkeypatch.setattr(ngram, "count_ngrams", count)
     tokens = zipf(200_000, 50)
     assert estimate_memory(tokens, np.array([0, 10, 200_000]), order=5, vocab_size=53, available_bytes=30_000_000) > 0
-    assert [starts for _, starts in seen] == [None, None]
-    assert all(length <= 60_000 for length, _ in seen)
-    seen.clear()
+    assert [starts for _, starts in calls] == [None, None]
+    assert all(length <= 60_000 for length, _ in calls)
+    calls.clear()
     estimate_memory(tokens, None, order=5, vocab_size=53, available_bytes=10**12)
-    assert seen == []  # whatever the text holds, it fits
+    assert calls == []  # whatever the text holds, it fits
 
 
 def test_a_text_too_large_to_count_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):

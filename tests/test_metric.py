@@ -63,14 +63,14 @@ def test_tokenizer_independent_metrics_and_metrics_with_intervals():
 
 def test_metrics_for_comparing_single_items():
     for task, expected in SINGLE.items():
-        found = {
+        actual = {
             metric.name: metric.item_metric for suite in find_task(task).eval_suites for metric in suite if metric.item_metric
         }
-        assert found == expected, task
-    for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
-        found = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
-        assert found == {"f1_macro": right, "f1_micro": right, "ece": "log_loss"}
-        assert {metric.name: metric.tie_breaker for metric in suite if metric.tie_breaker} == {right: "log_loss"}
+        assert actual == expected, task
+    for correct, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
+        actual = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
+        assert actual == {"f1_macro": correct, "f1_micro": correct, "ece": "log_loss"}
+        assert {metric.name: metric.tie_breaker for metric in suite if metric.tie_breaker} == {correct: "log_loss"}
 
 
 @pytest.mark.parametrize(("task", "suite"), EVERY, ids=lambda one: one if isinstance(one, str) else "")
@@ -106,12 +106,12 @@ def test_a_metric_name_is_resolved_by_its_suite():
     multi = metrics_of(find_task("classification").eval_suites, ["exact_match", "f1_macro"])["f1_macro"]
     gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
-    found = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
-    assert found == pytest.approx(100 * f1_score(gold, said, average="macro"))
-    meant = np.arange(3) == gold[:, None]
-    found = values(multilabel_items(np.exp(log_probs), meant, np.zeros(4), np.arange(4)), [multi])["f1_macro"]
-    wanted = f1_score(meant, np.arange(3) == said[:, None], average="macro", zero_division=0.0)
-    assert found == pytest.approx(100 * wanted)
+    actual = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
+    assert actual == pytest.approx(100 * f1_score(gold, said, average="macro"))
+    expected = np.arange(3) == gold[:, None]
+    actual = values(multilabel_items(np.exp(log_probs), expected, np.zeros(4), np.arange(4)), [multi])["f1_macro"]
+    wanted = f1_score(expected, np.arange(3) == said[:, None], average="macro", zero_division=0.0)
+    assert actual == pytest.approx(100 * wanted)
 
 
 def test_names_that_are_in_no_common_suite_are_not_resolved():
@@ -160,12 +160,12 @@ def test_run_status_uses_the_metrics_of_the_task(tmp_path):
         {"exact_match": 30.0, "log_loss": 3.0},
         {"exact_match": 20.0, "log_loss": 1.0},
     ]
-    found = read_run_status(counted(tmp_path / "first", "classification", rows))
-    assert found.best is not None and found.best_step == 2
-    assert found.best[0] is MULTI_LABEL[0] and found.best[1] == 30.0
-    found = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
-    assert (found.best[0].name, found.best[1], found.best_step) == ("log_loss", 1.0, 3)
-    assert found.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
+    actual = read_run_status(counted(tmp_path / "first", "classification", rows))
+    assert actual.best is not None and actual.best_step == 2
+    assert actual.best[0] is MULTI_LABEL[0] and actual.best[1] == 30.0
+    actual = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
+    assert (actual.best[0].name, actual.best[1], actual.best_step) == ("log_loss", 1.0, 3)
+    assert actual.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
     other = read_run_status(
         counted(tmp_path / "other", "classification", rows, "bleu")
     )  # no metric of this task: the first decides

@@ -160,16 +160,16 @@ def test_a_hundred_thousand_items_take_seconds_and_little_memory():
 
 
 def test_items_do_not_depend_on_batching():
-    whole = ItemStatistics(np.arange(6), {"nats": np.arange(6.0), "hits": np.arange(12.0).reshape(6, 2)}, list("abcdef"))
+    full = ItemStatistics(np.arange(6), {"nats": np.arange(6.0), "hits": np.arange(12.0).reshape(6, 2)}, list("abcdef"))
 
     def rows(index):
         index = np.array(index)
-        return ItemStatistics(index, {name: v[index] for name, v in whole.statistics.items()}, ["abcdef"[i] for i in index])
+        return ItemStatistics(index, {name: v[index] for name, v in full.statistics.items()}, ["abcdef"[i] for i in index])
 
     joined = join([rows([5, 0]), rows([3]), rows([1, 4, 2])])
-    assert joined.keys.tolist() == whole.keys.tolist()
-    assert joined.outputs == whole.outputs
-    for name, values in whole.statistics.items():
+    assert joined.keys.tolist() == full.keys.tolist()
+    assert joined.outputs == full.outputs
+    for name, values in full.statistics.items():
         assert np.array_equal(joined.statistics[name], values)
 
 

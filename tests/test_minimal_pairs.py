@@ -111,8 +111,8 @@ def test_linzen_has_positions_in_one_file_and_sentences_in_another(tmp_path, end
     suite = read_suite([gold])
     assert suite.identical == 1
     choice = ("cat near dogs sleeps", "cat near dogs sleep")
-    whole = ("cat near dogs sleeps here .", "cat near dogs sleep here .")
-    assert suite.pairs == [MinimalPair(*whole, "subject_verb_agreement", "a", 1, choice, forced=True)]
+    full = ("cat near dogs sleeps here .", "cat near dogs sleep here .")
+    assert suite.pairs == [MinimalPair(*full, "subject_verb_agreement", "a", 1, choice, forced=True)]
 
 
 def test_gulordava_has_a_line_for_each_form(tmp_path):
@@ -246,8 +246,8 @@ def test_ties_and_indistinguishable_pairs_count_half():
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A small run of each family, over words and lines, one over running text, one that fills gaps."""
-    place = tmp_path_factory.mktemp("runs")
-    path = write(place / "text.txt", text())
+    directory = tmp_path_factory.mktemp("runs")
+    path = write(directory / "text.txt", text())
     training = {"max_steps": 12, "num_validations": 1, "batch_tokens": 256, "lr": 0.01, "device": "cpu"}
     for name in (*KINDS, "windows", "masked"):
         kind = {"windows": "lstm", "masked": "bert"}.get(name, name)
@@ -264,8 +264,8 @@ def runs(tmp_path_factory):
         }
         if kind in ("gpt", "transformer", "bert"):
             values["model"]["num_heads"] = 2
-        train_here(values | ({} if kind == "ngram" else {"train": training}), place / name)
-    return place
+        train_here(values | ({} if kind == "ngram" else {"train": training}), directory / name)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -302,35 +302,35 @@ def test_score_sums_token_log_probs_and_score_by_word_has_no_eos(runs, suite, na
 def test_mean_score_is_per_token(runs, suite):
     run: Any = weft.load(runs / "lstm", device="cpu")
     pairs = pairs_of(suite)
-    whole, mean = (evaluate_minimal_pairs(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
+    full, mean = (evaluate_minimal_pairs(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
     lengths = [len(run.vocabulary.encode(pair.good)) + 1 for pair in pairs]
-    assert mean == pytest.approx(whole / lengths)
+    assert mean == pytest.approx(full / lengths)
 
 
 def test_each_suite_has_the_score_of_its_authors(runs):
     run = weft.load(runs / "lstm", device="cpu")
     choice = ("the cat sleeps", "the cat sleep")
     pair = MinimalPair("the cat sleeps near", "the cat sleep near", choice=choice)
-    whole, forced = evaluate_minimal_pairs(run, [pair]), evaluate_minimal_pairs(run, [pair._replace(forced=True)])
-    assert whole.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="sentence").statistics["good"])
+    full, forced = evaluate_minimal_pairs(run, [pair]), evaluate_minimal_pairs(run, [pair._replace(forced=True)])
+    assert full.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="sentence").statistics["good"])
     assert forced.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="word").statistics["good"])
-    assert forced.statistics["good"] > whole.statistics["good"]
+    assert forced.statistics["good"] > full.statistics["good"]
 
 
 def test_a_masked_lm_masks_one_token_at_a_time(runs, suite):
     run: Any = weft.load(runs / "masked", device="cpu")
     pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
     items = evaluate_minimal_pairs(run, pairs)
-    for pair, found in zip(pairs, items.statistics["good"].tolist(), strict=True):
+    for pair, actual in zip(pairs, items.statistics["good"].tolist(), strict=True):
         tokens = torch.tensor([[run.vocabulary.bos_id, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.eos_id]])
         total = 0.0
-        for at in range(1, tokens.size(1) - 1):
+        for index in range(1, tokens.size(1) - 1):
             hidden = tokens.clone()
-            hidden[0, at] = run.vocabulary.vocab_size
+            hidden[0, index] = run.vocabulary.vocab_size
             with torch.inference_mode():
                 y = run.model(EncoderInput(hidden, torch.ones_like(hidden, dtype=torch.bool)))
-                total += float(run.model.log_probs(y[0, at])[tokens[0, at]])
-        assert found == pytest.approx(total, abs=1e-4)
+                total += float(run.model.log_probs(y[0, index])[tokens[0, index]])
+        assert actual == pytest.approx(total, abs=1e-4)
 
 
 def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
@@ -341,11 +341,11 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
         MinimalPair("the cat snores", "the cat sleeps"),  # unknown in what differs
         MinimalPair("the zebra sleeps", "the gnu sleeps"),  # both unknown: one and the same
     ]
-    found = evaluate_minimal_pairs(run, pairs).statistics
-    assert found["unknown"].tolist() == [0, 1, 1, 1]
-    assert found["unknown_choice"].tolist() == [0, 0, 1, 1]
-    assert found["equal"].tolist() == [0, 0, 0, 1]
-    assert found["correct"][3] == 0.5
+    actual = evaluate_minimal_pairs(run, pairs).statistics
+    assert actual["unknown"].tolist() == [0, 1, 1, 1]
+    assert actual["unknown_choice"].tolist() == [0, 0, 1, 1]
+    assert actual["equal"].tolist() == [0, 0, 0, 1]
+    assert actual["correct"][3] == 0.5
 
 
 @pytest.mark.parametrize("name", ["lstm", "masked"])
@@ -353,10 +353,10 @@ def test_sentences_beyond_the_maximum_length_count_half(runs, monkeypatch, name)
     run: Any = weft.load(runs / name, device="cpu")
     monkeypatch.setattr(type(run.model), "max_positions", 5)
     pairs = [MinimalPair("the cat", "cat the"), MinimalPair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
-    found = evaluate_minimal_pairs(run, pairs).statistics
-    assert found["long"].tolist() == [0, 1]
-    assert found["correct"][1] == 0.5
-    assert found["good"][0] != found["bad"][0]
+    actual = evaluate_minimal_pairs(run, pairs).statistics
+    assert actual["long"].tolist() == [0, 1]
+    assert actual["correct"][1] == 0.5
+    assert actual["good"][0] != actual["bad"][0]
 
 
 def test_a_bigram_model_agrees_with_the_nearest_noun(tmp_path):
@@ -369,11 +369,11 @@ def test_a_bigram_model_agrees_with_the_nearest_noun(tmp_path):
         MinimalPair(f"the {a[n]} near the {b[m]} {v[n]}", f"the {a[n]} near the {b[m]} {v[1 - n]}", attractors=int(n != m))
         for a in NOUNS for b in NOUNS for v in VERBS for n in (0, 1) for m in (0, 1)
     ]  # fmt: skip
-    found = {
+    actual = {
         row.name: row.scores["x"].value
         for row in rows({"x": [evaluate_minimal_pairs(weft.load(tmp_path / "run"), suite)]}, suite)
     }
-    assert found == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
+    assert actual == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
 
 
 def test_runs_that_cannot_score_sentences_are_rejected(runs, suite, tmp_path):
@@ -410,8 +410,8 @@ PAIRS = [
 
 
 def test_rows_are_phenomena_paradigms_attractors_and_recency():
-    found = rows({"x": [made([0, 1, 1, 0.5, 0])], "y": [made([0, 0, 1, 1, 1])]}, PAIRS)
-    table = [(row.by, row.name, row.size, row.scores["x"].value, row.scores["y"].value) for row in found]
+    actual = rows({"x": [made([0, 1, 1, 0.5, 0])], "y": [made([0, 0, 1, 1, 1])]}, PAIRS)
+    table = [(row.by, row.name, row.size, row.scores["x"].value, row.scores["y"].value) for row in actual]
     assert table == [
         ("all", "all", 5, 50, 60),
         ("phenomenon", "agreement", 4, 50, 50),
@@ -425,23 +425,23 @@ def test_rows_are_phenomena_paradigms_attractors_and_recency():
         ("recency", "1 or more attractors", 3, pytest.approx(100 / 3), pytest.approx(100 / 3)),
         ("recency", "distractor paradigms", 2, 50, 0),
     ]
-    assert found[0].scores["x"].low <= 50 <= found[0].scores["x"].high
-    assert found[4].scores["x"].low is None  # of one pair
+    assert actual[0].scores["x"].low <= 50 <= actual[0].scores["x"].high
+    assert actual[4].scores["x"].low is None  # of one pair
 
 
 def test_intervals_match_those_of_a_proportion():
     chance = np.random.default_rng(0)
-    right = (chance.random(2000) < 0.7).astype(float)
-    found = rows({"x": [made(right.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].scores["x"]
-    wide = 1.96 * math.sqrt(right.mean() * (1 - right.mean()) / 2000) * 100
-    assert (found.value - found.low, found.high - found.value) == pytest.approx((wide, wide), abs=0.25)
+    correct = (chance.random(2000) < 0.7).astype(float)
+    actual = rows({"x": [made(correct.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].scores["x"]
+    wide = 1.96 * math.sqrt(correct.mean() * (1 - correct.mean()) / 2000) * 100
+    assert (actual.value - actual.low, actual.high - actual.value) == pytest.approx((wide, wide), abs=0.25)
 
 
 def test_seeds_of_a_run_share_a_column_and_rows_become_breakdowns():
-    found = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
-    assert found[0].scores["x"].value == pytest.approx(50)
-    made_of = breakdowns(found)
-    assert [(one["by"], one["bins"]) for one in made_of] == [
+    actual = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
+    assert actual[0].scores["x"].value == pytest.approx(50)
+    made_of = breakdowns(actual)
+    assert [(item["by"], item["bins"]) for item in made_of] == [
         ("phenomenon (minimal pairs)", ["all", "agreement", "islands"]),
         ("paradigm (minimal pairs)", ["distractor_agreement_x", "plain"]),
         ("attractors between subject and verb (minimal pairs)", ["0", "1", "3"]),
@@ -461,17 +461,17 @@ def test_seeds_of_a_run_share_a_column_and_rows_become_breakdowns():
     [(["", ""], ["all"]), (["a", "a"], ["a"]), (["a", ""], ["all", "a"]), (["a", "b"], ["all", "a", "b"])],
 )
 def test_all_pairs_are_a_row_unless_there_is_one_phenomenon(phenomena, bins):
-    (found,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
-    assert (found["by"], found["bins"]) == ("phenomenon (minimal pairs)", bins)
+    (actual,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
+    assert (actual["by"], actual["bins"]) == ("phenomenon (minimal pairs)", bins)
 
 
 def test_intervals_over_seeds_stay_between_0_and_100():
-    told: list[tuple[int, int]] = []
-    found = rows(
-        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: told.append((done, total))
+    calls: list[tuple[int, int]] = []
+    actual = rows(
+        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: calls.append((done, total))
     )
-    assert (found[0].scores["x"].value, found[0].scores["x"].high) == (90, 100)
-    assert told[-1][0] == told[-1][1] == sum(row.size for row in found) and len(told) == len(found)
+    assert (actual[0].scores["x"].value, actual[0].scores["x"].high) == (90, 100)
+    assert calls[-1][0] == calls[-1][1] == sum(row.size for row in actual) and len(calls) == len(actual)
 
 
 # ---- the command
@@ -489,33 +489,33 @@ def test_command_compares_runs(runs, suite, tmp_path, capsys):
     assert "syntax or recency" in lines
     assert lines[-2] == f"weft:{weft.__version__}|by:suite|sum|all|ties:half|pairs:4|resamples:1000|interval:95%"
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    data = json.loads(capsys.readouterr().out)
     table = list(csv.reader(io.StringIO(out.read_text())))
     assert table[0] == ["by", "name", "pairs", "ngram", "ngram low", "ngram high", "masked", "masked low", "masked high"]
-    assert [row[:3] for row in table[1:]] == [[row["by"], row["name"], str(row["pairs"])] for row in found["rows"]]
-    assert [float(row[3]) for row in table[1:]] == [row["accuracy"]["ngram"]["value"] for row in found["rows"]]
-    assert found["counts"]["ngram"] == {"unknown": 0, "unknown_choice": 0, "equal": 0, "long": 0}
-    assert set(found["follows"]) == {"ngram", "masked"}
-    assert found["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
+    assert [row[:3] for row in table[1:]] == [[row["by"], row["name"], str(row["pairs"])] for row in data["rows"]]
+    assert [float(row[3]) for row in table[1:]] == [row["accuracy"]["ngram"]["value"] for row in data["rows"]]
+    assert data["counts"]["ngram"] == {"unknown": 0, "unknown_choice": 0, "equal": 0, "long": 0}
+    assert set(data["follows"]) == {"ngram", "masked"}
+    assert data["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
     pairs = list(csv.DictReader(io.StringIO(each.read_text())))
     assert [row["good"] for row in pairs] == [pair.good for pair in pairs_of(suite)]
     mean = 100 * np.mean([float(row["masked correct"]) for row in pairs])
-    assert mean == found["rows"][0]["accuracy"]["masked"]["value"]
+    assert mean == data["rows"][0]["accuracy"]["masked"]["value"]
 
 
 def test_command_can_skip_pairs_with_unknown_words(runs, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", TSV + "the cat snores\tthe cat snore\tnew\t0\n" * 2)
     words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(path)]
     assert main(words) == 0
-    said, err = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert err == "weft: note: 1 pairs are duplicates and count twice\n"
-    assert "pairs with equal tokens (count half)" in said
+    assert "pairs with equal tokens (count half)" in out
     assert main([*words, "--skip-unknown", "--json", "--score-by", "sentence", "--mean-log-prob"]) == 0
-    said, err = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert err.split("\n")[1] == "weft: note: skipped 2 of 6 pairs that differ in an unknown word"
-    found = json.loads(said)
-    assert (found["rows"][0]["pairs"], found["counts"]["lstm"]["equal"]) == (4, 0)
-    assert found["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
+    data = json.loads(out)
+    assert (data["rows"][0]["pairs"], data["counts"]["lstm"]["equal"]) == (4, 0)
+    assert data["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
 
 
 def test_command_reports_skipped_files_and_pairs(runs, tmp_path, capsys):
@@ -525,8 +525,8 @@ def test_command_reports_skipped_files_and_pairs(runs, tmp_path, capsys):
         main(["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"])
         == 0
     )
-    said, err = capsys.readouterr()
-    assert said.split("\n")[1].startswith("all,all,1,")
+    out, err = capsys.readouterr()
+    assert out.split("\n")[1].startswith("all,all,1,")
     assert err == (
         f"weft: note: skipped {tmp_path / 'note.txt'}: not a suite of minimal pairs\n"
         "weft: note: skipped 1 pairs that differ in more than one word\n"
@@ -536,15 +536,15 @@ def test_command_reports_skipped_files_and_pairs(runs, tmp_path, capsys):
 def test_command_rejects_invalid_options(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
-    said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
-    said = "--score-by: unknown unit 'letter'; choose from sentence, word"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
-    said = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
-    assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
+    message = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
+    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, message)
+    message = "--score-by: unknown unit 'letter'; choose from sentence, word"
+    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, message)
+    message = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
+    assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, message)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
-    said = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
+    message = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
+    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, message)
 
 
 def test_command_rejects_unwritable_outputs_before_scoring(runs, suite, tmp_path, capsys):

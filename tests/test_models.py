@@ -92,11 +92,11 @@ def text(rows: int, length: int, *, words: int = WORDS) -> Tensor:
 def by_steps(model: Any, tokens: Tensor) -> Tensor:
     """Log-probabilities (B, T, V) after each token, read one by one."""
     log_probs, state = model.start(tokens[:, :1])
-    found = [log_probs]
+    actual = [log_probs]
     for token in tokens[:, 1:].unbind(1):
         log_probs, state = model.step(token, state)
-        found.append(log_probs)
-    return torch.stack(found, dim=1)
+        actual.append(log_probs)
+    return torch.stack(actual, dim=1)
 
 
 # ---- the laws
@@ -111,9 +111,9 @@ def test_steps_one_by_one_equal_the_score_of_one_pass(name):
 
 @everything_that_steps
 def test_log_probabilities_sum_to_one_at_every_position(name):
-    found = by_steps(made(name), text(2, 9))
-    assert found.shape == (2, 9, WORDS) and found.dtype == torch.float32
-    torch.testing.assert_close(found.logsumexp(-1), torch.zeros(2, 9), **CLOSE)
+    actual = by_steps(made(name), text(2, 9))
+    assert actual.shape == (2, 9, WORDS) and actual.dtype == torch.float32
+    torch.testing.assert_close(actual.logsumexp(-1), torch.zeros(2, 9), **CLOSE)
 
 
 @everything_that_steps
@@ -148,10 +148,10 @@ def test_ragged_prompts_equal_each_row_alone_with_any_padding(name, filling):
 def test_scores_of_padding_are_0_and_padding_changes_no_score(name):
     model, tokens = made(name), text(3, 8)
     keep = torch.arange(8) < torch.tensor([[8], [3], [1]])
-    found = model.score(tokens.masked_fill(~keep, 0), keep)
-    assert found.shape == (3, 7)
-    assert (found[~keep[:, 1:]] == 0).all()
-    torch.testing.assert_close(found, model.score(tokens).masked_fill(~keep[:, 1:], 0.0), **CLOSE)
+    scores = model.score(tokens.masked_fill(~keep, 0), keep)
+    assert scores.shape == (3, 7)
+    assert (scores[~keep[:, 1:]] == 0).all()
+    torch.testing.assert_close(scores, model.score(tokens).masked_fill(~keep[:, 1:], 0.0), **CLOSE)
 
 
 @everything_that_steps
@@ -180,11 +180,11 @@ def test_rows_can_be_selected_repeated_and_reordered(name):
     rows, following = torch.tensor([2, 0, 2]), torch.tensor([3, 4, 5])
     branches, state = model.step(following, select(model.start(tokens)[1], rows))
     further, _ = model.step(following, select(state, torch.tensor([2, 1, 0])))
-    for at, (row, token) in enumerate(zip(rows, following, strict=True)):
+    for index, (row, token) in enumerate(zip(rows, following, strict=True)):
         before = torch.cat([tokens[row], token[None]])
-        torch.testing.assert_close(branches[at], model.start(before[None])[0][0], **CLOSE)
-        last = torch.cat([before, following[2 - at][None]])
-        torch.testing.assert_close(further[2 - at], model.start(last[None])[0][0], **CLOSE)
+        torch.testing.assert_close(branches[index], model.start(before[None])[0][0], **CLOSE)
+        last = torch.cat([before, following[2 - index][None]])
+        torch.testing.assert_close(further[2 - index], model.start(last[None])[0][0], **CLOSE)
 
 
 @everything_that_steps
@@ -213,15 +213,15 @@ def test_the_loss_is_the_score(name):
 def test_a_loss_in_chunks_equals_the_whole(name, cut):
     model, tokens = made(name), text(2, 11)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    whole, _ = model.loss(inputs, targets)
+    full, _ = model.loss(inputs, targets)
     first, state = model.loss(inputs[:, :cut], targets[:, :cut])
     second, _ = model.loss(inputs[:, cut:], targets[:, cut:], state)
-    torch.testing.assert_close(torch.cat([first, second], dim=1), whole, **CLOSE)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), full, **CLOSE)
 
 
 def test_only_learned_positions_are_limited():
-    longest = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
-    limited = {name: length for name, length in longest.items() if length is not None}
+    max_length = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
+    limited = {name: length for name, length in max_length.items() if length is not None}
     transformers = ["transformer", *(f"transformer-{kind}" for kind in CONNECTIONS)]
     assert limited == dict.fromkeys([*transformers, "gpt-learned", "lstm-learned", "product"], WINDOW)
 
@@ -236,13 +236,13 @@ def test_models_store_their_vocabulary_hash():
 def texts_by_force(model: Any, prompt: list[int], *, limit: int, end: int, words: int) -> list[tuple[float, list[int]]]:
     """Every text of at most `limit` tokens with its log-probability, best first: all are written out and scored."""
     endings = torch.tensor(list(itertools.product(range(words), repeat=limit)))
-    whole = torch.cat([torch.tensor(prompt).expand(len(endings), -1), endings], dim=1)
-    scores = model.score(whole)[:, len(prompt) - 1 :].double()
-    found: dict[tuple[int, ...], float] = {}
+    full = torch.cat([torch.tensor(prompt).expand(len(endings), -1), endings], dim=1)
+    scores = model.score(full)[:, len(prompt) - 1 :].double()
+    actual: dict[tuple[int, ...], float] = {}
     for tokens, values in zip(endings.tolist(), scores.tolist(), strict=True):
         length = tokens.index(end) + 1 if end in tokens else limit
-        found[tuple(tokens[:length])] = sum(values[:length])
-    return sorted(((value, list(tokens)) for tokens, value in found.items()), reverse=True)
+        actual[tuple(tokens[:length])] = sum(values[:length])
+    return sorted(((value, list(tokens)) for tokens, value in actual.items()), reverse=True)
 
 
 SEARCHED: dict[str, Callable[[], Any]] = {
@@ -260,18 +260,18 @@ SEARCHED: dict[str, Callable[[], Any]] = {
 def test_a_wide_beam_finds_the_global_optimum(name, prompt, alpha):
     model, limit = SEARCHED[name](), 4
     options = BeamOptions(beam_size=5**3, max_new_tokens=limit, eos_id=2, length_penalty=alpha, n_best=6)
-    found = beam_search(model, torch.tensor([prompt]), options=options)[0]
+    actual = beam_search(model, torch.tensor([prompt]), options=options)[0]
     every = texts_by_force(model, prompt, limit=limit, end=2, words=5)
     every = sorted(((value / len(tokens) ** alpha, tokens, value) for value, tokens in every), reverse=True)[:6]
-    assert [one.tokens for one in found] == [tokens for _, tokens, _ in every]
-    assert [one.score for one in found] == pytest.approx([score for score, _, _ in every], abs=1e-4)
-    assert [one.log_prob for one in found] == pytest.approx([value for _, _, value in every], abs=1e-4)
+    assert [item.tokens for item in actual] == [tokens for _, tokens, _ in every]
+    assert [item.score for item in actual] == pytest.approx([score for score, _, _ in every], abs=1e-4)
+    assert [item.log_prob for item in actual] == pytest.approx([value for _, _, value in every], abs=1e-4)
 
 
 @everything_that_steps
 def test_greedy_is_the_path_of_the_most_probable_tokens(name):
     model, tokens = made(name), text(2, 3)
-    drawn = [one.tokens for one in sample(model, tokens, criteria=StoppingCriteria(max_new_tokens=8))]
+    drawn = [item.tokens for item in sample(model, tokens, criteria=StoppingCriteria(max_new_tokens=8))]
     for _ in range(8):
         tokens = torch.cat([tokens, model.start(tokens)[0].argmax(1, keepdim=True)], dim=1)
     assert torch.equal(torch.stack(drawn, dim=1), tokens[:, 3:])
@@ -283,12 +283,12 @@ def test_sampled_log_probs_equal_scores(name):
     keep = torch.arange(4) < torch.tensor([[4], [2], [1]])
     noise = [random_noise(0, row, 0) for row in range(3)]
     drawn = list(sample(model, prompt, criteria=StoppingCriteria(max_new_tokens=12), token_mask=keep, noise=noise))
-    said = torch.stack([one.tokens for one in drawn], dim=1)
-    spent = torch.stack([one.log_probs for one in drawn], dim=1)
+    said = torch.stack([item.tokens for item in drawn], dim=1)
+    spent = torch.stack([item.log_probs for item in drawn], dim=1)
     assert len(set(map(tuple, said.tolist()))) == 3
     for row, length in enumerate(keep.sum(1).tolist()):
-        whole = torch.cat([prompt[row, :length], said[row]])
-        expected = model.score(whole[None])[0, length - 1 :].double()
+        full = torch.cat([prompt[row, :length], said[row]])
+        expected = model.score(full[None])[0, length - 1 :].double()
         assert torch.isfinite(expected).all()
         torch.testing.assert_close(spent[row], expected, **CLOSE)
 
@@ -390,10 +390,10 @@ def test_parameters_of_an_ngram_model_are_its_ngrams():
 @pytest.mark.parametrize("name", [name for name in BUILDERS if not name.startswith("ngram")])
 def test_muon_parameters_are_linear_and_recurrent_matrices(name):
     model = made(name)
-    maps = {place: part for place, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
+    maps = {position: part for position, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
     weights = {
-        f"stack.layers.{place}.{own}"
-        for place, part in maps.items()
+        f"stack.layers.{position}.{own}"
+        for position, part in maps.items()
         for own, weight in part.named_parameters()
         if weight.dim() > 1
     }

@@ -35,9 +35,9 @@ def targets_for(seed: int, rows: int, classes: int) -> np.ndarray:
 
 
 def labels_for(seed: int, rows: int, classes: int) -> np.ndarray:
-    found = np.random.default_rng(seed).random((rows, classes)) < 0.3
-    found[0], found[1] = True, False
-    return found
+    actual = np.random.default_rng(seed).random((rows, classes)) < 0.3
+    actual[0], actual[1] = True, False
+    return actual
 
 
 def table(**options) -> NaiveBayesConfig:
@@ -45,14 +45,14 @@ def table(**options) -> NaiveBayesConfig:
 
 
 def theirs(events: str, alpha: float):
-    found = pytest.importorskip("sklearn.naive_bayes")
-    return {"multinomial": found.MultinomialNB, "bernoulli": found.BernoulliNB}[events](alpha=alpha)
+    actual = pytest.importorskip("sklearn.naive_bayes")
+    return {"multinomial": actual.MultinomialNB, "bernoulli": actual.BernoulliNB}[events](alpha=alpha)
 
 
 def test_sparse_products_equal_dense_products():
     sparse, matrix = random_texts(0, 9)
-    right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
-    np.testing.assert_allclose(matmul(sparse, right), matrix @ right.numpy(), atol=1e-12)
+    correct, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
+    np.testing.assert_allclose(matmul(sparse, correct), matrix @ correct.numpy(), atol=1e-12)
     np.testing.assert_allclose(matmul(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
     again = transposed(transposed(sparse))
     for mine, other in zip(again, sparse, strict=True):
@@ -103,8 +103,8 @@ def test_a_worked_example():
     features = Features.fit(texts, FeatureConfig(ngram_range=[1, 1], tfidf=False))
     model = bayes.fit(features.transform(texts), np.array([1, 1, 1, 0]), 2, table())
     china, other = 3 / 4 * (3 / 7) ** 3 * (1 / 14) ** 2, 1 / 4 * (2 / 9) ** 5
-    found = np.exp(model.log_probs(features.transform(["Chinese Chinese Chinese Tokyo Japan"])))
-    np.testing.assert_allclose(found, [[other / (china + other), china / (china + other)]])
+    actual = np.exp(model.log_probs(features.transform(["Chinese Chinese Chinese Tokyo Japan"])))
+    np.testing.assert_allclose(actual, [[other / (china + other), china / (china + other)]])
 
 
 def test_bernoulli_uses_presence_not_counts():
@@ -119,12 +119,12 @@ def test_bernoulli_uses_presence_not_counts():
 @both
 def test_a_class_without_examples_has_probability_0_and_does_not_affect_others(events):
     train, _ = random_texts(1, 40)
-    found = bayes.fit(train, targets_for(3, 40, 3), 4, table(event_model=events)).log_probs(train)
-    assert (found[:, 3] == -np.inf).all() and np.isfinite(found[:, :3]).all()
+    actual = bayes.fit(train, targets_for(3, 40, 3), 4, table(event_model=events)).log_probs(train)
+    assert (actual[:, 3] == -np.inf).all() and np.isfinite(actual[:, :3]).all()
     labels = labels_for(3, 40, 3)
     labels[:, 1], labels[:, 2] = False, True
-    found = bayes.fit(train, labels, 3, table(event_model=events)).log_probs(train)
-    assert np.isfinite(found[:, 0]).all() and (found[:, 1] == -np.inf).all() and (found[:, 2] == 0).all()
+    actual = bayes.fit(train, labels, 3, table(event_model=events)).log_probs(train)
+    assert np.isfinite(actual[:, 0]).all() and (actual[:, 1] == -np.inf).all() and (actual[:, 2] == 0).all()
 
 
 @both

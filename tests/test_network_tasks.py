@@ -68,30 +68,30 @@ def test_default_loss_uses_the_weights_of_examples(read: Read) -> None:
     assert sorted(np.concatenate(groups).tolist()) == examples.known().tolist()
     for members in groups[:: max(1, len(groups) // 4)]:
         with torch.no_grad():
-            found = plain.loss(read.model, examples.batch(members), None)
-        assert int(found.count) == max(1, examples.loss_count(members)) and found.carry is None
-        assert torch.isfinite(found.total) and examples.loss_count(members) > 0
+            actual = plain.loss(read.model, examples.batch(members), None)
+        assert int(actual.count) == max(1, examples.loss_count(members)) and actual.carry is None
+        assert torch.isfinite(actual.total) and examples.loss_count(members) > 0
         assert examples.describe(members)
 
 
 def test_the_largest_batch_has_a_loss_at_every_truncation(read: Read) -> None:
     train, order = read_training(read.shape, read.job)
     objective = make_objective(read.shape, read.job, train, read.model.max_positions)
-    whole, sizes = order.largest_batch(), []
+    full, sizes = order.largest_batch(), []
     for share in (Fraction(1), Fraction(2, 3), Fraction(1, 5), Fraction(1, 1000)):
         batch = order.largest_batch(share)
-        assert type(batch) is type(whole) and len(batch[0]) == len(whole[0])
+        assert type(batch) is type(full) and len(batch[0]) == len(full[0])
         with torch.no_grad():
             assert torch.isfinite(objective.loss(read.model, batch, None).total)
         sizes.append(batch[0].size(1))
-    assert sizes[0] == whole[0].size(1) and sizes == sorted(sizes, reverse=True) and sizes[-1] == 2
-    assert objective.loss(read.model, map_tensors(whole, lambda part: part[:1]), None).total.requires_grad
+    assert sizes[0] == full[0].size(1) and sizes == sorted(sizes, reverse=True) and sizes[-1] == 2
+    assert objective.loss(read.model, map_tensors(full, lambda part: part[:1]), None).total.requires_grad
 
 
 def test_validation_returns_monitored_metrics_in_order(read: Read) -> None:
     objective = make_objective(read.shape, read.job, read.train, read.model.max_positions)
     with torch.no_grad():
-        found = objective.validate(read.model)
-    assert found is not None
+        actual = objective.validate(read.model)
+    assert actual is not None
     names = [metric.name for metric in objective.monitors]
-    assert set(found) <= set(names) and list(found) == [name for name in names if name in found]
+    assert set(actual) <= set(names) and list(actual) == [name for name in names if name in actual]

@@ -62,7 +62,7 @@ ROW = Mixer(Smoothing, "smoothing", num_state_vectors=1, options={"decay": 0.9})
 
 
 def below(kind: type[Config]) -> list[type[Config]]:
-    return [kind, *(found for own in kind.__subclasses__() for found in below(own))]
+    return [kind, *(actual for own in kind.__subclasses__() for actual in below(own))]
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +85,8 @@ def smoothing(monkeypatch) -> Iterator[None]:
 
 def laws(module: Any, argument: str) -> dict[str, Callable[..., None]]:
     """The contract tests that run over everything that is registered, by name."""
-    found = {name: test for name, test in vars(module).items() if name.startswith("test_")}
-    return {name: test for name, test in found.items() if next(iter(inspect.signature(test).parameters), "") == argument}
+    actual = {name: test for name, test in vars(module).items() if name.startswith("test_")}
+    return {name: test for name, test in actual.items() if next(iter(inspect.signature(test).parameters), "") == argument}
 
 
 BIDIRECTIONAL = ("two_way_layer", "bidirectional_layer")  # a mixer need not have this form
@@ -141,8 +141,8 @@ def test_encoder_decoders_obey_their_contract(monkeypatch, law):
 def test_default_comes_from_the_registry_and_a_value_reaches_every_layer():
     assert table(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(table(layer_type="lstm"))
     model = stack(table(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
-    found = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
-    assert found == [0.25] * 4 and sum(isinstance(part, Bidirectional) for part in model.modules()) == 2
+    actual = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
+    assert actual == [0.25] * 4 and sum(isinstance(part, Bidirectional) for part in model.modules()) == 2
     assert [(part.name, part.num_parameters) for part in count_parameters(model)] == [("smoothing", 4 * (DIM // 2) * (DIM + 1))]
 
 
@@ -267,8 +267,8 @@ def test_language_model_is_checked_trained_evaluated_and_used(there, capsys):
     (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
     assert layer.decay == 0.5
     assert default_context(run.config) == Context("reset", run.config.data.context_length)
-    code, said = refused(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
-    assert (code, said) == (2, "model.decay: must be less than 1, got 2")
+    code, message = refused(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
+    assert (code, message) == (2, "model.decay: must be less than 1, got 2")
 
 
 def test_encoder_decoder_is_trained_and_predicts(there, monkeypatch, capsys):
@@ -286,6 +286,6 @@ def test_comparisons_apply_options_to_the_architectures_that_have_them(there, ca
     code, out, err = compare(capsys, "run.toml", "--models", "smoothing,lstm,conv")
     assert code == 0 and all(name in out for name in ("smoothing", "lstm", "conv"))
     assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]
-    place = there / "runs" / "run-comparison"
-    kept = [path.parent.name for path in place.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
+    position = there / "runs" / "run-comparison"
+    kept = [path.parent.name for path in position.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
     assert kept == ["smoothing-5"] and len(Here.trained) == 3

@@ -51,12 +51,12 @@ def model_of(lines: list[list[int]], size: int = SIZE, **options) -> NgramModel:
 
 def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
     generator = np.random.default_rng(seed)
-    found = [(), (1,), (0,), (8,)]
+    actual = [(), (1,), (0,), (8,)]
     for _ in range(25):
         length = int(generator.integers(1, longest + 1))
         words = tuple(int(word) for word in generator.integers(2, 8, length))
-        found += [words, (1, *words)]
-    return found
+        actual += [words, (1, *words)]
+    return actual
 
 
 def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
@@ -174,11 +174,11 @@ def test_start_step_and_score_agree(smoothing, order):
 def test_the_loss_of_a_text_read_in_two_parts_is_that_of_the_whole(order):
     model = model_of(text(2), order=order)
     tokens = torch.tensor([[1, 3, 4, 3, 5, 6, 2], [1, 7, 7, 3, 3, 4, 2]])
-    whole, state = model.loss(tokens[:, :-1], tokens[:, 1:])
-    assert torch.equal(whole, -model.score(tokens))
+    full, state = model.loss(tokens[:, :-1], tokens[:, 1:])
+    assert torch.equal(full, -model.score(tokens))
     first, middle = model.loss(tokens[:, :3], tokens[:, 1:4])
     second, last = model.loss(tokens[:, 3:-1], tokens[:, 4:], middle)
-    assert torch.equal(torch.cat([first, second], dim=1), whole)
+    assert torch.equal(torch.cat([first, second], dim=1), full)
     assert torch.equal(last, state) and torch.equal(state, model.start(tokens[:, :-1])[1])
 
 
@@ -226,10 +226,10 @@ def test_scoring_a_text_equals_scoring_its_lines(monkeypatch, order, running):
     lines = text(5)
     model = model_of(lines, order=order)
     tokens, starts = flat(lines)
-    found = model.score_corpus(tokens, None if running else starts)
+    actual = model.score_corpus(tokens, None if running else starts)
     units = [[word for line in lines for word in line]] if running else lines
     expected = [model.score(torch.tensor([[1, *unit]]))[0].numpy() for unit in units]
-    np.testing.assert_array_equal(found, np.concatenate(expected))
+    np.testing.assert_array_equal(actual, np.concatenate(expected))
     assert model.score_corpus(tokens[:0], None).shape == (0,)
 
 
@@ -239,13 +239,13 @@ def test_counting_in_blocks_gives_the_same_model(monkeypatch, tmp_path, order, r
     tokens, starts = flat(text(6, lines=150))
     starts = None if running else starts
     table = NgramConfig(order=order, prune=[0, 1][:order])
-    whole = fit(tokens, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
+    full = fit(tokens, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
     tokens.tofile(tmp_path / "tokens")
     monkeypatch.setattr(counts, "CHUNK_TOKENS", 50)
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
     pieces = fit(mapped, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
-    assert whole.keys() == pieces.keys()
-    assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
+    assert full.keys() == pieces.keys()
+    assert all(np.array_equal(full[name], pieces[name]) for name in full)
 
 
 def test_orders_beyond_64_bit_keys_are_sorted_in_several_passes():
@@ -279,13 +279,13 @@ def test_hash_table_equals_binary_search():
     generator = np.random.default_rng(0)
     keys = np.unique(generator.integers(0, 4000, 1500))
     keys = np.concatenate([keys, np.unique(generator.integers(2**50, 2**62, 500))])
-    wanted = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
+    expected = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
     by_table = NgramIndex(keys)
-    found = by_table.find(wanted)
+    actual = by_table.find(expected)
     assert by_table.table is not None
-    np.testing.assert_array_equal(found, binary_search(keys, wanted))
-    assert (keys[found[found >= 0]] == wanted[found >= 0]).all()
-    assert lookup.NgramIndex(keys[:0]).find(wanted).max() == -1
+    np.testing.assert_array_equal(actual, binary_search(keys, expected))
+    assert (keys[actual[actual >= 0]] == expected[actual >= 0]).all()
+    assert lookup.NgramIndex(keys[:0]).find(expected).max() == -1
 
 
 def test_arrays_round_trip_through_a_mapped_file(tmp_path):

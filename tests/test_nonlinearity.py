@@ -68,11 +68,11 @@ def test_fused_rnn_matches_torch(kind):
 
 
 def test_all_nonlinearities_start_with_the_same_weights():
-    found = []
+    results = []
     for kind in NONLINEARITIES:
         torch.manual_seed(0)
-        found.append(RNN(4, nonlinearity=kind).state_dict())
-    assert all(torch.equal(one[name], found[0][name]) for one in found for name in found[0])
+        results.append(RNN(4, nonlinearity=kind).state_dict())
+    assert all(torch.equal(item[name], results[0][name]) for item in results for name in results[0])
 
 
 @pytest.mark.parametrize("kind", NONLINEARITIES)
@@ -129,14 +129,14 @@ def test_additive_attention_of_any_depth_matches_its_equation(size):
     deep = size or 4
     assert look.attend.weight.shape == (deep,) and look.to_q.weight.shape == (deep, 4) and look.to_k.weight.shape == (deep, 5)
     memory, x = memory_of(3, 2, width=5), random(2, 2, 4)
-    found = look(x, look.init_state(memory))
+    actual = look(x, look.init_state(memory))
     w, u, b, k = (array(weight) for weight in (look.attend.weight, look.to_q.weight, look.to_q.bias, look.to_k.weight))
     for row, length in enumerate((3, 2)):
         for t in range(2):
             values = array(memory.values[row, :length])
             scores = np.array([w @ np.tanh(u @ array(x[row, t]) + b + k @ value) for value in values])
             shares = np.exp(scores - scores.max())
-            np.testing.assert_allclose(array(found[row, t]), shares / shares.sum() @ values, atol=1e-10)
+            np.testing.assert_allclose(array(actual[row, t]), shares / shares.sum() @ values, atol=1e-10)
 
 
 def test_attention_dim_defaults_to_the_decoder_hidden_size():

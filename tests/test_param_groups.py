@@ -36,8 +36,8 @@ def test_by_default_every_parameter_has_the_same_lr():
 
 
 def test_layerwise_lr_decay_lowers_the_lr_by_layer():
-    found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(layerwise_lr_decay=0.5)).values()]
-    assert found == [0.125, 0.25, 0.5, 1.0, 1.0]
+    actual = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(layerwise_lr_decay=0.5)).values()]
+    assert actual == [0.125, 0.25, 0.5, 1.0, 1.0]
 
 
 def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
@@ -66,54 +66,55 @@ def shares(found: dict[str, float], *starts: str) -> set[float]:
 )
 def test_attention_and_feed_forward_of_a_layer_have_the_same_lr(task, kind, sizes):
     model = two_layers(task, kind)
-    found = factors(model)
-    assert shares(found, "encoder.embedder", "encoder.stack.positions", "encoder.stack.input_proj") == {1 / 8}
+    actual = factors(model)
+    assert shares(actual, "encoder.embedder", "encoder.stack.positions", "encoder.stack.input_proj") == {1 / 8}
     first, second = (
-        [f"encoder.stack.layers.{at}." for at in parts] for parts in (range(sizes[0]), range(sizes[0], sizes[0] + sizes[1]))
+        [f"encoder.stack.layers.{index}." for index in parts]
+        for parts in (range(sizes[0]), range(sizes[0], sizes[0] + sizes[1]))
     )
-    assert shares(found, *first) == {1 / 4}
-    assert shares(found, *second) == {1 / 2}
-    assert shares(found, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.final_norm") == {1.0}
+    assert shares(actual, *first) == {1 / 4}
+    assert shares(actual, *second) == {1 / 2}
+    assert shares(actual, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.final_norm") == {1.0}
     known = ("encoder.embedder", "encoder.stack", "head", "transform")
-    assert all(name.startswith(known) for name in found)
+    assert all(name.startswith(known) for name in actual)
 
 
 def test_cross_attention_has_the_lr_of_its_decoder_layer():
-    found = factors(two_layers("seq2seq", "transformer"))
-    assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3))) == {1 / 4}
-    assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3, 6))) == {1 / 2}
-    assert shares(found, *(f"encoder.stack.layers.{at}." for at in range(2))) == {1 / 4}
-    assert shares(found, "encoder.embedder", "decoder.embedder") == {1 / 8}
-    assert shares(found, "head.head") == {1.0}
+    actual = factors(two_layers("seq2seq", "transformer"))
+    assert shares(actual, *(f"decoder.stack.layers.{index}." for index in range(3))) == {1 / 4}
+    assert shares(actual, *(f"decoder.stack.layers.{index}." for index in range(3, 6))) == {1 / 2}
+    assert shares(actual, *(f"encoder.stack.layers.{index}." for index in range(2))) == {1 / 4}
+    assert shares(actual, "encoder.embedder", "decoder.embedder") == {1 / 8}
+    assert shares(actual, "head.head") == {1.0}
 
 
 def test_recurrent_decoder_layers_count_and_the_attention_output_is_above_them():
-    found = factors(two_layers("seq2seq", "lstm"))
-    assert shares(found, "decoder.stack.layers.0.mixer.layers.0.") == {1 / 4}
-    assert shares(found, "decoder.stack.layers.0.mixer.layers.1.") == {1 / 2}
-    assert shares(found, "decoder.stack.layers.1.", "head") == {1.0}
+    actual = factors(two_layers("seq2seq", "lstm"))
+    assert shares(actual, "decoder.stack.layers.0.mixer.layers.0.") == {1 / 4}
+    assert shares(actual, "decoder.stack.layers.0.mixer.layers.1.") == {1 / 2}
+    assert shares(actual, "decoder.stack.layers.1.", "head") == {1.0}
     fed = factors(two_layers("seq2seq", "luong"))
     assert shares(fed, "decoder.stack.layers.0.mixer.inner.layers.0.") == {1 / 4}
     assert shares(fed, "decoder.stack.layers.0.mixer.attention.") == {1.0}
 
 
 def test_character_encoder_has_the_lr_of_embeddings():
-    found = factors(two_layers("tagging", "lstm"))
-    assert any(".char_encoder." in name for name in found)
-    assert shares(found, "encoder.embedder") == {1 / 8}
+    actual = factors(two_layers("tagging", "lstm"))
+    assert any(".char_encoder." in name for name in actual)
+    assert shares(actual, "encoder.embedder") == {1 / 8}
 
 
 def test_gradual_unfreezing_goes_from_top_to_bottom_at_equal_intervals():
-    found = lr_factors(NAMES, LAYERS, table(gradual_unfreezing=0.6))
-    assert [rate.start for rate in found.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
-    second = found[NAMES[2]]
+    actual = lr_factors(NAMES, LAYERS, table(gradual_unfreezing=0.6))
+    assert [rate.start for rate in actual.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
+    second = actual[NAMES[2]]
     assert (second.at(0.1), second.at(0.2), second.at(1.0)) == (0.0, 1.0, 1.0)
 
 
 def test_the_most_specific_name_wins_and_zero_freezes():
     given = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
-    found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=given)).values()]
-    assert found == [0.1, 0.1, 2.0, 0.1, 0.0]
+    actual = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=given)).values()]
+    assert actual == [0.1, 0.1, 2.0, 0.1, 0.0]
 
 
 def test_unknown_parts_are_rejected_with_a_suggestion():

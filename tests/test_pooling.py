@@ -37,9 +37,9 @@ def test_attention_pooling_matches_its_equation():
     pool, y = built("attention"), text(2, 4, DIM)
     w, b, v = pool.hidden.weight.detach(), pool.hidden.bias.detach(), pool.query.weight[0].detach()
     for row in range(2):
-        exps = [math.exp(float(v @ torch.tanh(w @ y[row, at] + b))) for at in range(4)]
-        wanted = sum(share / sum(exps) * y[row, at] for at, share in enumerate(exps))
-        torch.testing.assert_close(pool(y)[row], wanted)
+        exps = [math.exp(float(v @ torch.tanh(w @ y[row, index] + b))) for index in range(4)]
+        expected = sum(share / sum(exps) * y[row, index] for index, share in enumerate(exps))
+        torch.testing.assert_close(pool(y)[row], expected)
     torch.testing.assert_close(pool.weights(y).sum(1), torch.ones(2, dtype=torch.double))
 
 
@@ -47,15 +47,15 @@ def test_attention_pooling_learns_to_select_a_token():
     """One token in ten says the answer, anywhere."""
     torch.manual_seed(0)
     y = 0.1 * torch.randn(64, 10, DIM)
-    at, answer = torch.randint(10, (64,)), torch.randint(2, (64,)) * 2.0 - 1
-    y[torch.arange(64), at, 0], y[torch.arange(64), at, 1] = 1.0, answer
+    index, answer = torch.randint(10, (64,)), torch.randint(2, (64,)) * 2.0 - 1
+    y[torch.arange(64), index, 0], y[torch.arange(64), index, 1] = 1.0, answer
     pool = AttentionPooling(DIM)
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.05)
     for _ in range(150):
         optimizer.zero_grad()
         torch.nn.functional.soft_margin_loss(10 * pool(y)[:, 1], answer).backward()
         optimizer.step()
-    assert (pool.weights(y).argmax(1) == at).all()
+    assert (pool.weights(y).argmax(1) == index).all()
 
 
 @pytest.mark.parametrize("name", POOLINGS)

@@ -81,11 +81,11 @@ def ask(model: Any, sources: list[list[int]], *, prefixes: Any = None, encode: A
 
 
 def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(one.text, one.token_ids, one.prefix) for one in found] == [
-        (one.text, one.token_ids, one.prefix) for one in expected
+    assert [(item.text, item.token_ids, item.prefix) for item in found] == [
+        (item.text, item.token_ids, item.prefix) for item in expected
     ]
     for value in ("score", "log_prob"):
-        assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
+        assert [getattr(item, value) for item in found] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
 
 
 # ---- greedy
@@ -102,7 +102,7 @@ def test_beam_size_1_is_greedy(name):
         state=encoded(model, sources),
         processor=ban_tokens([0, BEGIN]),
     )
-    for source, (found,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
+    for source, (actual,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
         log_probs, state = model.start(torch.tensor([[BEGIN]]), None, encoded(model, [source]))
         tokens: list[int] = []
         total = 0.0
@@ -111,11 +111,11 @@ def test_beam_size_1_is_greedy(name):
             tokens.append(int(log_probs.argmax()))
             total += log_probs[0, tokens[-1]].item()
             log_probs, state = model.step(torch.tensor(tokens[-1:]), state)
-        assert found.token_ids == tokens == hypothesis.tokens
-        assert found.text == SPELLER.decode(tokens)
-        assert found.log_prob == pytest.approx(total, abs=1e-4)
-        assert found.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
-        assert found.score == pytest.approx(total / len(tokens) ** 0.7, abs=1e-4)
+        assert actual.token_ids == tokens == hypothesis.tokens
+        assert actual.text == SPELLER.decode(tokens)
+        assert actual.log_prob == pytest.approx(total, abs=1e-4)
+        assert actual.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        assert actual.score == pytest.approx(total / len(tokens) ** 0.7, abs=1e-4)
 
 
 # ---- against every sequence there is
@@ -150,9 +150,9 @@ def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ())
 def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
     """The three best of all sequences, by the sum of their log-probabilities under the length penalty."""
     ranked = sorted(zip(sequences(), totals.tolist(), strict=True), key=lambda pair: -pair[1] / len(pair[0]) ** alpha)[:3]
-    assert [one.token_ids for one in found] == [tokens for tokens, _ in ranked]
-    assert [one.log_prob for one in found] == pytest.approx([total for _, total in ranked], abs=1e-4)
-    assert [one.score for one in found] == pytest.approx([total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4)
+    assert [item.token_ids for item in found] == [tokens for tokens, _ in ranked]
+    assert [item.log_prob for item in found] == pytest.approx([total for _, total in ranked], abs=1e-4)
+    assert [item.score for item in found] == pytest.approx([total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4)
 
 
 @every_decoder
@@ -160,10 +160,10 @@ def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> Non
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
 def test_a_wide_beam_finds_the_global_optimum(name, alpha, prefix):
     model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
-    found = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
-    for source, best in zip(sources, found, strict=True):
+    actual = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
+    for source, best in zip(sources, actual, strict=True):
         check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
-        assert {one.text[: len(prefix)] for one in best} == {SPELLER.decode(prefix)}
+        assert {item.text[: len(prefix)] for item in best} == {SPELLER.decode(prefix)}
 
 
 def language_of(kind: str) -> Any:
@@ -184,7 +184,7 @@ def language_of(kind: str) -> Any:
 def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     parts = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS), model_of("copying", words=WORDS)]
     weights, source = [0.5, 0.3, 0.2], [3, 5, 4, END]
-    both = Ensemble(parts, LinearEnsemble(weights))
+    ensemble = Ensemble(parts, LinearEnsemble(weights))
 
     def encode(some: Any) -> Any:
         return tuple(encoded(part, some) for part in parts)
@@ -192,13 +192,13 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     values = torch.stack([log_probs_by_part(part, source) for part in parts])
     explicit = (values.exp() * torch.tensor(weights)[:, None, None]).sum(0).log().sum(1)
     check_best(
-        ask(both, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0],
+        ask(ensemble, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0],
         explicit,
         alpha,
     )
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
-        again = both.score(tokens, keep, encode([source] * len(tokens))).sum(1)
+        again = ensemble.score(tokens, keep, encode([source] * len(tokens))).sum(1)
     torch.testing.assert_close(again.double(), explicit, atol=1e-4, rtol=0)
 
 
@@ -268,12 +268,12 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
 
 def test_sources_of_several_batches_keep_their_order(monkeypatch):
     monkeypatch.setattr("weft.decode.predict.MAX_BATCH_SOURCES", 3)
-    model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
-    found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
+    model, sources, calls = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
+    actual = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: calls.append(done))
     monkeypatch.undo()
-    for one, expected in zip(found, ask(model, sources, beam_size=2), strict=True):
-        same(one, expected)
-    assert told == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
+    for item, expected in zip(actual, ask(model, sources, beam_size=2), strict=True):
+        same(item, expected)
+    assert calls == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
     assert ask(model, [], beam_size=2) == []
 
 
@@ -284,19 +284,21 @@ def test_sources_of_several_batches_keep_their_order(monkeypatch):
 @pytest.mark.parametrize("alpha", [0.0, 1.0, None])
 def test_scores_are_sorted_length_penalized_log_probs_and_match_rescoring(name, alpha):
     model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
-    for source, prefix, found in zip(
+    for source, prefix, actual in zip(
         sources,
         prefixes,
         ask(model, sources, prefixes=prefixes, beam_size=5, n_best=5, length_penalty=alpha, max_new_tokens=9),
         strict=True,
     ):
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-        for one in found:
-            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.token_ids])
-            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4)
+        assert [item.score for item in actual] == sorted((item.score for item in actual), reverse=True)
+        for item in actual:
+            assert item.prefix == prefix and item.text == SPELLER.decode([*prefix, *item.token_ids])
+            assert item.score == pytest.approx(
+                item.log_prob / len(item.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4
+            )
             with torch.no_grad():
-                again = model.score(torch.tensor([[BEGIN, *prefix, *one.token_ids]]), None, encoded(model, [source]))
-            assert one.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
+                again = model.score(torch.tensor([[BEGIN, *prefix, *item.token_ids]]), None, encoded(model, [source]))
+            assert item.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
 
 
 @every_decoder
@@ -304,9 +306,9 @@ def test_scores_are_sorted_length_penalized_log_probs_and_match_rescoring(name, 
 def test_prefixes_of_several_lengths_equal_each_alone(name, options):
     model, sources, prefixes = model_of(name), source_tokens(4), [[3, 4, 5], [], [6], [7, 7]]
     together = ask(model, sources, prefixes=prefixes, max_new_tokens=7, **options)
-    for source, prefix, found in zip(sources, prefixes, together, strict=True):
-        same(found, ask(model, [source], prefixes=[prefix], max_new_tokens=7, **options)[0])
-        assert all(one.text.startswith(SPELLER.decode(prefix)) for one in found)
+    for source, prefix, actual in zip(sources, prefixes, together, strict=True):
+        same(actual, ask(model, [source], prefixes=[prefix], max_new_tokens=7, **options)[0])
+        assert all(item.text.startswith(SPELLER.decode(prefix)) for item in actual)
 
 
 # ---- what may be written
@@ -317,11 +319,11 @@ def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
     for options in ({"beam_size": 4, "n_best": 4}, {"beam_size": 1}, {"num_samples": 4}):
         said = Counter(
-            token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids
+            token for actual in ask(model, sources, max_new_tokens=8, **options) for item in actual for token in item.token_ids
         )
         often = [token for token, _ in said.most_common() if token != END][:2]
         kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
-        left = {token for found in kept for one in found for token in one.token_ids}
+        left = {token for actual in kept for item in actual for token in item.token_ids}
         assert len(often) == 2 and not {0, BEGIN, *often} & left
 
 
@@ -329,11 +331,11 @@ def test_banned_tokens_never_appear(name):
 def test_min_and_max_new_tokens_are_respected(name):
     model, sources = model_of(name), source_tokens(8)
     for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
-        for found in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
-            for one in found:
-                assert one.token_ids.index(END) >= 3 if END in one.token_ids else len(one.token_ids) == 5
-                assert len(one.token_ids) <= 5
-        assert {len(one.token_ids) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
+        for actual in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
+            for item in actual:
+                assert item.token_ids.index(END) >= 3 if END in item.token_ids else len(item.token_ids) == 5
+                assert len(item.token_ids) <= 5
+        assert {len(item.token_ids) for actual in ask(model, sources, max_new_tokens=1, **options) for item in actual} == {1}
 
 
 def test_default_max_new_tokens_depends_on_the_source_only():
@@ -351,8 +353,8 @@ def test_learned_positions_limit_the_output_length(options):
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
         model.head.head.bias[END] = -50.0  # it never ends by itself
-    found = ask(model, sources, prefixes=prefixes, **options)
-    assert [len(best[0].token_ids) for best in found] == [1, 12, 7, 12]
+    actual = ask(model, sources, prefixes=prefixes, **options)
+    assert [len(best[0].token_ids) for best in actual] == [1, 12, 7, 12]
     with pytest.raises(UsageError) as caught:
         ask(model, sources, max_new_tokens=13, **options)
     assert str(caught.value) == (
@@ -382,13 +384,13 @@ def test_samples_depend_on_the_seed():
     model, sources = model_of("luong"), source_tokens(6)
 
     def drawn(**options: Any) -> list[list[list[int]]]:
-        return [[one.token_ids for one in found] for found in ask(model, sources, max_new_tokens=8, **options)]
+        return [[item.token_ids for item in actual] for actual in ask(model, sources, max_new_tokens=8, **options)]
 
     first = drawn(num_samples=4, seed=1)
     assert first == drawn(num_samples=4, seed=1)
     assert first != drawn(num_samples=4, seed=2)
-    assert [found[:2] for found in first] == drawn(num_samples=2, seed=1)  # more samples do not change the first
-    assert all(len({tuple(tokens) for tokens in found}) > 1 for found in first)
+    assert [actual[:2] for actual in first] == drawn(num_samples=2, seed=1)  # more samples do not change the first
+    assert all(len({tuple(tokens) for tokens in actual}) > 1 for actual in first)
     greedy = drawn(beam_size=1)
     assert drawn(temperature=0.0) == drawn(top_k=1) == drawn(top_p=1e-6) == greedy
     assert drawn(temperature=1e-3) == greedy
@@ -397,8 +399,8 @@ def test_samples_depend_on_the_seed():
 
 def test_sample_frequencies_match_probabilities():
     model, source = model_of("copying", words=WORDS), [4, 5, END]
-    found = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
-    counts = Counter(tuple(one.token_ids) for one in found)
+    actual = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
+    counts = Counter(tuple(item.token_ids) for item in actual)
     # what is never written takes no part: probabilities are those among the rest
     with torch.no_grad():
         state = encoded(model, [source])
@@ -408,8 +410,8 @@ def test_sample_frequencies_match_probabilities():
         seen = sum(count for tokens, count in counts.items() if tokens[0] == token) / 4000
         assert seen == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4000) + 1e-3)
     totals = dict(zip(map(tuple, sequences()), log_probs_by_part(model, source).sum(1).tolist(), strict=True))
-    for one in found[:50]:
-        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.token_ids)], abs=1e-4)
+    for item in actual[:50]:
+        assert item.log_prob == item.score == pytest.approx(totals[tuple(item.token_ids)], abs=1e-4)
 
 
 # ---- options

@@ -76,9 +76,9 @@ def bayes(runs):
 
 def out(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0, err: str = "") -> str:
     assert main([*words]) == code
-    said = capsys.readouterr()
-    assert said.err == err
-    return said.out
+    captured = capsys.readouterr()
+    assert captured.err == err
+    return captured.out
 
 
 def rows_of(text: str, delimiter: str = ",") -> list[list[str]]:
@@ -87,17 +87,17 @@ def rows_of(text: str, delimiter: str = ",") -> list[list[str]]:
 
 def labels_of(folder: str, texts: list[str]) -> list[list[str]]:
     run = weft.load(folder, device="cpu")
-    found = {text: run.predict(text) for text in texts if text.strip()}
+    actual = {text: run.predict(text) for text in texts if text.strip()}
     return [
-        [found[text].labels[0], f"{found[text].probabilities[found[text].labels[0]]:.4f}"] if text in found else ["", ""]
+        [actual[text].labels[0], f"{actual[text].probabilities[actual[text].labels[0]]:.4f}"] if text in actual else ["", ""]
         for text in texts
     ]
 
 
 def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
-    held = io.StringIO()
-    csv.writer(held, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
-    data = ("\ufeff" + held.getvalue()).encode()
+    covered = io.StringIO()
+    csv.writer(covered, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
+    data = ("\ufeff" + covered.getvalue()).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
@@ -107,13 +107,13 @@ def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
 
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.csv.gz", ","), ("a.csv", ";")])
 def test_csv_output_has_label_and_probability(name, delimiter, bayes, tmp_path, capsys):
-    table = [["id", "text", "note"], *([f"{at}", text, 'x "y"'] for at, text in enumerate(TEXTS))]
+    table = [["id", "text", "note"], *([f"{index}", text, 'x "y"'] for index, text in enumerate(TEXTS))]
     path = write_csv(tmp_path / name, table, delimiter)
     note = "" if delimiter == "," else "weft: note: a.csv: columns are separated by semicolons\n"
-    found = out(capsys, "predict", bayes, "--input", str(path), err=note)
+    actual = out(capsys, "predict", bayes, "--input", str(path), err=note)
     added = [["prediction", "probability"], *labels_of(bayes, TEXTS)]
-    assert found.startswith("\ufeff") and "\r\n" in found  # as it was
-    assert rows_of(found[1:], delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
+    assert actual.startswith("\ufeff") and "\r\n" in actual  # as it was
+    assert rows_of(actual[1:], delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
     # what evaluate reads is what predict reads: the label is no part of the text
     labelled = write_csv(tmp_path / "b.csv", [["label", "text"], *(["animal", text] for text in TEXTS)])
     assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--input", str(labelled)))] == added
@@ -181,14 +181,17 @@ def test_invalid_records_do_not_stop_the_others(bayes, tmp_path, capsys):
     )
     lines = out(capsys, "predict", bayes, "--input", str(path), "--json", code=3, err=faults).split("\n")[:-1]
     told = [json.loads(line) for line in lines]
-    assert [one["text"] for one in told] == ["the cat", None, None, "saw"]
-    assert [set(one) for one in told][:2] == [{"text", "labels", "probabilities"}, {"text", "labels", "probabilities", "error"}]
+    assert [item["text"] for item in told] == ["the cat", None, None, "saw"]
+    assert [set(item) for item in told][:2] == [
+        {"text", "labels", "probabilities"},
+        {"text", "labels", "probabilities", "error"},
+    ]
     (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": \n[]\n{"text": 3}\n')
     assert main(["predict", bayes, "--input", str(tmp_path / "a.jsonl")]) == 3
-    said = capsys.readouterr()
-    assert [json.loads(line).get("error", "")[-20:] for line in said.out.split("\n")[:-1]] == [
+    captured = capsys.readouterr()
+    assert [json.loads(line).get("error", "")[-20:] for line in captured.out.split("\n")[:-1]] == [
         "", "has one object a line", " an object with 'text'", "put it in quotes",
-    ][:1] + [line.removesuffix("; skipped")[-20:] for line in said.err.split("\n")[:-1]]  # fmt: skip
+    ][:1] + [line.removesuffix("; skipped")[-20:] for line in captured.err.split("\n")[:-1]]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n\n")
     assert refused(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")) == (
         3,
@@ -210,25 +213,25 @@ def test_file_content_is_preserved_byte_for_byte(runs, bayes, tmp_path, capsysbi
 
     rows = [b"the cat,1", b"only", b"b\xe9\xff\xf6,2", b'"two\nlines:\r\nsaw",3', b"axe,4"]
     ends = [b"\r\n", b"\n", b"\r\n", b"\r\n", b""]
-    whole = b"\xef\xbb\xbftext,n\r\n" + b"".join(row + end for row, end in zip(rows, ends, strict=True))
-    found = predicted(bayes, "a.csv", whole)
-    assert found.startswith(b"\xef\xbb\xbftext,n,prediction,probability\r\nthe cat,1,animal,")
-    assert b'\r\nonly,,,\nb\xe9\xff\xf6,2,,\r\n"two\nlines:\r\nsaw",3,tool,' in found
-    assert found.split(b"\r\n")[-2].startswith(b"axe,4,tool,0.") and found.endswith(b"\r\n")
-    found = predicted(bayes, "a.jsonl", b'{"text": "b\xe9"}\r\n{"text": "the cat"}\n')
-    assert found.startswith(b'{"text": "b\xe9", "prediction": null, "probability": null, "error": "')
-    assert found.split(b"\r\n")[1].startswith(b'{"text": "the cat", "prediction": "animal"') and found.count(b"\r") == 1
-    found = predicted(str(runs.quick("tags")), "a.conll", b"the X\r\ncat X\r\n\r\nb\xe9 X\nx X\n\n")
-    assert [line.split()[:1] for line in found.split(b"\n")] == [[b"the"], [b"cat"], [], [b"b\xe9"], [b"x"], [], []]
-    assert [line.endswith(b"\r") for line in found.split(b"\n")] == [True, True, True, False, False, False, False]
+    full = b"\xef\xbb\xbftext,n\r\n" + b"".join(row + end for row, end in zip(rows, ends, strict=True))
+    actual = predicted(bayes, "a.csv", full)
+    assert actual.startswith(b"\xef\xbb\xbftext,n,prediction,probability\r\nthe cat,1,animal,")
+    assert b'\r\nonly,,,\nb\xe9\xff\xf6,2,,\r\n"two\nlines:\r\nsaw",3,tool,' in actual
+    assert actual.split(b"\r\n")[-2].startswith(b"axe,4,tool,0.") and actual.endswith(b"\r\n")
+    actual = predicted(bayes, "a.jsonl", b'{"text": "b\xe9"}\r\n{"text": "the cat"}\n')
+    assert actual.startswith(b'{"text": "b\xe9", "prediction": null, "probability": null, "error": "')
+    assert actual.split(b"\r\n")[1].startswith(b'{"text": "the cat", "prediction": "animal"') and actual.count(b"\r") == 1
+    actual = predicted(str(runs.quick("tags")), "a.conll", b"the X\r\ncat X\r\n\r\nb\xe9 X\nx X\n\n")
+    assert [line.split()[:1] for line in actual.split(b"\n")] == [[b"the"], [b"cat"], [], [b"b\xe9"], [b"x"], [], []]
+    assert [line.endswith(b"\r") for line in actual.split(b"\n")] == [True, True, True, False, False, False, False]
 
 
 def test_several_files_give_one_table_or_an_error(bayes, tmp_path, capsys):
     one, two = tmp_path / "a.csv", tmp_path / "b.csv"
     one.write_text("id,text\n1,cat\n")
     two.write_text("id,text\n2,dog\n")
-    found = rows_of(out(capsys, "predict", bayes, "--input", str(one), "--input", str(two)))
-    assert [row[0] for row in found] == ["id", "1", "2"]
+    actual = rows_of(out(capsys, "predict", bayes, "--input", str(one), "--input", str(two)))
+    assert [row[0] for row in actual] == ["id", "1", "2"]
     two.write_text("text,id\ndog,2\n")
     message = f"--input: {one} and {two} have different formats or columns; read one at a time"
     assert refused(capsys, "predict", bayes, "--input", str(one), "--input", str(two)) == (2, message)
@@ -238,11 +241,14 @@ def test_several_files_give_one_table_or_an_error(bayes, tmp_path, capsys):
 def test_multiple_labels_are_joined_in_one_cell(runs, tmp_path, capsys):
     folder = str(runs.folder("several-naive-bayes"))
     (tmp_path / "a.csv").write_text("text\nthe cat saw red axe\nhere\n")
-    found = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
+    actual = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
     run = weft.load(folder, device="cpu")
-    for row in found[1:]:
-        said = run.predict(row[0])
-        assert row[1:] == [",".join(said.labels), ",".join(f"{said.probabilities[name]:.4f}" for name in said.labels)]
+    for row in actual[1:]:
+        predictions = run.predict(row[0])
+        assert row[1:] == [
+            ",".join(predictions.labels),
+            ",".join(f"{predictions.probabilities[name]:.4f}" for name in predictions.labels),
+        ]
     (tmp_path / "a.jsonl").write_text('{"text": "the cat saw red axe"}\n')
     assert isinstance(json.loads(out(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")))["prediction"], list)
 
@@ -250,8 +256,8 @@ def test_multiple_labels_are_joined_in_one_cell(runs, tmp_path, capsys):
 def test_two_texts_are_two_columns(runs, tmp_path, capsys):
     folder = str(runs.folder("pairs-naive-bayes"))
     (tmp_path / "a.csv").write_text("two,one\nthe cat,a thing\n")
-    found = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
-    assert found[1][2] == weft.load(folder, device="cpu").predict(("a thing", "the cat")).labels[0]
+    actual = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
+    assert actual[1][2] == weft.load(folder, device="cpu").predict(("a thing", "the cat")).labels[0]
 
 
 # ---- lines
@@ -270,9 +276,9 @@ def test_labels_in_text_lines_are_not_part_of_the_text(bayes, runs, tmp_path, ca
     path, plain = tmp_path / "a.txt", tmp_path / "b.txt"
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
-    wanted = out(capsys, "predict", bayes, "--input", str(plain))
+    expected = out(capsys, "predict", bayes, "--input", str(plain))
     note = "weft: note: a.txt: {} start with a label, which is not part of the text\n"
-    assert out(capsys, "predict", bayes, "--input", str(path), err=note.format("2 of 2 lines")) == wanted
+    assert out(capsys, "predict", bayes, "--input", str(path), err=note.format("2 of 2 lines")) == expected
     path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
     assert out(capsys, "predict", bayes, "--input", str(path)).count("\n") == 4
     first = str(runs.quick("first"))
@@ -334,8 +340,8 @@ def test_conllu_output(runs, tmp_path, capsys):
     note = "weft: note: a.conllu.gz: CoNLL-U, tags are written to UPOS\n"
     said = out(capsys, "predict", folder, "--input", str(path), err=note)
     (one, two), (three,) = tags_of(folder, ["the", "mr"]), tags_of(folder, ["old"])
-    wanted = CONLLU.replace("the\tthe\tX", f"the\tthe\t{one}").replace("mr\tmr\tX", f"mr\tmr\t{two}")
-    assert said == wanted.replace("old\told\tX", f"old\told\t{three}")
+    expected = CONLLU.replace("the\tthe\tX", f"the\tthe\t{one}").replace("mr\tmr\tX", f"mr\tmr\t{two}")
+    assert said == expected.replace("old\told\tX", f"old\told\t{three}")
     told = out(capsys, "predict", folder, "--input", str(path), "--json", "-q").split("\n")[:-1]
     assert [json.loads(line)["words"] for line in told] == [["the", "mr"], ["old"]]
 
@@ -345,8 +351,8 @@ def test_tag_columns_are_replaced_or_added(runs, tmp_path, capsys):
     tags = tags_of(folder, ["the", "mr"])
     path.write_text("-DOCSTART- x O\n\nthe  DT O\nmr NN  B-PER\n\n\nold JJ O")
     note = "weft: note: a.txt: words are in column 1 of 3, tags are written to column 3\n"
-    wanted = f"-DOCSTART- x O\n\nthe  DT {tags[0]}\nmr NN  {tags[1]}\n\n\nold JJ {tags_of(folder, ['old'])[0]}\n"
-    assert out(capsys, "predict", folder, "--input", str(path), err=note) == wanted
+    expected = f"-DOCSTART- x O\n\nthe  DT {tags[0]}\nmr NN  {tags[1]}\n\n\nold JJ {tags_of(folder, ['old'])[0]}\n"
+    assert out(capsys, "predict", folder, "--input", str(path), err=note) == expected
     for name, text, gap in (("a.conll", "the\nmr\n", " "), ("a.tsv", "the\tDT\nmr\tNN\n", "\t")):
         (tmp_path / name).write_text(text)
         count = text.count("\t") // 2 + 1
@@ -368,9 +374,9 @@ def test_a_tagger_rejects_tables_and_continues_after_an_error(runs, tmp_path, ca
     ragged = tmp_path / "a.conll"
     ragged.write_text("the O\n\nmr O\nodd\n\nold O\n")
     assert main(["predict", folder, "--input", str(ragged), "--quiet"]) == 3
-    said = capsys.readouterr()
-    assert said.err == f"weft: warning: {ragged}:4: expected 2 columns, got 1: 'odd'; skipped\n"
-    assert said.out.split("\n")[2:5] == ["mr O", "odd", ""] and said.out.count("\n") == 6
+    captured = capsys.readouterr()
+    assert captured.err == f"weft: warning: {ragged}:4: expected 2 columns, got 1: 'odd'; skipped\n"
+    assert captured.out.split("\n")[2:5] == ["mr O", "odd", ""] and captured.out.count("\n") == 6
 
 
 # ---- answers
@@ -379,24 +385,24 @@ def test_a_tagger_rejects_tables_and_continues_after_an_error(runs, tmp_path, ca
 def test_questions_from_tables_and_squad(runs, tmp_path, capsys):
     folder, rows = str(runs.quick("asked")), asked(6, seed=5)
     run = weft.load(folder, device="cpu")
-    said = run.predict([row[:2] for row in rows])
+    predictions = run.predict([row[:2] for row in rows])
     table = write_asked(tmp_path / "a.tsv", rows)
-    found = rows_of(out(capsys, "predict", folder, "--input", str(table)), "\t")
-    assert found[0] == ["question", "passage", "answer", "prediction", "probability"]
-    assert [row[3:] for row in found[1:]] == [[one.text, f"{one.probability:.4f}"] for one in said]
+    actual = rows_of(out(capsys, "predict", folder, "--input", str(table)), "\t")
+    assert actual[0] == ["question", "passage", "answer", "prediction", "probability"]
+    assert [row[3:] for row in actual[1:]] == [[item.text, f"{item.probability:.4f}"] for item in predictions]
     squad = write_squad(tmp_path / "a.json", rows)
     assert json.loads(out(capsys, "predict", folder, "--input", str(squad))) == {
-        str(at): one.text for at, one in enumerate(said)
+        str(index): item.text for index, item in enumerate(predictions)
     }
     unanswered = json.loads(squad.read_text())
     for article in unanswered["data"]:
         del article["paragraphs"][0]["qas"][0]["answers"]
     squad.write_text(json.dumps(unanswered))
     told = out(capsys, "predict", folder, "--input", str(squad), "--json").split("\n")[:-1]
-    assert [json.loads(line)["answer"] for line in told] == [one.text for one in said]
+    assert [json.loads(line)["answer"] for line in told] == [item.text for item in predictions]
     lines = tmp_path / "a.txt"
     lines.write_text("".join(f"{row[0]}\t{row[1]}\n" for row in rows))
-    assert out(capsys, "predict", folder, "--input", str(lines)) == "".join(f"{one.text}\n" for one in said)
+    assert out(capsys, "predict", folder, "--input", str(lines)) == "".join(f"{item.text}\n" for item in predictions)
 
 
 # ---- outputs and scores of pairs
@@ -405,24 +411,24 @@ def test_questions_from_tables_and_squad(runs, tmp_path, capsys):
 def test_sources_are_read_and_outputs_added(runs, tmp_path, capsys):
     folder, words = str(runs.quick("pairs")), ["abc", "fade"]
     run = weft.load(folder, device="cpu")
-    wanted = [run.predict(word).text for word in words]
+    expected = [run.predict(word).text for word in words]
     (tmp_path / "a.tsv").write_text("abc\tA BB C\nfade\tF A DD E\n")
     note = "weft: note: a.tsv: no header; source is column 1 of 2\n"
     data = ("--input", str(tmp_path / "a.tsv"))
-    assert out(capsys, "predict", folder, *data, err=note) == f"abc\tA BB C\t{wanted[0]}\nfade\tF A DD E\t{wanted[1]}\n"
+    assert out(capsys, "predict", folder, *data, err=note) == f"abc\tA BB C\t{expected[0]}\nfade\tF A DD E\t{expected[1]}\n"
     best = out(capsys, "predict", folder, *data, "--n-best", "2", err=note).split("\n")[:-1]
     assert [line.split("\t")[0] for line in best] == ["1", "1", "2", "2"]
     told = out(capsys, "predict", folder, *data, "--json", err=note).split("\n")[:-1]
     assert [json.loads(line)["source"] for line in told] == words
     (tmp_path / "b.csv").write_text("source\nabc\nfade\n")
     assert rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "b.csv")))[1:] == [
-        [word, text] for word, text in zip(words, wanted, strict=True)
+        [word, text] for word, text in zip(words, expected, strict=True)
     ]
     scores = run.score([("abc", "A BB C"), ("fade", "F A DD E")])
     (tmp_path / "c.csv").write_text("target,n,source\nA BB C,1,abc\nF A DD E,2,fade\n")
-    found = rows_of(out(capsys, "score", folder, "--input", str(tmp_path / "c.csv")))
-    assert found[0][3:] == ["log_prob", "perplexity"]
-    assert [row[3:] for row in found[1:]] == [[f"{one.log_prob:.4f}", f"{one.perplexity:.4f}"] for one in scores]
+    actual = rows_of(out(capsys, "score", folder, "--input", str(tmp_path / "c.csv")))
+    assert actual[0][3:] == ["log_prob", "perplexity"]
+    assert [row[3:] for row in actual[1:]] == [[f"{score.log_prob:.4f}", f"{score.perplexity:.4f}"] for score in scores]
     assert out(capsys, "score", folder, "--input", str(tmp_path / "c.csv"), "--per-token").count("\n\n") == 2
 
 
@@ -438,8 +444,8 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     assert rows_of(out(capsys, "score", lm, "--input", str(path)))[1][2] == f"{score.log_prob:.4f}"
     (one,) = (json.loads(line) for line in out(capsys, "predict", masked, "--input", str(path), "--json").split("\n")[:-1])
     assert one["text"] == "the [MASK], sees" and len(one["masks"]) == 1
-    told = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
-    assert [one["prompt"] for one in told["results"]] == ["the [MASK], sees"]
+    data = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
+    assert [one["prompt"] for one in data["results"]] == ["the [MASK], sees"]
     for words in (("score", lm), ("predict", masked)):
         assert refused(capsys, *words, "--input", str(other)) == (
             3,

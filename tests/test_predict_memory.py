@@ -66,9 +66,9 @@ def test_a_search_that_exceeds_memory_is_rejected_before_the_first_step(options,
 
 def test_short_memory_reduces_the_batch(monkeypatch):
     sources = source_tokens(8)
-    whole = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
-    longest = sorted(sources, key=len)[-1:]
-    one = needed(GROWING, monkeypatch, longest, beam_size=3)
+    full = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
+    max_length = sorted(sources, key=len)[-1:]
+    one = needed(GROWING, monkeypatch, max_length, beam_size=3)
     sizes = []
     request = asking(model_of(GROWING), sources)
 
@@ -79,7 +79,7 @@ def test_short_memory_reduces_the_batch(monkeypatch):
     monkeypatch.setattr(room, "free_device_memory", lambda device: 4 * one + 1)
     again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictionConfig(beam_size=3))
     assert max(sizes) == 4
-    assert [best[0].token_ids for best in again] == [best[0].token_ids for best in whole]
+    assert [best[0].token_ids for best in again] == [best[0].token_ids for best in full]
 
 
 @every_decoder
@@ -107,8 +107,8 @@ def test_state_size_is_measured_per_row_for_any_source(monkeypatch):
 
 def test_ensemble_memory_is_the_sum_of_its_members_with_tokens_once():
     parts = [model_of(GROWING), model_of(STANDING)]
-    both = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
+    ensemble = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
     state = tuple(encoded(part, source_tokens(1)) for part in parts)
-    assert both.bytes_per_row(9, state) == sum(part.bytes_per_row(9, own) for part, own in zip(parts, state, strict=True))
+    assert ensemble.bytes_per_row(9, state) == sum(part.bytes_per_row(9, own) for part, own in zip(parts, state, strict=True))
     apart = sum(room.estimate_bytes(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
-    assert room.estimate_bytes(both, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9
+    assert room.estimate_bytes(ensemble, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9

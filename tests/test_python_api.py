@@ -134,11 +134,11 @@ def test_keyboard_interrupt_before_the_first_step_propagates(lm, tmp_path):
 
 
 def test_training_works_in_any_thread(lm, tmp_path):
-    found: list[weft.Run[Any, Any]] = []
-    thread = threading.Thread(target=lambda: found.append(weft.train(lm, output_dir=tmp_path / "run")))
+    results: list[weft.Run[Any, Any]] = []
+    thread = threading.Thread(target=lambda: results.append(weft.train(lm, output_dir=tmp_path / "run")))
     thread.start()
     thread.join()
-    assert found[0].num_parameters
+    assert results[0].num_parameters
 
 
 def test_run_directory_equals_that_of_the_command_line(lm, tmp_path, monkeypatch):
@@ -153,10 +153,10 @@ def test_run_directory_equals_that_of_the_command_line(lm, tmp_path, monkeypatch
 
 def test_overrides_are_strings_or_a_dict():
     values = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 8}, "train": {"max_steps": 5}}
-    wanted = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 16}, "train": {"max_epochs": 2}}
+    expected = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 16}, "train": {"max_epochs": 2}}
     for overrides in (["model.hidden_size=16", "train.max_epochs=2"], {"model.hidden_size": 16, "train": {"max_epochs": 2}}):
-        assert apply_overrides(values, overrides) == wanted
-    assert apply_overrides(values, "model.hidden_size=16")["model"] == wanted["model"]
+        assert apply_overrides(values, overrides) == expected
+    assert apply_overrides(values, "model.hidden_size=16")["model"] == expected["model"]
     assert values["train"] == {"max_steps": 5}
     with pytest.raises(ConfigError, match=r"^overrides: task\.kind is not an option; task is not a table$"):
         apply_overrides(values, {"task.kind": 1})
@@ -238,9 +238,9 @@ def real(package: str, make: str) -> Any:
     "make",
     {
         "tuples": lambda: REVIEWS,
-        "lists": lambda: [list(one) for one in REVIEWS],
+        "lists": lambda: [list(item) for item in REVIEWS],
         "dicts": lambda: [{"text": text, "label": label, "more": object()} for text, label in REVIEWS],
-        "generator": lambda: (one for one in REVIEWS),
+        "generator": lambda: (item for item in REVIEWS),
         "columns": lambda: COLUMNS,
         "arrays": lambda: {name: np.array(column, dtype=object) for name, column in COLUMNS.items()},
         "pandas-like": lambda: FakePandas(COLUMNS),
@@ -250,7 +250,7 @@ def real(package: str, make: str) -> Any:
         "polars": lambda: real("polars", "DataFrame"),
         "pyarrow": lambda: real("pyarrow", "table"),
     }.items(),
-    ids=lambda one: one[0],
+    ids=lambda item: item[0],
 )
 def test_data_containers_give_the_same_run(tmp_path, make):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
@@ -263,10 +263,10 @@ def test_data_containers_give_the_same_run(tmp_path, make):
 
 def test_predictions_for_tables_equal_those_for_their_inputs(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
-    wanted = run.predict([text for text, _ in REVIEWS])
+    expected = run.predict([text for text, _ in REVIEWS])
     for table in (COLUMNS, FakePandas(COLUMNS), FakePolars(COLUMNS), FakeArrow(COLUMNS), FakeArrow(COLUMNS).to_pylist()):
-        assert run.predict(table) == wanted
-    assert run.predict(text for text, _ in REVIEWS) == wanted and run.predict(np.array(COLUMNS["text"])) == wanted
+        assert run.predict(table) == expected
+    assert run.predict(text for text, _ in REVIEWS) == expected and run.predict(np.array(COLUMNS["text"])) == expected
     with pytest.raises(DataError) as caught:
         run.predict([{"txt": "good"}])
     assert str(caught.value) == "inputs: record 1: no key 'text'; did you mean 'txt'?"
@@ -449,8 +449,8 @@ def test_texts_that_are_file_names_are_rejected(tmp_path):
     assert run.evaluate(texts)["loss"].value == run.evaluate(path)["loss"].value
     with pytest.raises(DataError) as fault:
         run.evaluate(["a", "b\nc"])
-    told = "contains a newline, but the run reads one text per line; split it"
-    assert str(fault.value) == f"data: record 2: {told}"
+    message = "contains a newline, but the run reads one text per line; split it"
+    assert str(fault.value) == f"data: record 2: {message}"
     with pytest.raises(DataError, match="record 1: expected a string, got int"):
         run.evaluate([1])
 
@@ -461,8 +461,8 @@ def test_texts_that_are_file_names_are_rejected(tmp_path):
 def test_check_equals_the_command(tmp_path):
     (tmp_path / "twice.csv").write_text("text,label\n" + "the same text,yes\n" * 8 + "another,no\n")
     values = {**BAYES, "data": {"train": str(tmp_path / "twice.csv"), "test": str(tmp_path / "twice.csv")}}
-    found = weft.check(values)
-    assert any(one.severity == "error" or one.severity == "warning" for one in found)
+    actual = weft.check(values)
+    assert any(item.severity == "error" or item.severity == "warning" for item in actual)
     assert weft.check(values, overrides={"data.test": str(tmp_path / "none.csv")})[0].severity == "error"
 
 
@@ -472,15 +472,15 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     lm["data"]["test"] = 0.1
     told = Remembers()
     options: dict[str, Any] = {"models": ["ngram", "lstm"], "seeds": 2, "max_tokens": 300}
-    found = weft.compare(lm, output_dir=tmp_path / "all", callback=told, **options)
-    assert {row.name: row.seeds for row in found.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
-    assert found.rows[0].best and found.rows[0].score.value <= found.rows[1].score.value
-    assert found.report == tmp_path / "all" / "report.html" and found.report.is_file() and not found.failures
-    assert str(found).split()[:2] == ["model", "loss"] and found._repr_html_().count("<tr>") == 3
+    actual = weft.compare(lm, output_dir=tmp_path / "all", callback=told, **options)
+    assert {row.name: row.seeds for row in actual.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
+    assert actual.rows[0].best and actual.rows[0].score.value <= actual.rows[1].score.value
+    assert actual.report == tmp_path / "all" / "report.html" and actual.report.is_file() and not actual.failures
+    assert str(actual).split()[:2] == ["model", "loss"] and actual._repr_html_().count("<tr>") == 3
     assert {"note", "evaluating", "comparing"} <= {*told.told}
     assert len(Here.trained) == 4
     again = weft.compare(lm, output_dir=tmp_path / "all", **options)
-    assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in found.rows]
+    assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in actual.rows]
     runs = [weft.load(tmp_path / "all" / "ngram-3"), tmp_path / "all" / "lstm-3", str(tmp_path / "all" / "lstm-4")]
     other = weft.compare(runs, output_dir=tmp_path / "runs", metric="bits_per_token")
     assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].metric.name == "bits_per_token"
@@ -524,8 +524,8 @@ def test_runs_that_cannot_be_compared_are_rejected(lm, tmp_path, monkeypatch):
     monkeypatch.setattr(comparing, "ParallelTrainer", Stops)
     with pytest.raises(TrainingInterrupted) as stopped:
         weft.compare(lm, models="ngram,lstm", output_dir=tmp_path / "new")
-    told = "the comparison was interrupted and has saved; compare again to resume"
-    assert str(stopped.value) == f"{tmp_path / 'new'}: {told}"
+    message = "the comparison was interrupted and has saved; compare again to resume"
+    assert str(stopped.value) == f"{tmp_path / 'new'}: {message}"
 
 
 def test_results_have_notebook_representations(tmp_path):
@@ -564,8 +564,8 @@ def test_an_explanation_is_saved_as_html_svg_or_json(tmp_path):
 
 def test_importing_submodules_does_not_shadow_functions():
     code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.train), loop.__name__)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "True weft.training.loop\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "True weft.training.loop\n"
 
 
 def test_python_in_the_docs_passes_type_checks(tmp_path):
@@ -573,9 +573,9 @@ def test_python_in_the_docs_passes_type_checks(tmp_path):
     pytest.importorskip("mypy")
     files = []
     for page in (ROOT / "README.md", ROOT / "docs" / "tutorials" / "python.md"):
-        found = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        actual = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
         files.append(tmp_path / f"{page.stem.lower()}_blocks.py")
-        files[-1].write_text("\n".join(found))
+        files[-1].write_text("\n".join(actual))
     words = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
     environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
     done = subprocess.run([*words, *map(str, files)], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -62,12 +62,12 @@ def test_tables_and_jsonl_give_the_same_examples(tmp_path):
         {**a_row(answer=None), "question": "Where?"},
     )
     for path in (tsv, csv, lines):
-        found = read(path)
-        assert [record.answers for record in found] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
-        assert [record.question for record in found] == ["Who?", "What?", "Where?"]
-        assert [record.is_ambiguous for record in found] == [False, True, False]
-        assert {record.path for record in found} == {path}
-        assert [record.line for record in found] == ([1, 2, 3] if path == lines else [2, 3, 4])
+        actual = read(path)
+        assert [record.answers for record in actual] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
+        assert [record.question for record in actual] == ["Who?", "What?", "Where?"]
+        assert [record.is_ambiguous for record in actual] == [False, True, False]
+        assert {record.path for record in actual} == {path}
+        assert [record.line for record in actual] == ([1, 2, 3] if path == lines else [2, 3, 4])
     lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are none
     assert [record.line for record in read(lines)] == [1, 3, 5]
 
@@ -78,8 +78,8 @@ def test_several_answers_and_custom_column_names(tmp_path):
         {"q": "Who?", "context": PASSAGE, "a": ["Ben", "Ada"], "at": [15, 0]},
         {"q": "Who?", "context": PASSAGE, "a": [" Ben ", "Ben"]},
     )
-    found = read(path, question="q", passage="context", answer="a", start="at")
-    assert [record.answers for record in found] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
+    actual = read(path, question="q", passage="context", answer="a", start="at")
+    assert [record.answers for record in actual] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
     padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", answer_start=14))  # white space is no part of an answer
     assert read(padded)[0].answers == (Reference("Ben", 15),)
 
@@ -91,12 +91,12 @@ def test_squad_of_both_versions(tmp_path):
         "answers": [{"text": "Ada", "answer_start": 0}, {"text": "Ben", "answer_start": 15}],
     }
     none = {"question": "Where?", "id": "y", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "x"}]}
-    whole = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": PASSAGE, "qas": [first, none]}]}] * 2}
+    full = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": PASSAGE, "qas": [first, none]}]}] * 2}
     path = tmp_path / "dev.json"
-    path.write_text(json.dumps(whole, indent=1))
-    found = read(path)
-    assert [record.answers for record in found] == [(Reference("Ada", 0), Reference("Ben", 15)), ()] * 2
-    assert [record.line for record in found] == [1, 2, 3, 4]
+    path.write_text(json.dumps(full, indent=1))
+    actual = read(path)
+    assert [record.answers for record in actual] == [(Reference("Ada", 0), Reference("Ben", 15)), ()] * 2
+    assert [record.line for record in actual] == [1, 2, 3, 4]
     rows = asked(20)
     plain = [record[:3] for record in read(write_tsv(tmp_path / "b.tsv", rows))]
     assert plain == [record[:3] for record in read(write_squad(tmp_path / "b.json", rows))]
@@ -160,13 +160,13 @@ def test_an_invalid_json_line_is_rejected(tmp_path, row, said):
 
 
 def test_invalid_json_is_rejected(tmp_path):
-    lines, whole, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
-    for path in (lines, whole, text):
+    lines, full, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
+    for path in (lines, full, text):
         path.write_text("{")
     assert refusal(lines).startswith(f"{lines}:1: invalid JSON: ")
     assert refusal(lines).endswith("; .jsonl files need one object per line")
-    assert refusal(whole).startswith(f"{whole}: invalid JSON: ")
-    assert refusal(whole).endswith("; use .jsonl for one object per line")
+    assert refusal(full).startswith(f"{full}: invalid JSON: ")
+    assert refusal(full).endswith("; use .jsonl for one object per line")
     assert refusal(text) == (
         f"{text}: not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table or SQuAD's JSON for questions"
     )
@@ -242,8 +242,8 @@ def test_fractions_are_split_off_the_end_and_too_few_questions_are_rejected(tmp_
 
 def test_data_description(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
-    seen = Dataset((path,), QuestionFormat()).summary
-    assert seen.describe().split("\n") == [
+    summary = Dataset((path,), QuestionFormat()).summary
+    assert summary.describe().split("\n") == [
         f"{path}: 2 questions, 1 of them without an answer, and passages of 68 characters, utf-8, LF line endings",
         "  note: answers without a start that occur in their passage more than once: 1; the first match is used",
         f"  e.g.: Who? | {PASSAGE} -> cat",
@@ -266,9 +266,9 @@ def test_answers_round_trip_through_tokens(kind):
     assert len(places) == len(tokenizer.encode(text))
     for answer in ("Zoë", "the café", "in", "Ñandú Town", "😀", "Ñandú"):
         start = text.index(answer)
-        found = tokens_between(places, start, start + len(answer))
-        assert found is not None
-        low, high = text_between(text, places, *found)
+        actual = tokens_between(places, start, start + len(answer))
+        assert actual is not None
+        low, high = text_between(text, places, *actual)
         # a piece may hold more than the answer, but never less, and no white space at its ends
         assert low <= start and high >= start + len(answer) and text[low:high].strip() == text[low:high]
         if kind in ("char", "byte", "word", "whitespace", "wordpiece"):
@@ -280,31 +280,35 @@ def test_answers_round_trip_through_tokens(kind):
 
 
 def test_windows_by_hand():
-    cut = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
+    truncated = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
     # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
-    assert cut.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
-    assert cut.start.tolist() == [0, 0, 2, 4, 6, 0, 2]
-    assert cut.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
+    assert truncated.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
+    assert truncated.start.tolist() == [0, 0, 2, 4, 6, 0, 2]
+    assert truncated.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
     assert truncated_lengths(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
 
 
 def test_every_token_is_in_a_window_and_no_window_is_too_long():
     rng = np.random.default_rng(0)
     for _ in range(200):
-        longest = int(rng.integers(8, 40))
-        stride = int(rng.integers(1, longest))
+        max_length = int(rng.integers(8, 40))
+        stride = int(rng.integers(1, max_length))
         asked_for, about = rng.integers(1, 30, 5), rng.integers(0, 100, 5)
-        cut = split_passages(asked_for, about, max_length=longest, stride=stride)
+        truncated = split_passages(asked_for, about, max_length=max_length, stride=stride)
         for number in range(5):
-            own = cut.question == number
-            read = {token for low, size in zip(cut.start[own], cut.size[own], strict=True) for token in range(low, low + size)}
+            own = truncated.question == number
+            read = {
+                token
+                for low, size in zip(truncated.start[own], truncated.size[own], strict=True)
+                for token in range(low, low + size)
+            }
             assert read == set(range(about[number]))
-            assert (3 + truncated_lengths(asked_for, longest)[number] + cut.size[own]).max() <= longest
+            assert (3 + truncated_lengths(asked_for, max_length)[number] + truncated.size[own]).max() <= max_length
 
 
 def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> QAExamples:
-    tokenizer = from_vocab([f"w{at}" for at in range(20)])
-    questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{at}" for at in range(2, 11))] * len(spans)
+    tokenizer = from_vocab([f"w{index}" for index in range(20)])
+    questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{index}" for index in range(2, 11))] * len(spans)
     return QAExamples(
         corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), longest, stride
     )

@@ -104,7 +104,7 @@ def test_overlaps_by_hand(said, right, shared):
 
 def some_items(seed: int = 1, count: int = 60) -> ItemStatistics:
     rows = answers(seed, count)
-    return answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(count))
+    return answer_items([said for _, said in rows], [correct for correct, _ in rows], np.arange(count))
 
 
 def test_scores_are_means_over_questions_with_and_without_an_answer():
@@ -122,14 +122,14 @@ def test_scores_are_means_over_questions_with_and_without_an_answer():
 
 def test_statistics_add_up_over_any_batches():
     rows = answers(2, 40)
-    whole = answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(40))
+    full = answer_items([said for _, said in rows], [correct for correct, _ in rows], np.arange(40))
     parts = [
-        answer_items([said for _, said in rows[at::3]], [right for right, _ in rows[at::3]], np.arange(40)[at::3])
-        for at in (2, 0, 1)
+        answer_items([said for _, said in rows[index::3]], [correct for correct, _ in rows[index::3]], np.arange(40)[index::3])
+        for index in (2, 0, 1)
     ]
     joined = join(parts)
-    assert joined.outputs == whole.outputs
-    for name, statistic in whole.statistics.items():
+    assert joined.outputs == full.outputs
+    for name, statistic in full.statistics.items():
         np.testing.assert_array_equal(joined.statistics[name], statistic)
 
 
@@ -166,9 +166,9 @@ def test_best_threshold_is_optimal(seed):
     def total(threshold: float) -> float:
         return float(np.where(margins > threshold, shared, none).sum())
 
-    found = best_threshold(margins, shared, none)
+    actual = best_threshold(margins, shared, none)
     every = [-np.inf, np.inf, *(margins - 0.05), *(margins + 0.05)]
-    assert total(found) == pytest.approx(max(map(total, every)))
+    assert total(actual) == pytest.approx(max(map(total, every)))
 
 
 def test_threshold_ties_and_data_of_only_one_type():

@@ -78,11 +78,11 @@ def make_model(kind: str = "lstm", **options: Any) -> QANetwork:
 
 
 def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> QAExamples:
-    tokenizer = from_vocab([f"w{at}" for at in range(19)])
+    tokenizer = from_vocab([f"w{index}" for index in range(19)])
     rng = np.random.default_rng(0)
 
     def texts(most: int) -> list[str]:
-        return [" ".join(f"w{at}" for at in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
+        return [" ".join(f"w{index}" for index in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
 
     return QAExamples(
         corpus_from_lines(tokenizer, texts(5)),
@@ -119,9 +119,9 @@ def test_loss_covers_start_and_end_and_reaches_every_parameter():
     assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())
     scores, total = model(text).detach(), 0.0
     for row, (first, last) in enumerate(batch.spans.tolist()):
-        for column, at in enumerate((first, last)):
+        for column, index in enumerate((first, last)):
             weights = scores[row, :, column].exp()
-            total -= math.log(weights[at] / weights.sum())
+            total -= math.log(weights[index] / weights.sum())
     assert loss.total.item() == pytest.approx(total, rel=1e-5)
     assert int(loss.count) == 4 and task.validate(model) is None
 
@@ -140,13 +140,13 @@ def test_without_a_passage_there_is_no_answer():
 
 def enumerated(windows: list[WindowScores], longest: int) -> tuple[dict[tuple[int, int], float], float]:
     """The odds of every answer, by trying all; and of all answers and none together."""
-    found: dict[tuple[int, int], float] = {}
+    actual: dict[tuple[int, int], float] = {}
     for begin, first, last in windows:
         for low, high in product(range(len(first)), repeat=2):
             if low <= high < low + longest:
                 key, value = (begin + low, begin + high), float(first[low] + last[high])
-                found[key] = max(found.get(key, -math.inf), value)
-    return found, 1.0 + sum(map(math.exp, found.values()))
+                actual[key] = max(actual.get(key, -math.inf), value)
+    return actual, 1.0 + sum(map(math.exp, actual.values()))
 
 
 @pytest.mark.parametrize("longest", [1, 3, 50])
@@ -166,18 +166,20 @@ def test_batches_of_windows_equal_each_window_alone():
     model, data = make_model("gru"), make_passages(count=9)
     assert len(data.windows.question) > 15
     with torch.inference_mode():
-        found = best_spans(model, data, max_answer_length=3, device=CPU)
+        actual = best_spans(model, data, max_answer_length=3, device=CPU)
         for number in range(9):
             windows = []
-            for at in np.flatnonzero(data.windows.question == number).tolist():
-                scores = model(EncoderInput(*data.batch(np.array([at]))[:3]))[0].double().numpy()
+            for index in np.flatnonzero(data.windows.question == number).tolist():
+                scores = model(EncoderInput(*data.batch(np.array([index]))[:3]))[0].double().numpy()
                 low = int(data.question_lengths[number]) + 2
-                part = (scores - scores[:1])[low : low + int(data.windows.size[at])]
-                windows.append(WindowScores(int(data.windows.start[at]), part[:, 0], part[:, 1]))
+                part = (scores - scores[:1])[low : low + int(data.windows.size[index])]
+                windows.append(WindowScores(int(data.windows.start[index]), part[:, 0], part[:, 1]))
             every, total = enumerated(windows, 3)
-            assert every[(int(found.first[number]), int(found.last[number]))] == pytest.approx(found.log_odds[number], abs=1e-5)
-            assert found.log_odds[number] == pytest.approx(max(every.values()), abs=1e-5)
-            assert found.log_totals[number] == pytest.approx(math.log(total), abs=1e-5)
+            assert every[(int(actual.first[number]), int(actual.last[number]))] == pytest.approx(
+                actual.log_odds[number], abs=1e-5
+            )
+            assert actual.log_odds[number] == pytest.approx(max(every.values()), abs=1e-5)
+            assert actual.log_totals[number] == pytest.approx(math.log(total), abs=1e-5)
 
 
 # ---- training
@@ -186,12 +188,12 @@ def test_batches_of_windows_equal_each_window_alone():
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
 def test_qa_models_learn_answers_and_no_answer(runs, kind):
     run = loaded(runs.folder(kind))
-    found = values_of(run)
-    assert found["exact_match"] > 90 and found["f1"] > 90
+    actual = values_of(run)
+    assert actual["exact_match"] > 90 and actual["f1"] > 90
     questions = ["who has it ?", "where is it ?", "which colour has it ?", "what is it ?"]
-    said = run.predict([(question, PASSAGE) for question in questions])
-    assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
-    for answer in said:
+    predictions = run.predict([(question, PASSAGE) for question in questions])
+    assert [answer.text for answer in predictions] == ["ada ben", "rome", "red", "cat"]
+    for answer in predictions:
         assert answer.text == PASSAGE[answer.start : answer.end] and 0.3 < answer.probability <= 1
     none = run.predict(("where is it ?", "ada has a red cat today ."))
     assert none[:3] == ("", None, None) and 0 < none.probability <= 1
@@ -357,11 +359,11 @@ def test_qa_models_embed_texts(runs):
 
 def test_a_too_long_question_is_truncated_and_counted(runs):
     run = loaded(runs.folder("lstm"))
-    found = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
-    assert [one.truncated for one in found] == [True, False]
+    predictions = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
+    assert [item.truncated for item in predictions] == [True, False]
     # it belongs to the answer, not to the latest call
     run.predict([("who has it ?", PASSAGE)])
-    assert found[0].truncated
+    assert predictions[0].truncated
     assert run.embed_with_info(["ada " * 100, "x"]).truncated.tolist() == [True, False]
 
 
@@ -375,12 +377,12 @@ def test_predict_lines_to_answers(runs, monkeypatch, capsys):
     assert capsys.readouterr() == ("ada ben\n\n\n", "")
     feed(monkeypatch, f"what is it ?\t{PASSAGE}\n\nno tab\n".encode())
     assert main(["predict", folder, "--json"]) == 3
-    said = capsys.readouterr()
-    rows = [json.loads(line) for line in said.out.split("\n")[:-1]]
+    captured = capsys.readouterr()
+    rows = [json.loads(line) for line in captured.out.split("\n")[:-1]]
     wrong = "expected a question and a passage separated by a tab, got 1 text"
-    assert said.err == f"weft: warning: line 3: {wrong}; skipped\n"
-    found = rows[0].pop("probability")
-    assert 0 < found <= 1
+    assert captured.err == f"weft: warning: line 3: {wrong}; skipped\n"
+    actual = rows[0].pop("probability")
+    assert 0 < actual <= 1
     start = PASSAGE.index("cat")
     assert rows == [
         {"question": "what is it ?", "passage": PASSAGE, "answer": "cat", "start": start, "stop": start + 3},
@@ -394,15 +396,15 @@ def test_predict_lines_to_answers(runs, monkeypatch, capsys):
 def test_evaluate_check_and_info_commands(runs, tmp_path, capsys):
     folder = str(runs.folder("lstm"))
     assert main(["evaluate", folder, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [score["name"] for score in found["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
-    assert found["data"] == [str(runs.data)]
+    data = json.loads(capsys.readouterr().out)
+    assert [score["name"] for score in data["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
+    assert data["data"] == [str(runs.data)]
     assert main(["info", folder]) == 0
     assert re.search("^Task +qa\nModel +lstm, ", capsys.readouterr().out, re.MULTILINE)
     (tmp_path / "run.toml").write_text(f'task = "qa"\n[data]\ntrain = "{runs.data}"\n[model]\narch = "lstm"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert re.fullmatch("train +1,000 .* question", said.split("\n")[1]) and "length" not in said
+    out = capsys.readouterr().out
+    assert re.fullmatch("train +1,000 .* question", out.split("\n")[1]) and "length" not in out
 
 
 def test_unsupported_commands_are_rejected(runs, tmp_path, capsys):
@@ -421,10 +423,13 @@ def test_unsupported_commands_are_rejected(runs, tmp_path, capsys):
     )  # fmt: skip
     bad = tmp_path / "bad.tsv"
     bad.write_text("question\tpassage\tanswer\nwho ?\tada has it .\tben\n")
-    said = f"{bad}:2: answer 'ben' is not in the passage; copy it from the passage"
-    assert refused(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, said)
+    message = f"{bad}:2: answer 'ben' is not in the passage; copy it from the passage"
+    assert refused(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, message)
     (tmp_path / "run.toml").write_text('task = "qa"\n[data]\ntrain = "bad.tsv"\n[model]\narch = "lstm"\n')
-    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (3, said)
+    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (
+        3,
+        message,
+    )
 
 
 def test_qa_head_parameter_names():

@@ -63,17 +63,17 @@ def test_a_line_ends_at_a_newline_only(tmp_path, data, lines):
 )
 def test_chunk_size_does_not_change_the_text(tmp_path_factory, data, chunk):
     path = write(tmp_path_factory.getbasetemp(), data.encode(), "chunks.txt")
-    whole = data.replace("\r\n", "\n")
+    full = data.replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "CHUNK_CHARS", 8)
         patch.setattr(unpack, "CHUNK_BYTES", chunk)
         pieces = list(read_text(path))
         # what a file is cut into is what the same text is cut into
-        assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(whole)
+        assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(full)
         assert all(len(piece) <= 8 for piece in pieces)
         lines = list(read_lines(path))
-    assert "".join(pieces) == whole
-    assert lines == (whole[:-1] if whole.endswith("\n") else whole).split("\n")
+    assert "".join(pieces) == full
+    assert lines == (full[:-1] if full.endswith("\n") else full).split("\n")
 
 
 def test_a_long_line_is_split_before_whitespace_if_possible(tmp_path, short_pieces):
@@ -100,23 +100,23 @@ def test_several_files_are_one_text_and_lines_stay_separate(tmp_path):
 
 def test_invalid_bytes_are_rejected_with_their_position(tmp_path, short_pieces):
     path = write(tmp_path, b"good\nalso good\ncaf\xe9 x\n")
-    told = f'{path}:3: invalid UTF-8 (byte 0xe9 at offset 18); convert the file or set data.encoding, e.g. "latin-1"'
-    assert refusal(lambda: list(read_text(path))) == told
+    message = f'{path}:3: invalid UTF-8 (byte 0xe9 at offset 18); convert the file or set data.encoding, e.g. "latin-1"'
+    assert refusal(lambda: list(read_text(path))) == message
     path = write(tmp_path, b"cut off \xe2\x82")
-    told = f'{path}:1: invalid UTF-8 (byte 0xe2 at offset 8); convert the file or set data.encoding, e.g. "latin-1"'
-    assert refusal(lambda: summarize(path)) == told
+    message = f'{path}:1: invalid UTF-8 (byte 0xe2 at offset 8); convert the file or set data.encoding, e.g. "latin-1"'
+    assert refusal(lambda: summarize(path)) == message
     path = write(tmp_path, b"a\xff\n")
-    told = f"{path}:1: invalid ascii (byte 0xff at offset 1); convert the file or set data.encoding"
-    assert refusal(lambda: summarize(path, "ascii")) == told
+    message = f"{path}:1: invalid ascii (byte 0xff at offset 1); convert the file or set data.encoding"
+    assert refusal(lambda: summarize(path, "ascii")) == message
     path = write(tmp_path, b"plain bytes!")
-    told = f"{path}: invalid utf-16: UTF-16 stream does not start with BOM; set data.encoding"
-    assert refusal(lambda: summarize(path, "utf-16")) == told
+    message = f"{path}: invalid utf-16: UTF-16 stream does not start with BOM; set data.encoding"
+    assert refusal(lambda: summarize(path, "utf-16")) == message
 
 
 def test_nul_and_utf_16_are_rejected(tmp_path):
     path = write(tmp_path, b"a\nb\nc\0d\n")
-    told = f"{path}:3: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"
-    assert refusal(lambda: list(read_lines(path))) == told
+    message = f"{path}:3: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"
+    assert refusal(lambda: list(read_lines(path))) == message
     path = write(tmp_path, "abc\n".encode("utf-16"))
     assert (
         refusal(lambda: summarize(path))
@@ -132,12 +132,12 @@ def test_files_without_text_are_rejected(tmp_path):
     assert refusal(lambda: list(read_lines(path))) == f"{path}: file is empty"
     assert refusal(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: file is empty"
     path = write(tmp_path, b"\n\r\n\n")
-    told = f"{path}: no text, only 3 empty lines"
-    assert refusal(lambda: list(read_text(path))) == told
+    message = f"{path}: no text, only 3 empty lines"
+    assert refusal(lambda: list(read_text(path))) == message
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    told = f"{pipe}: not a regular file; text is read more than once, so save it to a file first"
-    assert refusal(lambda: summarize(pipe)) == told
+    message = f"{pipe}: not a regular file; text is read more than once, so save it to a file first"
+    assert refusal(lambda: summarize(pipe)) == message
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_damaged_compressed_files_are_rejected(tmp_path):
     path = write(tmp_path, b"no gzip", "a.gz")
     assert refusal(lambda: summarize(path)) == f"{path}: corrupted or not .gz data: not a gzipped file (b'no')"
     path = write(tmp_path, gzip.compress(b"abc" * 1000)[:-12], "b.gz")
-    told = f"{path}: corrupted or not .gz data: compressed file ended before the end-of-stream marker was reached"
-    assert refusal(lambda: summarize(path)) == told
+    message = f"{path}: corrupted or not .gz data: compressed file ended before the end-of-stream marker was reached"
+    assert refusal(lambda: summarize(path)) == message
     path = write(tmp_path, b"no xz at all", "a.xz")
-    told = f"{path}: corrupted or not .xz data: input format not supported by decoder"
-    assert refusal(lambda: summarize(path)) == told
+    message = f"{path}: corrupted or not .xz data: input format not supported by decoder"
+    assert refusal(lambda: summarize(path)) == message
     pytest.importorskip("zstandard")
     path = write(tmp_path, b"no zstd at all", "a.zst")
     assert refusal(lambda: summarize(path)).startswith(f"{path}: corrupted or not .zst data: ")
@@ -189,8 +189,8 @@ def test_zst_without_its_package_names_the_package(tmp_path, monkeypatch):
 def test_a_decompression_bomb_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "MIN_RATIO_BYTES", 1 << 16)
     path = write(tmp_path, gzip.compress(b"a\n" * (4 << 20)), "a.gz")
-    told = f"{path}: decompresses to more than 200 times its size; if this is right, decompress it first"
-    assert refusal(lambda: summarize(path)) == told
+    message = f"{path}: decompresses to more than 200 times its size; if this is right, decompress it first"
+    assert refusal(lambda: summarize(path)) == message
 
 
 def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
@@ -206,10 +206,10 @@ def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
 
 def test_strings_that_are_not_valid_utf_8_are_rejected():
     assert check_text("a\u2028é", "prompt") == "a\u2028é"
-    told = "prompt: lone surrogate U+D800 at character 1; use whole characters"
-    assert refusal(lambda: check_text("a\ud800b", "prompt")) == told
-    told = "prompt: NUL at character 2; is this binary data?"
-    assert refusal(lambda: check_text("ab\0", "prompt")) == told
+    message = "prompt: lone surrogate U+D800 at character 1; use whole characters"
+    assert refusal(lambda: check_text("a\ud800b", "prompt")) == message
+    message = "prompt: NUL at character 2; is this binary data?"
+    assert refusal(lambda: check_text("ab\0", "prompt")) == message
 
 
 def test_statistics_include_three_examples(tmp_path):

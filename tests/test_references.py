@@ -53,9 +53,9 @@ def sigmoid(x: Array) -> Array:
 
 def window_equations(part: CausalConv, x: Array, past: Array) -> tuple[Array, Array]:
     w, b = array(part.hidden.weight), array(part.hidden.bias)
-    seen = [*past, *x]
-    outputs = [np.tanh(w @ np.concatenate(seen[t : t + part.kernel_size]) + b) for t in range(len(x))]
-    return np.array(outputs), np.array(seen[len(x) :])
+    calls = [*past, *x]
+    outputs = [np.tanh(w @ np.concatenate(calls[t : t + part.kernel_size]) + b) for t in range(len(x))]
+    return np.array(outputs), np.array(calls[len(x) :])
 
 
 def rnn_equations(part: RNN, x: Array, h: Array) -> tuple[Array, Array]:
@@ -130,8 +130,8 @@ def test_recurrent_layer_matches_its_equations(name, started):
         own = tuple(array(side[row]) for side in before) if name == "lstm" else array(before[row])
         expected, state = equations(part, array(x[row]), own)
         agree(y[row], expected)
-        for found, reference in zip(after, state, strict=True) if name == "lstm" else [(after, state)]:
-            agree(found[row], reference)
+        for actual, reference in zip(after, state, strict=True) if name == "lstm" else [(after, state)]:
+            agree(actual[row], reference)
 
 
 # ---- connections and norms, in a stack of two recurrent layers
@@ -174,22 +174,22 @@ def skip(kind: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("kind", "norm"), JOINED)
 def test_stack_matches_the_equations_of_its_skip_connections(kind, norm):
-    whole = seeded(
+    full = seeded(
         lambda: stack(StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16)
     )
     given = text(1, 5, 6)
     x, before = array(given[0]), "none" if kind == "post-norm" else norm
-    for layer in whole.layers:
+    for layer in full.layers:
         entered = x
         if kind == "dense":
             entered = x @ array(layer.connection.projection.weight).T + array(layer.connection.projection.bias)
         y, _ = rnn_equations(layer.mixer, normalised(entered, layer.norm, before), np.zeros(6))
         x = connected(kind, layer.connection, x, y, norm)
-    outlet = whole.final_norm
+    outlet = full.final_norm
     if kind == "dense":
         assert x.shape == (5, 18)
         x, outlet = x @ array(outlet[0].weight).T + array(outlet[0].bias), outlet[1]
-    agree(whole(given)[0][0], normalised(x, outlet, before))
+    agree(full(given)[0][0], normalised(x, outlet, before))
 
 
 # ---- feed-forward and head
@@ -231,13 +231,13 @@ def test_lm_head_is_a_capped_softmax(cap):
 def test_without_gradients_the_loss_is_computed_in_chunks(monkeypatch):
     part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
     monkeypatch.setattr(heads, "MAX_LOGITS", 18)  # three positions
-    asked: list[int] = []
+    requests: list[int] = []
     scores = part.logits
-    monkeypatch.setattr(part, "logits", lambda x: asked.append(len(x)) or scores(x))
-    whole = part.loss(x, targets)
+    monkeypatch.setattr(part, "logits", lambda x: requests.append(len(x)) or scores(x))
+    full = part.loss(x, targets)
     with torch.no_grad():
-        torch.testing.assert_close(part.loss(x, targets), whole)
-    assert asked == [14, 3, 3, 3, 3, 2]
+        torch.testing.assert_close(part.loss(x, targets), full)
+    assert requests == [14, 3, 3, 3, 3, 2]
 
 
 def test_tied_weights_are_one_parameter_with_summed_gradients():
@@ -322,7 +322,7 @@ def test_attention_matches_its_equations(kind, window):
 
 def test_rotary_equals_the_paper_up_to_the_order_of_coordinates():
     part, x = RotaryEmbedding(6).double(), text(1, 1, 5, 6)
-    found = part.rotate(x, torch.arange(5)[None] + 3)[0, 0]
+    actual = part.rotate(x, torch.arange(5)[None] + 3)[0, 0]
     order = [0, 2, 4, 1, 3, 5]  # where the paper's coordinate pairs (0, 1), (2, 3), (4, 5) stand here
     for t in range(5):
         matrix = np.zeros((6, 6))
@@ -334,23 +334,23 @@ def test_rotary_equals_the_paper_up_to_the_order_of_coordinates():
             ]
         paper = np.empty(6)
         paper[order] = array(x[0, 0, t])
-        agree(found[t], (matrix @ paper)[order], atol=1e-6, rtol=1e-6)
+        agree(actual[t], (matrix @ paper)[order], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shift", [1, 17, 1000])
 def test_rotary_scores_depend_on_distances_only(shift):
-    part, q, k, at = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
-    here = part.rotate(q, at) @ part.rotate(k, at).mT
-    there = part.rotate(q, at + shift) @ part.rotate(k, at + shift).mT
+    part, q, k, index = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
+    here = part.rotate(q, index) @ part.rotate(k, index).mT
+    there = part.rotate(q, index + shift) @ part.rotate(k, index + shift).mT
     torch.testing.assert_close(there, here, atol=1e-9, rtol=0.0)
-    assert (part.rotate(q, at + shift) @ part.rotate(k, at).mT - here).abs().max() > 0.1
+    assert (part.rotate(q, index + shift) @ part.rotate(k, index).mT - here).abs().max() > 0.1
 
 
 def test_position_encodings_stay_exact_at_position_10_million():
     """In float32 the angle of position 10 million would be off by half a radian."""
-    part, q, k, at = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
-    here = part.rotate(q, at) @ part.rotate(k, at).mT
-    far = at + 10**7
+    part, q, k, index = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
+    here = part.rotate(q, index) @ part.rotate(k, index).mT
+    far = index + 10**7
     torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, here, atol=1e-5, rtol=0.0)
     waves = SinusoidalPositions(8).add_to(torch.zeros(1, 6, 8), far)
     exact = SinusoidalPositions(8).double().add_to(torch.zeros(1, 6, 8, dtype=torch.double), far)
@@ -359,18 +359,18 @@ def test_position_encodings_stay_exact_at_position_10_million():
 
 @pytest.mark.parametrize("dim", [6, 7])
 def test_sinusoidal_positions_match_the_paper(dim):
-    found = SinusoidalPositions(dim).double().add_to(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
-    for at in range(9):
+    actual = SinusoidalPositions(dim).double().add_to(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
+    for index in range(9):
         for i in range(dim):
-            angle = at / 10000.0 ** (2 * (i // 2) / dim)
-            assert found[0, at, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-5)
+            angle = index / 10000.0 ** (2 * (i // 2) / dim)
+            assert actual[0, index, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-5)
 
 
 def test_learned_positions_are_embedding_rows():
     part, x = seeded(lambda: LearnedPositions(3, max_positions=5)), text(2, 2, 3)
-    found = part.add_to(x, torch.tensor([[0, 1], [3, 4]]))
-    for row, position, at in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
-        agree(found[row, position], array(x[row, position]) + array(part.table.weight)[at])
+    actual = part.add_to(x, torch.tensor([[0, 1], [3, 4]]))
+    for row, position, index in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
+        agree(actual[row, position], array(x[row, position]) + array(part.table.weight)[index])
     with pytest.raises(ValueError) as caught:
         part.add_to(text(1, 6, 3), torch.arange(6)[None])
     assert str(caught.value) == "positions: 6 tokens exceed the table of 5 positions"
@@ -383,12 +383,12 @@ def test_learned_positions_are_embedding_rows():
 def test_two_recurrent_layers_match_torch(ours, theirs):
     torch.manual_seed(0)
     reference = theirs(6, 6, num_layers=2, batch_first=True)
-    whole = stack(StackConfig(layer_type=ours.__name__.lower(), hidden_size=6).with_defaults(), context_length=16)
-    for number, layer in enumerate(whole.layers):
+    full = stack(StackConfig(layer_type=ours.__name__.lower(), hidden_size=6).with_defaults(), context_length=16)
+    for number, layer in enumerate(full.layers):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(layer.mixer.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_l{number}"))
     x = text(3, 7, 6).float()
-    (expected, last), (y, (seen, states)) = reference(x), whole(x)
+    (expected, last), (y, (seen, states)) = reference(x), full(x)
     torch.testing.assert_close(y, expected, **FLOAT32)
     assert seen.tolist() == [[7]] * 3
     hidden = [state[0] if ours is LSTM else state for state in states]
@@ -414,11 +414,11 @@ def test_bidirectional_layer_matches_torch_on_packed_sequences(ours, theirs):
     out, last = reference(packed)
     expected, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
     torch.testing.assert_close(y[keep], expected[keep], **FLOAT32)
-    for found, wanted in zip(state, last, strict=True) if ours is LSTM else [(state, last)]:
-        torch.testing.assert_close(found, wanted.transpose(0, 1).flatten(1), **FLOAT32)
+    for actual, wanted in zip(state, last, strict=True) if ours is LSTM else [(state, last)]:
+        torch.testing.assert_close(actual, wanted.transpose(0, 1).flatten(1), **FLOAT32)
     probe = text(3, 7, 8, seed=1).float() * keep[..., None]
-    (found,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
-    torch.testing.assert_close(found, wanted, **FLOAT32)
+    (actual,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
+    torch.testing.assert_close(actual, wanted, **FLOAT32)
 
 
 def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> None:
@@ -443,22 +443,22 @@ def test_transformer_matches_torch(connection, activation):
     top = nn.LayerNorm(8) if before else None
     reference = shaken(nn.TransformerEncoder(one, 2, norm=top, enable_nested_tensor=False))
     options = {"layer_type": "attention", "hidden_size": 8, "num_heads": 2, "ffn_dim": 16, "norm": "layernorm"}
-    whole = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
+    full = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
     for number, theirs in enumerate(reference.layers):
-        attend, forward = whole.layers[2 * number : 2 * number + 2]
+        attend, forward = full.layers[2 * number : 2 * number + 2]
         copy_attention(attend.mixer, theirs.self_attn)
         forward.mixer.up_proj.load_state_dict(theirs.linear1.state_dict())
         forward.mixer.to_out.load_state_dict(theirs.linear2.state_dict())
         for ours, norm in ((attend, theirs.norm1), (forward, theirs.norm2)):
             (ours if before else ours.connection).norm.load_state_dict(norm.state_dict())
     if top is not None:
-        whole.final_norm.load_state_dict(reference.norm.state_dict())
+        full.final_norm.load_state_dict(reference.norm.state_dict())
     x = text(2, 6, 8).float().requires_grad_()
-    y, expected = whole(x)[0], reference(x, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
+    y, expected = full(x)[0], reference(x, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
     torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
     probe = text(2, 6, 8, seed=1).float()
-    (found,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-3)
+    (actual,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
+    torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=1e-3)
 
 
 # ---- GPT-2 with the same weights

@@ -30,20 +30,20 @@ def test_gradient_matches_the_objective(sigmoid):
     train, _ = random_texts(1, 12, 6)
     members = one_hot_targets(labels_for(2, 12, 3) if sigmoid else targets_for(2, 12, 3), 3, 12)
     counts = torch.rand(12, 3 if sigmoid else 1).double() + members.sum(1, keepdim=True)
-    wanted = members * 0.7 if sigmoid else members / members.sum(1, keepdim=True) * counts
-    objective = Objective(train, transposed(train), wanted, counts, sigmoid, 2.0)
+    expected = members * 0.7 if sigmoid else members / members.sum(1, keepdim=True) * counts
+    objective = Objective(train, transposed(train), expected, counts, sigmoid, 2.0)
     weight, bias = torch.randn(6, 3).double(), torch.randn(3).double()
     _, by_weight, by_bias = objective.value_and_grad(weight, bias)
-    for at, found in ((weight, by_weight), (bias, by_bias)):
-        for place in range(at.numel()):
-            flat, step = at.view(-1), 1e-5
-            middle = float(flat[place])
-            flat[place] = middle + step
+    for index, actual in ((weight, by_weight), (bias, by_bias)):
+        for position in range(index.numel()):
+            flat, step = index.view(-1), 1e-5
+            middle = float(flat[position])
+            flat[position] = middle + step
             above = objective.value_and_grad(weight, bias)[0]
-            flat[place] = middle - step
+            flat[position] = middle - step
             below = objective.value_and_grad(weight, bias)[0]
-            flat[place] = middle
-            assert float(found.reshape(-1)[place]) == pytest.approx(float(above - below) / (2 * step), rel=1e-5, abs=1e-6)
+            flat[position] = middle
+            assert float(actual.reshape(-1)[position]) == pytest.approx(float(above - below) / (2 * step), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
@@ -103,8 +103,8 @@ def test_a_class_without_examples_is_improbable(several):
     targets = targets_for(3, 60, 3)
     if several:
         targets = np.eye(4, dtype=bool)[targets]
-    found = np.exp(regression.fit(train, targets, 4, table()).log_probs(train))
-    assert np.isfinite(found).all() and found[:, 3].max() < 1e-3 < found[:, :3].max()
+    actual = np.exp(regression.fit(train, targets, 4, table()).log_probs(train))
+    assert np.isfinite(actual).all() and actual[:, 3].max() < 1e-3 < actual[:, :3].max()
 
 
 def test_fitting_is_deterministic_and_weights_round_trip():

@@ -21,8 +21,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\"'&amp;\u202eevil\u0007"
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as found:
-        yield found
+    with chromium() as actual:
+        yield actual
 
 
 class Look:
@@ -58,10 +58,10 @@ def look(browser, tmp_path):
         return opened[-1]
 
     yield show
-    for one in opened:
-        one.context.close()
-        assert one.wrong == []
-        assert one.asked == [one.url]  # the file itself, and nothing else, whatever was done with it
+    for item in opened:
+        item.context.close()
+        assert item.wrong == []
+        assert item.asked == [item.url]  # the file itself, and nothing else, whatever was done with it
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -116,8 +116,8 @@ def test_every_column_sorts_in_both_directions_with_missing_values_last(look):
         for times, way in enumerate(("ascending", "descending")):
             head.locator("button").click()
             assert head.get_attribute("aria-sort") == way
-            found = [key(rows[name]) for name in seen.all(names)]
-            assert found == sorted(found, reverse=times == 1), column
+            actual = [key(rows[name]) for name in seen.all(names)]
+            assert actual == sorted(actual, reverse=times == 1), column
     speed = seen.page.locator("table.results thead th", has_text="train tok/s").first
     for way in ("descending", "ascending"):  # more is better, so the most comes first
         speed.locator("button").click()
@@ -193,25 +193,25 @@ def test_curves_zoom_in_and_out(look):
     seen = look(translation())
     seen.page.locator('[data-chart="curves"]').scroll_into_view_if_needed()
     reset = seen.page.locator("button.reset")
-    whole = ticks(seen)
-    assert "1,500" in whole and reset.is_disabled()
+    full = ticks(seen)
+    assert "1,500" in full and reset.is_disabled()
     drag(seen, (0.3, 0.3), (0.5, 0.6))
     near = ticks(seen)
     assert "1,500" not in near and near[: len(near) // 2] == near[len(near) // 2 :]  # the other panel moves along
     reset.click()
-    assert ticks(seen) == whole and reset.is_disabled()
+    assert ticks(seen) == full and reset.is_disabled()
     drag(seen, (0.3, 0.5), (0.5, 0.5))
     assert ticks(seen) == near
     seen.page.locator('[data-chart="curves"] svg.zoomable').first.dblclick()
-    assert ticks(seen) == whole
+    assert ticks(seen) == full
     seen.page.locator('[data-chart="curves"] svg.zoomable').first.focus()
     seen.page.keyboard.press("+")
     closer = ticks(seen)
-    assert closer != whole
+    assert closer != full
     seen.page.keyboard.press("ArrowRight")
     assert ticks(seen) != closer
     seen.page.keyboard.press("Escape")
-    assert ticks(seen) == whole
+    assert ticks(seen) == full
 
 
 def test_curve_axes_steps_tokens_time_and_log_scale(look):
@@ -328,13 +328,13 @@ def test_labels_are_marked_correct_or_wrong_and_unordered(look):
     said = {"late, damage": "damage, late", "": "damage", "late": ""}
     document["items"] = [
         {
-            "key": at,
+            "key": index,
             "input": "text",
-            "reference": meant,
+            "reference": expected,
             "outputs": {best: text, other: "late"},
-            "values": {best: 100.0 * (at == 0), other: 100.0 * (at == 2)},
+            "values": {best: 100.0 * (index == 0), other: 100.0 * (index == 2)},
         }
-        for at, (meant, text) in enumerate(said.items())
+        for index, (expected, text) in enumerate(said.items())
     ]
     seen = look(document)
     assert seen.all("article .verdict > span:last-child") == [
@@ -452,8 +452,8 @@ def test_data_is_escaped_and_never_executed(look):
     seen = look(document)
     seen.page.locator("article summary").first.click()
     assert seen.count("main img") == 0 and seen.count("main script") == 0
-    shown = "</script><img src=x onerror=alert(1)>\"'&amp;\\u202eevil\\x07"
-    assert seen.page.locator("h1").inner_text() == f"{shown}: 4 encoder-decoders"
+    message = "</script><img src=x onerror=alert(1)>\"'&amp;\\u202eevil\\x07"
+    assert seen.page.locator("h1").inner_text() == f"{message}: 4 encoder-decoders"
     assert any("\\u202eevil" in text for text in seen.all("article p"))
 
 

@@ -43,8 +43,8 @@ def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
     assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
     other = tmp_path / "other.html"
     assert write_report([folder / "comparison.json"], DEFAULT._replace(file=other, json=True)) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    data = json.loads(capsys.readouterr().out)
+    assert data == {
         "report": str(other),
         "bytes": other.stat().st_size,
         "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
@@ -136,8 +136,8 @@ def small(document: Any) -> Any:
     """As little of a document as has all of its kinds of parts."""
     document["curves"] = [{**curve, "train": curve["train"][:2], "valid": curve["valid"][:2]} for curve in document["curves"]]
     *others, last = document["rows"]
-    found = {**document, "rows": [others[0], last], "items": document["items"][:4]}
-    return without(found, {row["name"] for row in others[1:]})
+    actual = {**document, "rows": [others[0], last], "items": document["items"][:4]}
+    return without(actual, {row["name"] for row in others[1:]})
 
 
 DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"], {}, [[[[[[]]]]]]]
@@ -147,9 +147,9 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0
     known = list(places(document))
-    for place in known:
+    for position in known:
         for value in DAMAGE:
-            made = changed(document, place, value)
+            made = changed(document, position, value)
             if made.get("rows") and made.get("metric") and not find_problem(made):
                 page(made).encode()
             else:
@@ -205,20 +205,20 @@ def runs(trained, capsys) -> list[Path]:
 @pytest.fixture
 def measured(monkeypatch) -> list[str]:
     """The names of the runs that were measured."""
-    seen: list[str] = []
+    calls: list[str] = []
     real = evidence.evaluate_run
 
     def evaluate_run(run: Any, data: Any = None, *, evaluation: Any, progress: Any = None) -> Any:
-        seen.append(run.directory.path.name)
+        calls.append(run.directory.path.name)
         return real(run, data, evaluation=evaluation, progress=progress)
 
     monkeypatch.setattr(evidence, "evaluate_run", evaluate_run)
-    return seen
+    return calls
 
 
 def table(text: str) -> list[dict[str, Any]]:
-    found = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
-    rows: list[dict[str, Any]] = json.loads(found)["rows"]
+    actual = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    rows: list[dict[str, Any]] = json.loads(actual)["rows"]
     return rows
 
 
@@ -231,9 +231,9 @@ def test_report_of_runs_has_the_scores_of_evaluate(runs, measured, capsys):
     assert measured == ["run", "again", "longer"]
     assert main(["evaluate", "runs/longer", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
-    found = {row["name"]: row for row in table(text)}
-    assert list(found) == ["ngram,order=3", "ngram,order=2"]
-    assert found["ngram,order=3"]["value"] == pytest.approx(scores["loss"], rel=1e-5)
+    actual = {row["name"]: row for row in table(text)}
+    assert list(actual) == ["ngram,order=3", "ngram,order=2"]
+    assert actual["ngram,order=3"]["value"] == pytest.approx(scores["loss"], rel=1e-5)
 
 
 def test_cached_results_are_reused_until_a_run_changes(runs, measured):

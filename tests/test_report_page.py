@@ -65,9 +65,9 @@ class Reader(HTMLParser):
 
 
 def embedded(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    actual = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert actual
+    return json.loads(actual[1])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document["title"])
@@ -121,10 +121,10 @@ def test_infinite_and_missing_values_are_labeled(stored):
     text = page(document)
     assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800k", "–", "–", "–", "410", "3.2 MB"]
     assert "The score of ngram is infinite" in re.sub("<.*?>", "", text)
-    found = embedded(text)
-    assert found["rows"][0]["value"] == "Infinity"
-    assert found["breakdowns"][0]["values"][0][:2] == ["Infinity", 9.0]
-    assert [item["values"][0] for item in found["items"]].count("Infinity") == 1
+    actual = embedded(text)
+    assert actual["rows"][0]["value"] == "Infinity"
+    assert actual["breakdowns"][0]["values"][0][:2] == ["Infinity", 9.0]
+    assert [item["values"][0] for item in actual["items"]].count("Infinity") == 1
     assert ">∞<" in text[text.index('aria-label="by training frequency') :].split("</table>")[0]
 
 
@@ -137,9 +137,9 @@ def test_missing_values_are_dashes_and_never_nan():
     text = page(document)
     assert cells(text)[-1][:2] == ["lstm", "–"]
     assert "nan" not in Reader(text).text.lower().replace("finance", "")
-    found = embedded(text)
-    assert found["items"][0]["values"][1] is None
-    assert len(found["curves"][0]["train"]["value"]) == 59
+    actual = embedded(text)
+    assert actual["items"][0]["values"][1] is None
+    assert len(actual["curves"][0]["train"]["value"]) == 59
 
 
 def test_summary_states_the_results():
@@ -180,29 +180,29 @@ def test_breakdown_metrics_have_their_own_names_and_directions():
     said = re.sub("<.*?>", "", text)
     # of an edit rate the lowest is the best, so it is the RNN that is ahead; yet the transformer's interval is above it
     assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in said
-    found = embedded(text)
-    assert found["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
-    assert found["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in said
-    assert found["item_metric"] == {"name": "chrF", "better": "higher"}
-    assert found["curve_metrics"] == {
+    actual = embedded(text)
+    assert actual["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
+    assert actual["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in said
+    assert actual["item_metric"] == {"name": "chrF", "better": "higher"}
+    assert actual["curve_metrics"] == {
         "train": {"name": "loss", "better": "lower"},
         "valid": {"name": "BLEU", "better": "higher"},
     }
 
 
 def test_labels_have_precision_recall_and_f1():
-    found = labels()
-    (one,) = [one for one in found["breakdowns"] if one["by"] == "label"]
-    name = found["rows"][0]["name"]
+    actual = labels()
+    (one,) = [one for one in actual["breakdowns"] if one["by"] == "label"]
+    name = actual["rows"][0]["name"]
     one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
-    assert find_problem(found) == ""
-    text = page(found)
+    assert find_problem(actual) == ""
+    text = page(actual)
     assert "<summary>Table: F1, precision (P) and recall (R)</summary>" in text
     assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
-    assert page_data(found)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
+    assert page_data(actual)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
     one["recall"][name] = [1.0]
-    at = f"breakdowns[{found['breakdowns'].index(one)}]"
-    assert find_problem(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
+    index = f"breakdowns[{actual['breakdowns'].index(one)}]"
+    assert find_problem(actual) == f"{index}.recall.{name} has 1 values for {len(one['bins'])} bins"
 
 
 def test_curves_of_a_minority_metric_are_omitted():
@@ -211,9 +211,9 @@ def test_curves_of_a_minority_metric_are_omitted():
         curve["metrics"]["valid"] = "loss"
     document["curves"][3]["metrics"]["valid"] = "exact_match"
     text = page(document)
-    found = embedded(text)
-    assert found["curve_metrics"]["valid"] == {"name": "loss", "better": "lower"}
-    assert [bool(curve["valid"]["value"]) for curve in found["curves"]] == [at != 3 for at in range(8)]
+    actual = embedded(text)
+    assert actual["curve_metrics"]["valid"] == {"name": "loss", "better": "lower"}
+    assert [bool(curve["valid"]["value"]) for curve in actual["curves"]] == [index != 3 for index in range(8)]
     listed = text[text.index('aria-label="validation scores"') :].split("</table>")[0]
     first = re.findall(r"<td>(.*?)</td>", listed)[:5]
     values = [point["value"] for point in document["curves"][0]["valid"]]
@@ -251,9 +251,9 @@ def test_the_difference_from_the_best_has_a_column():
     document = translation()
     for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):
         row["difference"] = None if row["best"] else {"value": value, "low": value - 1.0, "high": value + 1.25}
-    found = cells(page(document))
-    assert found[0][2:4] == ["", "best"]
-    assert found[1][2] == "−2.1 [−3.1, −0.9]"
+    actual = cells(page(document))
+    assert actual[0][2:4] == ["", "best"]
+    assert actual[1][2] == "−2.1 [−3.1, −0.9]"
     document["metric"]["better"] = "lower"
     for row in document["rows"]:
         row["difference"] = row["difference"] and {"value": 0.5, "low": -0.25, "high": 1.25}
@@ -284,8 +284,8 @@ def tuned() -> dict[str, Any]:
         "trial": 0,
         "options": {"features.ngram_range": [1, 2], "features.binary": False, "delta": None},
     }
-    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
-    return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
+    actual = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
+    return {**translation(), "tuning": {**actual, "transformer": {"chosen": 0, "trials": trials}}}
 
 
 def test_every_trial_of_a_search_is_on_the_page():
@@ -344,7 +344,7 @@ def test_header_names_the_evaluation_setup():
     document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe (8,000 tokens)", "budget": "3,500 steps"}
     document["about"]["training data"] = "30,000 words"
     trial = {"rung": 0, "options": {}}
-    document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": at} for at in (0, 1, 2, 1)]}}
+    document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": index} for index in (0, 1, 2, 1)]}}
     text = page(document)
     assert "4 encoder-decoders on de-en.test.tsv (1,000 lines)" in re.sub("<.*?>", "", text)
     shown = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
@@ -399,7 +399,7 @@ def test_differing_options_are_listed_first_then_all_options():
     assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
     same = translation()
     same["configs"] = {
-        name: same["configs"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["configs"])
+        name: same["configs"]["rnn"].replace("seed = 0", f"seed = {index}") for index, name in enumerate(same["configs"])
     }
     assert "Only the seed differs." in page(same)
     same["configs"]["rnn"] = "this is = = no TOML"
@@ -492,21 +492,21 @@ def test_noisy_curves_have_running_means():
     document = translation()
     curve = document["curves"][0]
     values = np.random.default_rng(0).normal(2, 1, 200)
-    curve["train"] = [{"step": at + 1, "value": float(value)} for at, value in enumerate(values)]
-    found = page_data(document)["curves"][0]
-    smooth = np.array(found["train"]["smooth"])
+    curve["train"] = [{"step": index + 1, "value": float(value)} for index, value in enumerate(values)]
+    actual = page_data(document)["curves"][0]
+    smooth = np.array(actual["train"]["smooth"])
     inside = np.convolve(values, np.full(11, 1 / 11), "valid")
     assert smooth[5:-5] == pytest.approx(inside, rel=1e-5)
     assert (smooth[0], smooth[-1]) == pytest.approx((values[0], values[-1]), rel=1e-5)
     assert smooth[2] == pytest.approx(values[:5].mean(), rel=1e-5)
-    assert found["train"]["value"] == pytest.approx(values, rel=1e-5)
+    assert actual["train"]["value"] == pytest.approx(values, rel=1e-5)
     curve["train"] = curve["train"][:20]  # of few points every one is seen
     assert page_data(document)["curves"][0]["train"]["smooth"] == []
     assert page_data(document)["curves"][0]["valid"]["smooth"] == []
-    many = [{"step": at + 1, "value": float(at % 2)} for at in range(5000)]
+    many = [{"step": index + 1, "value": float(index % 2)} for index in range(5000)]
     curve["train"] = many
-    found = page_data(document)["curves"][0]["train"]
-    assert len(found["smooth"]) == len(found["value"]) <= MAX_POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
+    actual = page_data(document)["curves"][0]["train"]
+    assert len(actual["smooth"]) == len(actual["value"]) <= MAX_POINTS + 2 and set(np.round(actual["smooth"][5:-5], 1)) == {0.5}
 
 
 def test_long_curves_keep_their_spikes_and_ends():
@@ -514,10 +514,10 @@ def test_long_curves_keep_their_spikes_and_ends():
     points = [{"step": n, "tokens": n, "seconds": n, "value": 1.0 + n % 3} for n in range(10_001)]
     points[4321]["value"], points[777]["value"] = 99.0, -5.0
     document["curves"][0]["train"] = points
-    found = page_data(document)["curves"][0]["train"]
-    assert len(found["value"]) <= MAX_POINTS + 2
-    assert {0, 777, 4321, 10_000} <= set(found["step"])
-    assert found["step"] == sorted(found["step"])
+    actual = page_data(document)["curves"][0]["train"]
+    assert len(actual["value"]) <= MAX_POINTS + 2
+    assert {0, 777, 4321, 10_000} <= set(actual["step"])
+    assert actual["step"] == sorted(actual["step"])
 
 
 # ---- colours
@@ -532,7 +532,7 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def linear(colour: str) -> np.ndarray:
-    value = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    value = np.array([int(colour[index : index + 2], 16) for index in (1, 3, 5)]) / 255
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
@@ -545,16 +545,16 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_row_colors_are_distinguishable_and_contrast_with_the_background(scheme):
     style = files("weft.report").joinpath("page.css").read_text()
-    found = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
-    colours = [linear(found[f"c{at}"].split(", ")[scheme]) for at in range(8)]
+    actual = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
+    colours = [linear(actual[f"c{index}"].split(", ")[scheme]) for index in range(8)]
     for name in ("paper", "panel"):
-        paper = TO_XYZ[1] @ linear(found[name].split(", ")[scheme])
+        paper = TO_XYZ[1] @ linear(actual[name].split(", ")[scheme])
         for colour in colours:
             light, dark = max(paper, TO_XYZ[1] @ colour), min(paper, TO_XYZ[1] @ colour)
             assert (light + 0.05) / (dark + 0.05) >= 3.0  # WCAG 2.1, 1.4.11, of graphics
     for matrix in VISION.values():
-        seen = [lab(np.asarray(matrix) @ colour) for colour in colours]
-        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
+        calls = [lab(np.asarray(matrix) @ colour) for colour in colours]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(calls, 2)) > 15
 
 
 # ---- words

@@ -17,8 +17,8 @@ def plain(name: str) -> str:
 
 
 def pins(path: Path) -> dict[str, str]:
-    found = re.findall(r"(?m)^([\w.-]+)==([\w.+]+)", path.read_text(encoding="utf-8"))
-    return {plain(name): version for name, version in found}
+    actual = re.findall(r"(?m)^([\w.-]+)==([\w.+]+)", path.read_text(encoding="utf-8"))
+    return {plain(name): version for name, version in actual}
 
 
 def locked(path: Path) -> dict[str, list[str]]:

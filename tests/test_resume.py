@@ -50,9 +50,9 @@ def setup_file(text: Path, setup: str, *, steps: int, validations: int) -> dict[
 
 def training(out: Path) -> bool:
     """Whether a run has begun to train and has not ended."""
-    found, _ = checkpoint.newest(out)
+    actual, _ = checkpoint.newest(out)
     begun = (out / "metrics.jsonl").exists()
-    return begun and (found is None or not files.read_json(found / "train_state.json")["done"])
+    return begun and (actual is None or not files.read_json(actual / "train_state.json")["done"])
 
 
 def steps_saved(out: Path) -> int:
@@ -70,14 +70,14 @@ def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, childre
     began = time.monotonic()
     assert children.train(values, tmp_path / "whole")
     took = time.monotonic() - began
-    wanted, chance = sums(tmp_path / "whole"), random.Random(setup)
+    expected, chance = sums(tmp_path / "whole"), random.Random(setup)
     kills, share, folders = 0, 0.6, count()
     out = tmp_path / f"killed-{next(folders)}"
     while kills < KILLS or out.exists():
         before = steps_saved(out)
         limit = chance.uniform(0, share * took) if kills < KILLS else None
         if children.train(values, out, seconds=limit):
-            assert sums(out) == wanted
+            assert sums(out) == expected
             assert leftovers(out) == []
             out = tmp_path / f"killed-{next(folders)}"  # and from the start again, until there were kills enough
             continue
@@ -91,15 +91,15 @@ def test_kill_before_each_line_of_saving(tmp_path, text, children):
     """Child after child works on one run and dies one line later in its first save than the child before it."""
     values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
-    wanted, out, kills = sums(tmp_path / "whole"), tmp_path / "killed", 0
+    expected, out, kills = sums(tmp_path / "whole"), tmp_path / "killed", 0
     for line in range(1, lines("save") + 1):
         if not children.train(values, out, before=("save", line)):
             kills += 1
             continue
-        assert sums(out) == wanted
+        assert sums(out) == expected
         shutil.rmtree(out)
     assert children.train(values, out)
-    assert sums(out) == wanted
+    assert sums(out) == expected
     assert leftovers(out) == []
     assert kills >= 20
 
@@ -108,10 +108,10 @@ def test_kill_before_each_line_of_starting(tmp_path, text, children):
     """Before there is a checkpoint, the same command makes good what is missing."""
     values = setup_file(text, "window", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
-    wanted, line = sums(tmp_path / "whole"), 1
+    expected, line = sums(tmp_path / "whole"), 1
     while not children.train(values, out := tmp_path / f"killed-{line}", before=("begin", line)):
         assert children.train(values, out), line
-        assert sums(out) == wanted
+        assert sums(out) == expected
         assert leftovers(out) == []
         assert (out / "run.toml").read_bytes() == (tmp_path / "whole" / "run.toml").read_bytes()
         line += 1
@@ -148,8 +148,8 @@ def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
 @every_setup
 def test_a_run_stopped_after_every_step_ends_identically(tmp_path, text, setup):
     values, steps = setup_file(text, setup, steps=9, validations=3), 9
-    whole, out = Silent(), tmp_path / "stopped"
-    train_here(values, tmp_path / "whole", whole)
+    full, out = Silent(), tmp_path / "stopped"
+    train_here(values, tmp_path / "whole", full)
     losses = []
     for step in range(1, steps):
         watcher = Silent(stop_at=step)
@@ -161,7 +161,7 @@ def test_a_run_stopped_after_every_step_ends_identically(tmp_path, text, setup):
     last = Silent()
     train_here(values, out, last)
     assert last.notes == ["resuming at step 8"]
-    assert losses + last.losses == whole.losses
+    assert losses + last.losses == full.losses
     assert sums(out) == sums(tmp_path / "whole")
     assert len(checkpoint.names(out)) == 2
 
@@ -185,11 +185,11 @@ def test_a_finished_run_is_not_trained_again(tmp_path, text):
 def test_patience_is_counted_across_resumes(tmp_path, text):
     """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
     values = run_file(text, "window", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
-    whole = Silent()
-    train_here(values, tmp_path / "whole", whole)
-    ended = whole.scores[-1][0]
+    full = Silent()
+    train_here(values, tmp_path / "whole", full)
+    ended = full.scores[-1][0]
     assert ended < 40
-    assert len(whole.losses) == ended
+    assert len(full.losses) == ended
     for step in range(1, ended):
         with pytest.raises(TrainingInterrupted):
             train_here(values, tmp_path / "stopped", Silent(stop_at=step))
@@ -247,7 +247,7 @@ def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text)
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
     assert watcher.notes[:3] == [
-        *[f"{place}: incomplete (manifest.json is missing)" for place in places],
+        *[f"{position}: incomplete (manifest.json is missing)" for position in places],
         "all checkpoints are corrupted; training restarts from step 0",
     ]
     assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer
@@ -261,8 +261,8 @@ def test_damaged_metrics_are_restored_from_the_checkpoint(tmp_path, text, damage
     out, watcher = stopped_run(tmp_path, values, 5), Silent()
     damage(out / "metrics.jsonl")
     train_here(values, out, watcher)
-    told = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
-    assert watcher.notes == [told, "resuming at step 5"]
+    message = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
+    assert watcher.notes == [message, "resuming at step 5"]
     assert sums(out) == sums(tmp_path / "whole")
 
 
@@ -274,8 +274,8 @@ def test_a_train_state_of_another_log_is_rejected(tmp_path, text):
     listed_again(newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, tmp_path / "stopped")
-    told = f"{newest / 'metrics.jsonl'}: corrupted: {size} bytes, but train_state.json expects 0"
-    assert str(caught.value) == told
+    message = f"{newest / 'metrics.jsonl'}: corrupted: {size} bytes, but train_state.json expects 0"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("change", [lambda part: part[:-1], None], ids=["shape", "name"])
@@ -354,11 +354,11 @@ def test_ema_weights_are_saved_in_checkpoints_and_restored(tmp_path, text, monke
         patch.setattr(EMA, "restore", lambda average, tensors, path: None)
         train_here(values, tmp_path / "lost")
     train_here(values, out)
-    wanted, lost = sums(tmp_path / "whole"), sums(tmp_path / "lost")
-    assert sums(out) == wanted
+    expected, lost = sums(tmp_path / "whole"), sums(tmp_path / "lost")
+    assert sums(out) == expected
     # training itself does not depend on them
-    assert {name for name in wanted if lost[name] != wanted[name]} >= {"average", "best", "metrics"}
-    assert all(lost[name] == wanted[name] for name in ("model", "optimizer", "state"))
+    assert {name for name in expected if lost[name] != expected[name]} >= {"average", "best", "metrics"}
+    assert all(lost[name] == expected[name] for name in ("model", "optimizer", "state"))
 
 
 def test_resuming_without_the_carried_state_gives_other_weights(tmp_path, text, monkeypatch):

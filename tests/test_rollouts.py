@@ -140,20 +140,20 @@ def test_policy_gradient_reaches_the_full_reward(policy, steps):
 def test_a_prepared_batch_serves_all_inner_steps_and_advances_the_batch_order_once():
     policy = Policy(inner=3)
     loop = policy_loop(policy, max_epochs=2)  # 3 batches each
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
     batch_of = loop.batch_sampler.batch
-    loop.batch_sampler.batch = lambda epoch, index: asked.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
+    loop.batch_sampler.batch = lambda epoch, index: requests.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
     loop.run(Notebook(), Silent())
     assert (loop.train_state.step, loop.train_state.epoch, loop.train_state.batch_index) == (18, 2, 0)
-    assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert requests == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     for first in range(0, 18, 3):
-        assert all(torch.equal(one.tokens, policy.seen[first].tokens) for one in policy.seen[first : first + 3])
+        assert all(torch.equal(item.tokens, policy.seen[first].tokens) for item in policy.seen[first : first + 3])
 
 
 @pytest.mark.parametrize(("stop", "saved"), [(4, 4), (5, 8), (7, 8), (8, 8)])
 def test_a_stop_within_a_prepared_batch_takes_effect_after_its_last_step(tmp_path, stop, saved):
-    whole = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
-    whole.run(Notebook(), Silent())
+    full = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
+    full.run(Notebook(), Silent())
     first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     journal = Kept(tmp_path)
     with pytest.raises(TrainingInterrupted):
@@ -163,7 +163,7 @@ def test_a_stop_within_a_prepared_batch_takes_effect_after_its_last_step(tmp_pat
     again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     saving.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
     again.run(Kept(tmp_path), Silent())
-    assert again.train_state.step == 16 and same(weights(whole), weights(again))
+    assert again.train_state.step == 16 and same(weights(full), weights(again))
 
 
 def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
@@ -208,11 +208,11 @@ def test_memory_check_uses_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
     learner = LossModule(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
-    found = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(FULL)
-    assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
+    actual = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(FULL)
+    assert isinstance(actual, Rollouts) and actual.tokens.shape == (8 * EACH, 1 + LENGTH)
     assert model.training is training
-    few = memory.check_batch(learner, partial(crop_batch, found), TrainConfig(), CPU)
-    more: Sequence[Tensor] = [torch.cat([part] * 4) for part in found]
+    few = memory.check_batch(learner, partial(crop_batch, actual), TrainConfig(), CPU)
+    more: Sequence[Tensor] = [torch.cat([part] * 4) for part in actual]
     assert memory.check_batch(learner, partial(crop_batch, Rollouts(*more)), TrainConfig(), CPU) > few
 
 

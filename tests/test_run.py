@@ -118,8 +118,8 @@ def first(run: Run) -> list[int]:
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
     """Of each token of a text by itself, by the model."""
     with torch.no_grad():
-        found: list[float] = run.model.score(torch.tensor([[*first(run), *ids]]))[0].tolist()
-    return found[len(first(run)) - 1 :]
+        actual: list[float] = run.model.score(torch.tensor([[*first(run), *ids]]))[0].tolist()
+    return actual[len(first(run)) - 1 :]
 
 
 # ---- training and loading
@@ -215,10 +215,10 @@ def test_run_info(runs):
 def test_greedy_text_is_deterministic_and_independent_of_the_batch(runs, name):
     run, options = runs[name], GenerationConfig(max_new_tokens=8, temperature=0.0)
     prompts = ["an", "", "otto"]
-    found = run.generate(prompts, options)
-    assert [one.alternatives for one in found] == [(), (), ()]
-    assert [one.token_ids for one in found] == [one.token_ids for one in runs[name].generate(prompts, options)]
-    for prompt, one in zip(prompts, found, strict=True):
+    actual = run.generate(prompts, options)
+    assert [one.alternatives for one in actual] == [(), (), ()]
+    assert [one.token_ids for one in actual] == [one.token_ids for one in runs[name].generate(prompts, options)]
+    for prompt, one in zip(prompts, actual, strict=True):
         alone = run.generate(prompt, options)
         assert (alone.token_ids, alone.text) == (one.token_ids, one.text)
         assert alone.log_prob == pytest.approx(one.log_prob, abs=1e-4)
@@ -251,8 +251,8 @@ def test_default_seed_is_0(runs):
 
 
 def test_attention_generates_beyond_its_context_length(runs):
-    found = runs["gpt-windows"].generate("to be", GenerationConfig(max_new_tokens=60, temperature=0.0))
-    assert len(found.token_ids) == 60 and math.isfinite(found.log_prob)
+    actual = runs["gpt-windows"].generate("to be", GenerationConfig(max_new_tokens=60, temperature=0.0))
+    assert len(actual.token_ids) == 60 and math.isfinite(actual.log_prob)
     assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerationConfig(max_new_tokens=60))) == (
         "max_new_tokens: 7 prompt tokens and 60 new tokens exceed the model's 16 positions; use at most 10"
     )
@@ -282,9 +282,9 @@ def test_invalid_text_is_rejected(runs, name, text):
 def test_score_of_a_line_is_the_sum_over_its_tokens(runs, name):
     run = runs[name]
     lines = ["anna", "", "zoë", "a", "never seen: ☃", "otto\u2028x", "bob"]
-    found = run.score(lines)
-    assert [line.text for line in found] == lines
-    for line in found:
+    scores = run.score(lines)
+    assert [line.text for line in scores] == lines
+    for line in scores:
         ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.predictor.reads_lines else [])
         assert line.tokens == [run.vocabulary.token_text(token) for token in ids] and len(line.token_log_probs) == len(ids)
         assert line.log_prob == pytest.approx(sum(line.token_log_probs), abs=1e-6)
@@ -314,9 +314,9 @@ def test_batch_and_window_size_do_not_change_scores(runs, name, monkeypatch):
     for positions, piece in ((1, 4096), (20, 4096), (16384, 2)):
         monkeypatch.setattr("weft.tasks.lm.predict.BATCH_TOKENS", positions)
         monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", piece)
-        for one, other in zip(run.score(lines), together, strict=True):
-            assert (one.text, one.tokens) == (other.text, other.tokens)
-            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-4)
+        for score, other in zip(run.score(lines), together, strict=True):
+            assert (score.text, score.tokens) == (other.text, other.tokens)
+            assert score.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-4)
 
 
 def test_a_string_is_one_line(runs):
@@ -347,10 +347,10 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     scored = run.score(lines)
     nats, tokens = -sum(line.log_prob for line in scored), sum(len(line.tokens) for line in scored)
-    found = by_name(run.evaluate(path))
+    actual = by_name(run.evaluate(path))
     characters, size, words = len("hannahzoëbob") + 4, len("hannahzoëbob".encode()) + 4, 3 + 4
     assert tokens == characters == 16
-    assert found == pytest.approx(
+    assert actual == pytest.approx(
         {
             "loss": nats / tokens,
             "bits_per_token": nats / tokens / math.log(2),
@@ -376,9 +376,9 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
     ids = run.vocabulary.encode("to be or not").tolist()
     nats = -sum(log_probs_of(run, ids))
     for context in (None, "stride", "carry"):
-        found = list(run.evaluate([path], context=context))
-        assert by_name(found)["loss"] == pytest.approx(nats / 12, rel=1e-5)
-        assert (found[0].low, found[0].high) == (None, None)  # one block
+        actual = list(run.evaluate([path], context=context))
+        assert by_name(actual)["loss"] == pytest.approx(nats / 12, rel=1e-5)
+        assert (actual[0].low, actual[0].high) == (None, None)  # one block
     policy = "full/carry:warm-64" if name[0] not in "gt" else "full/stride:8/16"
     assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path)["loss"].signature
 
@@ -394,18 +394,18 @@ def test_one_character_can_be_evaluated(runs):
 
 @a_few
 def test_scoring_reports_progress_by_batches_and_windows(runs, name, monkeypatch):
-    run, told = runs[name], list[tuple[int, int]]()
+    run, calls = runs[name], list[tuple[int, int]]()
     lines = ["ab" * 7, "a", "", "b" * 9]
     silent = run.score(lines)
-    assert run.score(lines, progress=lambda what, done, total: told.append((done, total))) == silent
-    assert told == []  # nothing is left to do when there is something to tell
+    assert run.score(lines, progress=lambda what, done, total: calls.append((done, total))) == silent
+    assert calls == []  # nothing is left to do when there is something to tell
     monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", 5)
     monkeypatch.setattr("weft.tasks.lm.predict.BATCH_TOKENS", 12)
-    found = run.score(lines, progress=lambda what, done, total: told.append((done, total)))
-    torch.testing.assert_close([line.log_prob for line in found], [line.log_prob for line in silent], rtol=1e-5, atol=1e-5)
+    scores = run.score(lines, progress=lambda what, done, total: calls.append((done, total)))
+    torch.testing.assert_close([line.log_prob for line in scores], [line.log_prob for line in silent], rtol=1e-5, atol=1e-5)
     short, total = (sum(len(line.tokens) for line in part) for part in (silent[1:], silent))
-    assert {told_of for _, told_of in told} == {total}
-    done = [part for part, _ in told]
+    assert {told_of for _, told_of in calls} == {total}
+    done = [part for part, _ in calls]
     assert done == sorted(set(done)) and done[-1] < total
     behind = len(first(run)) - 1  # positions that are none of the text's
     assert {short, short + 5 - behind, short + 10 - behind} <= set(done)
@@ -415,19 +415,19 @@ def test_scoring_reports_progress_by_batches_and_windows(runs, name, monkeypatch
 def test_evaluate_uses_the_test_data_of_the_run_by_default(runs, name, tmp_path):
     run = runs[name]
     # the last tenth, in lines, or in characters from the nearest line end on
-    ends = [at + 1 for at, letter in enumerate(SENTENCES) if letter == "\n"]
-    place = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
-    part = "\n".join(NAMES[144:]) + "\n" if run.predictor.reads_lines else SENTENCES[place:]
+    ends = [index + 1 for index, letter in enumerate(SENTENCES) if letter == "\n"]
+    position = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
+    part = "\n".join(NAMES[144:]) + "\n" if run.predictor.reads_lines else SENTENCES[position:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     assert (
-        run.evaluate(progress=lambda what, done, total: told.append((done, total))).scores
+        run.evaluate(progress=lambda what, done, total: calls.append((done, total))).scores
         == run.evaluate(tmp_path / "test.txt").scores
     )
-    assert told[-1][0] == told[-1][1] > 0
+    assert calls[-1][0] == calls[-1][1] > 0
     halves = [tmp_path / "one.txt", tmp_path / "two.txt"]
-    cut = part.index("\n", len(part) // 2) + 1
-    for path, text in zip(halves, (part[:cut], part[cut:]), strict=True):
+    truncated = part.index("\n", len(part) // 2) + 1
+    for path, text in zip(halves, (part[:truncated], part[truncated:]), strict=True):
         path.write_text(text, encoding="utf-8")
     assert run.evaluate(halves).scores == run.evaluate().scores
 
@@ -515,17 +515,17 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
 
 def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     parts = [runs["ngram-lines"], runs["lstm-lines"]]
-    both = Ensemble([run.model for run in parts], LinearEnsemble([0.5, 0.5]))
+    ensemble = Ensemble([run.model for run in parts], LinearEnsemble([0.5, 0.5]))
     ids = [1, *parts[0].vocabulary.encode("hannah").tolist(), 2]
     with torch.no_grad():
-        found = both.score(torch.tensor([ids]))[0].exp()
+        scores = ensemble.score(torch.tensor([ids]))[0].exp()
     means = np.mean([np.exp(run.score(["hannah"])[0].token_log_probs) for run in parts], axis=0)
-    assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
+    assert scores.tolist() == pytest.approx(means.tolist(), rel=1e-4)
     options = GenerationConfig(max_new_tokens=12, beam_size=3, n_best=2)
-    texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].predictor.eos_id))
+    texts = generate(ensemble, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].predictor.eos_id))
     assert [len(many) for many in texts] == [2, 2]
     others = Ensemble([runs["gpt-windows"].model], LinearEnsemble([1.0]))
-    assert refusal(UsageError, lambda: Ensemble([both, others], LinearEnsemble([0.5, 0.5]))) == (
+    assert refusal(UsageError, lambda: Ensemble([ensemble, others], LinearEnsemble([0.5, 0.5]))) == (
         f"ensemble: models 1 and 2 have different tokenizers ({parts[0].vocabulary.hash[:8]}, "
         f"{runs['gpt-windows'].vocabulary.hash[:8]}); train both with `tokenizer_from`"
     )
@@ -536,7 +536,7 @@ def test_options_can_be_passed_by_name(runs):
     named = run.generate("The", max_new_tokens=5, temperature=0)
     assert named == run.generate("The", GenerationConfig(max_new_tokens=5, temperature=0))
     assert "".join(run.stream("The", max_new_tokens=5, temperature=0)) == named.text
-    told = refusal(UsageError, lambda: run.generate("The", GenerationConfig(), seed=1))
-    assert told == "options: are given as an object and by name (seed); use one of the two"
-    told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
-    assert told == "top_q: unknown option; did you mean 'top_p'?"
+    message = refusal(UsageError, lambda: run.generate("The", GenerationConfig(), seed=1))
+    assert message == "options: are given as an object and by name (seed); use one of the two"
+    message = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
+    assert message == "top_q: unknown option; did you mean 'top_p'?"

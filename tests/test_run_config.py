@@ -76,8 +76,8 @@ def test_precedence_in_the_train_table():
 )
 def test_set_replaces_the_budget(settings, budget):
     values = run_file(train={"max_steps": 5})
-    found = override(values, settings)
-    train = resolve(found, base=BASE).train
+    actual = override(values, settings)
+    train = resolve(actual, base=BASE).train
     assert {name: value for name in BUDGETS if (value := getattr(train, name)) is not None} == budget
     assert values["train"] == {"max_steps": 5}
 
@@ -85,8 +85,8 @@ def test_set_replaces_the_budget(settings, budget):
 def test_run_file_budget_replaces_the_preset_and_two_budgets_are_rejected():
     values = {"task": "tagging", "data": {"train": "a.txt"}, "model": {"arch": "lstm"}}
     assert resolve(values, base=BASE).train.max_epochs == 20
-    found = resolve({**values, "train": {"max_steps": 3}}, base=BASE).train
-    assert (found.max_steps, found.max_epochs) == (3, None)
+    actual = resolve({**values, "train": {"max_steps": 3}}, base=BASE).train
+    assert (actual.max_steps, actual.max_epochs) == (3, None)
     with pytest.raises(ConfigError) as caught:
         resolve({**values, "train": {"max_steps": 3, "max_tokens": 4}}, base=BASE)
     assert str(caught.value) == "train: max_steps and max_tokens are both set; set only one"

@@ -62,10 +62,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     """A finished run, `whole`, and the same stopped at step 5, `stopped`."""
-    place = tmp_path_factory.mktemp("runs")
-    train_here(small(text), place / "whole")
-    stop(small(text), place / "stopped", 5)
-    return place
+    directory = tmp_path_factory.mktemp("runs")
+    train_here(small(text), directory / "whole")
+    stop(small(text), directory / "stopped", 5)
+    return directory
 
 
 @pytest.fixture
@@ -136,14 +136,14 @@ def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("change", [lambda names: names[::-1], lambda names: [names[0], "q"]], ids=["swapped", "a letter"])
 def test_changed_labels_are_rejected_on_resume(labelled, capsys, change):
     path = labelled / "labels.json"
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps({**found, "labels": change(found["labels"])}))
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "labels": change(data["labels"])}))
     capsys.readouterr()
-    told = "runs/run/labels.json: has changed since the run started; restore it, or train again with --overwrite"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    message = "runs/run/labels.json: has changed since the run started; restore it, or train again with --overwrite"
+    assert refused(capsys, "train", "run.toml", "--quiet") == (4, message)
     path.unlink()
-    told = "runs/run/labels.json: file is missing; restore it, or train again with --overwrite"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    message = "runs/run/labels.json: file is missing; restore it, or train again with --overwrite"
+    assert refused(capsys, "train", "run.toml", "--quiet") == (4, message)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
@@ -217,8 +217,8 @@ def test_links_and_pipes_in_place_of_written_files_are_rejected(stopped, text, m
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
     (stopped / name).unlink()
     os.link(letter, stopped / name)
-    told = "is a hard link; writing to it would change another file; remove it"
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {told}"
+    message = "is a hard link; writing to it would change another file; remove it"
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {message}"
     (stopped / name).unlink()
     os.mkfifo(stopped / name)
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {PIPE}"
@@ -365,12 +365,12 @@ def test_training_does_not_save_non_finite_weights(tmp_path, text, valid):
     values = small(text, train__max_steps=1, train__num_validations=1, train__lr=1e38)
     if valid is None:
         values["data"].pop("valid")
-    told = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
-    assert told.startswith("step 1: ") and told.endswith(
+    message = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
+    assert message.startswith("step 1: ") and message.endswith(
         "; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
     )
     if valid is None:
-        assert "has NaN or infinite values" in told
+        assert "has NaN or infinite values" in message
     assert not (tmp_path / "run" / "model.safetensors").exists() and not checkpoint.names(tmp_path / "run")
 
 
@@ -380,8 +380,8 @@ def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
             next(loop.loss_module.model.parameters()).view(-1)[0] = float("nan")
 
     watcher = Silent(stop_at=1, look=spoil)
-    told = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
-    assert told == (
+    message = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
+    assert message == (
         "step 1: embedding.weight has NaN or infinite values; the last checkpoint is intact; "
         "lower train.lr or train.max_grad_norm"
     )
@@ -391,9 +391,9 @@ def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
 def test_damaged_best_weights_are_rejected_on_resume(stopped, text, damage):
     damage(stopped / "model.safetensors")
-    told = refusal(ModelError, lambda: train_here(small(text), stopped))
-    assert told.startswith(f"{stopped / 'model.safetensors'}: ")
-    assert told.endswith("; use `overwrite` to train again")
+    message = refusal(ModelError, lambda: train_here(small(text), stopped))
+    assert message.startswith(f"{stopped / 'model.safetensors'}: ")
+    assert message.endswith("; use `overwrite` to train again")
 
 
 def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, whole, capsys):
@@ -408,8 +408,10 @@ def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, who
     )
     shutil.copy(tmp_path / "early" / "model.safetensors", whole / "model.safetensors")
     shutil.copy(whole / "run.toml", tmp_path / "run.toml")
-    code, told = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
-    assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is from step 2, but the best weights are from step ")
+    code, message = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
+    assert code == 4 and message.startswith(
+        f"{whole / 'model.safetensors'}: is from step 2, but the best weights are from step "
+    )
 
 
 def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, made, text):
@@ -460,17 +462,17 @@ def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, made, 
     unreadable.add("000005")
     watcher = Silent()
     train_here(small(text), stopped, watcher)
-    place = stopped / "checkpoints" / "000005" / "metrics.jsonl"
-    told = f"{place}: can't be read: Input/output error; resuming from the previous checkpoint"
-    assert watcher.notes == [told, "resuming at step 4"]
+    position = stopped / "checkpoints" / "000005" / "metrics.jsonl"
+    message = f"{position}: can't be read: Input/output error; resuming from the previous checkpoint"
+    assert watcher.notes == [message, "resuming at step 4"]
     unreadable.clear()
     assert sums(stopped) == sums(made / "whole")
 
 
 def test_unreadable_checkpoints_are_not_deleted(stopped, text, unreadable):
     unreadable |= {"000004", "000005"}
-    told = refusal(ResourceError, lambda: train_here(small(text), stopped))
-    assert told.endswith("can't be read: Input/output error")
+    message = refusal(ResourceError, lambda: train_here(small(text), stopped))
+    assert message.endswith("can't be read: Input/output error")
     assert checkpoint.names(stopped) == ["000004", "000005"]
 
 
@@ -525,9 +527,9 @@ def test_swapped_labels_in_a_large_file_are_rejected(labelled, capsys):
     lines[5000:7000] = [line[:-1] + ("y" if line[-1] == "x" else "x") for line in lines[5000:7000]]
     path.write_text("\n".join(lines))
     capsys.readouterr()
-    code, told = refused(capsys, "train", "run.toml", "--quiet")
+    code, message = refused(capsys, "train", "run.toml", "--quiet")
     assert code == 3
-    assert told.endswith("texts.tsv has changed); restore it or start a new run")
+    assert message.endswith("texts.tsv has changed); restore it or start a new run")
 
 
 @pytest.mark.parametrize("damage", ["flip", "provenance", "gone"])
@@ -541,8 +543,8 @@ def test_a_damaged_data_description_is_rebuilt(stopped, made, text, damage):
         flip(path)
     watcher = Silent()
     train_here(small(text), stopped, watcher)
-    told = f"{path}: the tokenized text is corrupted; it is written again from the same text"
-    assert watcher.notes == [told, "resuming at step 5"]
+    message = f"{path}: the tokenized text is corrupted; it is written again from the same text"
+    assert watcher.notes == [message, "resuming at step 5"]
     assert sums(stopped) == sums(made / "whole")
 
 
@@ -551,12 +553,12 @@ def test_a_damaged_description_of_changed_data_is_rejected(tmp_path, text):
     stop(small(path), tmp_path / "run", 1)
     path.write_text(path.read_text().replace("cat", "cow"))
     about = tmp_path / "run" / "data" / "train.json"
-    whole = about.read_bytes()
+    full = about.read_bytes()
     about.write_bytes(b"{}")
     assert refusal(ModelError, lambda: train_here(small(path), tmp_path / "run")) == (
         f"{about}: corrupted, and {path} is not the text that the run was started with; restore both or start a new run"
     )
-    about.write_bytes(whole)
+    about.write_bytes(full)
     assert refusal(DataError, lambda: train_here(small(path), tmp_path / "run")).endswith(
         "text.txt has changed); restore it or start a new run"
     )
@@ -580,15 +582,15 @@ def test_every_flipped_bit_of_a_log_is_detected(whole, capsys):
     first = good.index(b"\n") + 1
     for bit in range(0, 8 * first, 7):
         flip(path, bit)
-        told = refusal(LogError, lambda: read_run_status(whole))
-        assert told.startswith(f"{path}:") and told.endswith(
+        message = refusal(LogError, lambda: read_run_status(whole))
+        assert message.startswith(f"{path}:") and message.endswith(
             ": checksum mismatch; the file is corrupted; run weft train again to restore it"
         ), bit
         path.write_bytes(good)
     flip(path, 8 * len(good) - 3)  # the end of the last line
     there = good[:-1].rfind(b"\n") + 1
-    told = f"{path}: corrupted: {there} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
-    assert refused(capsys, "info", str(whole)) == (4, told)
+    message = f"{path}: corrupted: {there} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
+    assert refused(capsys, "info", str(whole)) == (4, message)
     shutil.copy(whole / "run.toml", whole.parent / "run.toml")
     assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0
     assert path.read_bytes() == good and read_run_status(whole).done
@@ -605,10 +607,10 @@ def test_a_run_with_a_damaged_log_is_omitted_from_the_report_and_named(tmp_path,
 def test_a_torn_line_is_removed_on_resume(stopped, text):
     """A process was killed while it wrote timings.jsonl; the next one starts on a line of its own."""
     path = stopped / "timings.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:20])
+    full = path.read_bytes()
+    path.write_bytes(full + full[:20])
     train_here(small(text), stopped)
-    assert path.read_bytes().startswith(whole + b'{"step": 6')
+    assert path.read_bytes().startswith(full + b'{"step": 6')
     assert main(["info", str(stopped)]) == 0
 
 

@@ -127,9 +127,9 @@ def test_a_run_is_resumed_from_another_working_directory(tmp_path, text, monkeyp
 def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, text):
     out = tmp_path / "run"
     resolved = make_directory(out).resolved
-    whole = resolve(small(text), base=tmp_path).to_toml()
-    older = whole.replace("init_strict = true\n", "")
-    assert older != whole
+    full = resolve(small(text), base=tmp_path).to_toml()
+    older = full.replace("init_strict = true\n", "")
+    assert older != full
     resolved.write_text(older)
     train_here(small(text), out)
     assert resolved.read_text() == older  # whose the weights are is told by its sum
@@ -191,11 +191,11 @@ def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, what):
 
 def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, text):
     before = {name: data for name, data in contents(run).items() if name != ".lock"}
-    seen = []
+    calls = []
 
     class Looking(Silent):
         def on_progress(self, name, done, total):
-            seen.append(
+            calls.append(
                 {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".previous" in name}
             )
 
@@ -204,7 +204,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, tex
             return super().should_stop()
 
     train_here(small(text, seed=4), run, Looking(), fresh=True)
-    assert seen[0] == before
+    assert calls[0] == before
     assert not (run / ".previous").exists()
 
 
@@ -401,15 +401,15 @@ def test_missing_run_directory(tmp_path):
 def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
     """Two hundred of them, spread over the file, and none gives a model with wrong numbers."""
     path = run / "model.safetensors"
-    whole = path.read_bytes()
+    full = path.read_bytes()
     messages = set()
-    for bit in range(0, len(whole) * 8, len(whole) * 8 // 200):
+    for bit in range(0, len(full) * 8, len(full) * 8 // 200):
         flip(path, bit)
         message = refusal(ModelError, lambda: weft.load(run).model)
         assert message.startswith(f"{path}: ")
         assert "\n" not in message
         messages.add(message.removeprefix(f"{path}: ").partition(":")[0])
-        path.write_bytes(whole)
+        path.write_bytes(full)
     assert "checksum mismatch; the file is corrupted" in messages
     assert len(messages) <= 4
     assert weft.load(run).model is not None
@@ -504,10 +504,10 @@ def test_a_changed_environment_gives_a_note(run, text, monkeypatch):
 
 
 def test_environment_has_what_numbers_depend_on(finished):
-    found = folder.read_environment(finished)
-    assert set(found) == {"weft", "python", "torch", "system", "threads", "gpu"}
-    assert found["torch"] == torch.__version__
-    assert found["weft"] == weft.__version__
+    actual = folder.read_environment(finished)
+    assert set(actual) == {"weft", "python", "torch", "system", "threads", "gpu"}
+    assert actual["torch"] == torch.__version__
+    assert actual["weft"] == weft.__version__
 
 
 @pytest.fixture
@@ -522,13 +522,13 @@ def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
 def test_changed_data_is_rejected(tmp_path, stopped):
     values, out = stopped
     text = tmp_path / "text.txt"
-    before, whole = contents(out), text.read_text()
-    text.write_text(whole.replace("cat", "cow", 1))
+    before, full = contents(out), text.read_text()
+    text.write_text(full.replace("cat", "cow", 1))
     assert refusal(DataError, lambda: train_here(values, out)) == (
         f"{text}: not the text that the run was started with ({text} has changed); restore it or start a new run"
     )
     assert contents(out) == before
-    text.write_text(whole)
+    text.write_text(full)
     train_here(values, out)
     train_here(values, tmp_path / "whole")
     assert sums(out) == sums(tmp_path / "whole")

@@ -44,11 +44,11 @@ def small(text: Path, model: str = "lstm", **options: Any) -> dict[str, Any]:
 
 def test_each_validation_writes_a_text_for_each_prompt_and_sample(tmp_path, text):
     train_here(small(text, train__sample_prompts=["the ", "a "]), tmp_path / "run")
-    found = written(tmp_path / "run")
-    places = [(one["step"], one["prompt"], one["sample"]) for one in found]
+    actual = written(tmp_path / "run")
+    places = [(item["step"], item["prompt"], item["sample"]) for item in actual]
     assert places == [(step, prompt, number) for step in (2, 4) for prompt in ("the ", "a ") for number in (1, 2)]
-    assert {one["seed"] for one in found} == {3}
-    assert all(0 < len(one["text"]) <= 12 for one in found)
+    assert {item["seed"] for item in actual} == {3}
+    assert all(0 < len(item["text"]) <= 12 for item in actual)
 
 
 def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
@@ -56,8 +56,8 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
     train_here(small(text, train__num_validations=1), out)
     run = weft.load(out, device="cpu")
     assert isinstance(run, Run)
-    wanted = run.generate("", max_new_tokens=12, num_samples=2, seed=3).ranked()
-    assert [one["text"] for one in written(out)] == [one.text for one in wanted]
+    expected = run.generate("", max_new_tokens=12, num_samples=2, seed=3).ranked()
+    assert [item["text"] for item in written(out)] == [item.text for item in expected]
 
 
 @pytest.mark.parametrize("model", ["lstm", "transformer", "gpt"])
@@ -93,7 +93,7 @@ def test_learned_positions_limit_the_sample_length(tmp_path, text):
     )
     train_here(values, tmp_path / "run")
     assert (
-        max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 10
+        max(len(item["text"]) for item in written(tmp_path / "run")) == 16 + 1 - 10
     )  # behind a full stop, a newline and 8 letters
     values["train"]["sample_prompts"] = ["the old cat and the dog"]
     message = "train.sample_prompts: 23 tokens exceed the model's limit of 14; shorten the longest prompt"
@@ -105,15 +105,15 @@ def test_samples_are_written_without_validation_data(tmp_path, text):
     values = small(text)
     del values["data"]["valid"]
     train_here(values, tmp_path / "run")
-    assert [one["step"] for one in written(tmp_path / "run")] == [2, 2, 4, 4]
+    assert [item["step"] for item in written(tmp_path / "run")] == [2, 2, 4, 4]
 
 
 def test_an_n_gram_model_writes_once(tmp_path, text):
     values = small(text)
     values["model"] = {"arch": "ngram", "order": 3}
     train_here(values, tmp_path / "run")
-    assert [(one["step"], one["sample"]) for one in written(tmp_path / "run")] == [(1, 1), (1, 2)]
-    assert all(one["text"] for one in written(tmp_path / "run"))
+    assert [(item["step"], item["sample"]) for item in written(tmp_path / "run")] == [(1, 1), (1, 2)]
+    assert all(item["text"] for item in written(tmp_path / "run"))
 
 
 def test_seq2seq_samples_are_the_first_lines_with_references(tmp_path, pairs):
@@ -121,15 +121,15 @@ def test_seq2seq_samples_are_the_first_lines_with_references(tmp_path, pairs):
     train_here(values, tmp_path / "run")
     train_here(pair_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
     assert sums(tmp_path / "run")["model"] == sums(tmp_path / "plain")["model"]
-    found = written(tmp_path / "run")
-    assert [(one["step"], one["line"]) for one in found] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
+    actual = written(tmp_path / "run")
+    assert [(item["step"], item["line"]) for item in actual] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
     lines = dict(line.split("\t") for line in pairs.read_text().splitlines())
-    assert all(lines[one["source"]] == one["reference"] for one in found)
+    assert all(lines[item["source"]] == item["reference"] for item in actual)
     translator: Any = weft.load(tmp_path / "run", device="cpu")
-    last = found[-3:]
+    last = actual[-3:]
     if json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4:
-        outputs = [own.text for own in translator.predict([one["source"] for one in last], beam_size=1)]
-        assert [one["text"] for one in last] == outputs
+        outputs = [own.text for own in translator.predict([item["source"] for item in last], beam_size=1)]
+        assert [item["text"] for item in last] == outputs
 
 
 REFUSED = [
@@ -165,8 +165,8 @@ def test_seq2seq_samples_require_validation_data(tmp_path, pairs):
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
         train_here(values, tmp_path / "run")
-    told = "train.num_samples: requires validation data; set data.valid"
-    assert str(error.value) == told
+    message = "train.num_samples: requires validation data; set data.valid"
+    assert str(error.value) == message
 
 
 def test_a_sample_is_printed_on_one_line():
@@ -188,9 +188,9 @@ def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
 def test_reports_show_a_selection_of_many_validations(tmp_path):
     lines = [{"step": step, "prompt": "a", "sample": number, "text": f"{step}"} for step in range(1, 21) for number in range(5)]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in lines))
-    found = samples_of(tmp_path)
-    assert [(line["step"], line["sample"]) for line in found[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
-    assert sorted({line["step"] for line in found}) == [1, 4, 6, 9, 12, 15, 17, 20]
+    actual = samples_of(tmp_path)
+    assert [(line["step"], line["sample"]) for line in actual[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
+    assert sorted({line["step"] for line in actual}) == [1, 4, 6, 9, 12, 15, 17, 20]
     assert samples_of(tmp_path / "gone") == []
 
 
@@ -218,12 +218,12 @@ def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
     train_here(values, tmp_path / "whole")
     train_here(values, tmp_path / "run", Silent(stop_at=4))
     path = tmp_path / "run" / "samples.jsonl"
-    whole = path.read_bytes()
-    assert whole.count(b"\n") >= 2
+    full = path.read_bytes()
+    assert full.count(b"\n") >= 2
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes(whole[:-9] if damage == "cut" else whole.replace(b'"seed"', b'"sfed"', 1))
+        path.write_bytes(full[:-9] if damage == "cut" else full.replace(b'"seed"', b'"sfed"', 1))
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     assert f"{path}: corrupted; only the intact part was restored" in watcher.notes

@@ -67,9 +67,9 @@ def test_top_p_keeps_the_fewest_tokens_where_several_are_equally_probable(shares
         n for n in range(1, len(shares) + 1) if 1000 * sum(shares[t] for t in best_first[:n]) >= round(1000 * mass) * total
     )
     log_probs = torch.tensor([[math.log(share / total) if share else -math.inf for share in shares]])
-    found = choose.top_p(mass)(log_probs, nothing(1))
-    assert found.isfinite().nonzero()[:, 1].tolist() == sorted(best_first[:fewest])
-    assert torch.equal(found[found.isfinite()], log_probs[found.isfinite()])
+    actual = choose.top_p(mass)(log_probs, nothing(1))
+    assert actual.isfinite().nonzero()[:, 1].tolist() == sorted(best_first[:fewest])
+    assert torch.equal(actual[actual.isfinite()], log_probs[actual.isfinite()])
 
 
 @pytest.mark.parametrize("name", NAIVE)
@@ -80,8 +80,8 @@ def test_logits_processors_equal_naive_loops(name, rows, data):
     value = data.draw(values)
     # in float64, with levels well apart: a tie or a rounding at the border may fall either way
     rows = [[round(v) + i * 0.01 if v > -math.inf else v for i, v in enumerate(row)] for row in rows]
-    found = make(value)(torch.tensor(rows, dtype=torch.float64), nothing(len(rows)))
-    assert found.tolist() == [naive(row, value) for row in rows]
+    actual = make(value)(torch.tensor(rows, dtype=torch.float64), nothing(len(rows)))
+    assert actual.tolist() == [naive(row, value) for row in rows]
 
 
 @settings(deadline=None, max_examples=60)
@@ -89,8 +89,8 @@ def test_logits_processors_equal_naive_loops(name, rows, data):
 def test_no_repeat_ngram_equals_the_naive_loop(histories, size):
     # -1 stands on the left only
     histories = [sorted(row, key=lambda token: token >= 0) for row in histories]
-    found = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
-    for row, history in zip(found.tolist(), histories, strict=True):
+    actual = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
+    for row, history in zip(actual.tolist(), histories, strict=True):
         said = [token for token in history if token >= 0]
         grams = {tuple(said[i : i + size]) for i in range(len(said) - size + 1)}
         newest = said[len(said) - size + 1 :]
@@ -100,9 +100,9 @@ def test_no_repeat_ngram_equals_the_naive_loop(histories, size):
 
 def test_repetition_penalty_applies_per_occurrence_in_the_last_64_tokens():
     history = torch.tensor([[-1] * 70 + [3, 5, 5], [4] * 9 + [0] * 64])
-    found = choose.repetition_penalty(2.0)(torch.zeros(2, 6), history).exp()
-    torch.testing.assert_close(found[0], torch.tensor([1, 1, 1, 0.5, 1, 0.25]))
-    torch.testing.assert_close(found[1], torch.tensor([2.0**-64, 1, 1, 1, 1, 1]))
+    actual = choose.repetition_penalty(2.0)(torch.zeros(2, 6), history).exp()
+    torch.testing.assert_close(actual[0], torch.tensor([1, 1, 1, 0.5, 1, 0.25]))
+    torch.testing.assert_close(actual[1], torch.tensor([2.0**-64, 1, 1, 1, 1, 1]))
 
 
 def test_temperature_raises_probabilities_to_a_power_and_tiny_ones_are_greedy():
@@ -155,12 +155,12 @@ def test_frequencies_follow_the_distribution():
 def test_random_numbers_of_rows_and_seeds_are_independent():
     places = [0, 1, 255, 256, 257, 1000]
     rows = [choose.random_noise(0, i, j) for i in range(400) for j in range(5)]
-    numbers = torch.tensor([[row(at) for row in rows] for at in places], dtype=torch.float64)
+    numbers = torch.tensor([[row(index) for row in rows] for index in places], dtype=torch.float64)
     assert numbers.unique().numel() == numbers.numel()
     assert abs(numbers.mean().item() - 0.5) < 0.01
     alone, other = choose.random_noise(0, 3, 1), choose.random_noise(1, 3, 1)
-    assert [alone(at) for at in reversed(places)] == numbers[:, 16].flip(0).tolist()
-    assert not any(other(at) == alone(at) for at in places)
+    assert [alone(index) for index in reversed(places)] == numbers[:, 16].flip(0).tolist()
+    assert not any(other(index) == alone(index) for index in places)
 
 
 @every_toy
@@ -168,7 +168,7 @@ def test_random_numbers_of_rows_and_seeds_are_independent():
 def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
     model, limit = toy(9), 20
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7], [1, 6]]
-    keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
+    keep = torch.tensor([[index < len(prompt) for index in range(5)] for prompt in prompts])
     padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
     noise = None if greedy else [choose.random_noise(7, row, 0) for row in range(5)]
     adjust = choose.compose(
@@ -201,19 +201,19 @@ def test_greedy_takes_the_best_token_each_time(toy):
 
 def test_rows_leave_the_batch_when_they_end():
     model = follow([1, 3, 4, 5, 6, 2], 7)
-    found = [
+    actual = [
         drawn.tokens.tolist()
         for drawn in sample(model, torch.tensor([[5], [1], [6]]), criteria=StoppingCriteria(9, eos_id=END))
     ]
-    assert found == [[6, 3, 2], [2, 4, -1], [-1, 5, -1], [-1, 6, -1], [-1, 2, -1]]
+    assert actual == [[6, 3, 2], [2, 4, -1], [-1, 5, -1], [-1, 6, -1], [-1, 2, -1]]
     assert model.steps_taken == [2, 1, 1, 1]
 
 
 def test_a_row_without_possible_tokens_ends_and_others_continue():
     model = follow([1, 3, 4, 5, 6, 2], 7)
     until = StoppingCriteria(9, eos_id=END, min_new_tokens=2)
-    found = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
-    assert found == [[-1, 5], [-1, 6], [-1, 2]]
+    actual = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
+    assert actual == [[-1, 5], [-1, 6], [-1, 2]]
 
 
 def test_rows_end_when_the_stopping_criterion_is_met():
@@ -228,8 +228,8 @@ def test_rows_end_when_the_stopping_criterion_is_met():
 def test_a_prompt_may_continue_a_state():
     model = Hashed(6)
     _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
-    found = [d.tokens.tolist() for d in sample(model, torch.tensor([[5], [5]]), criteria=StoppingCriteria(4), state=state)]
-    assert found == [
+    actual = [d.tokens.tolist() for d in sample(model, torch.tensor([[5], [5]]), criteria=StoppingCriteria(4), state=state)]
+    assert actual == [
         d.tokens.tolist() for d in sample(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), criteria=StoppingCriteria(4))
     ]
 

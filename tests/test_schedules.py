@@ -38,8 +38,8 @@ from weft.training.schedules import SCHEDULES, schedule
     ],
 )
 def test_schedules_by_hand(name, expected):
-    found = {progress: schedule(name, warmup=0.0)(progress) for progress in expected}
-    assert found == pytest.approx(expected)
+    actual = {progress: schedule(name, warmup=0.0)(progress) for progress in expected}
+    assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -89,12 +89,12 @@ def with_singular_values(rows: int, columns: int, seed: int) -> tuple[Tensor, Te
 @pytest.mark.parametrize("shape", [(8, 8), (12, 5), (5, 12), (6, 1)], ids=["square", "tall", "wide", "column"])
 def test_orthogonalization_keeps_singular_vectors_and_equalizes_singular_values(shape, scale):
     u, vt, matrix = with_singular_values(*shape, seed=0)
-    found = orthogonalize(scale * matrix[None])[0]
-    assert found.shape == shape
-    sizes = u.mT @ found @ vt.mT  # a polynomial in the matrix: the singular vectors stay
+    actual = orthogonalize(scale * matrix[None])[0]
+    assert actual.shape == shape
+    sizes = u.mT @ actual @ vt.mT  # a polynomial in the matrix: the singular vectors stay
     torch.testing.assert_close(sizes, sizes.diag().diag(), atol=1e-4, rtol=0.0)
     assert sizes.diag().min() > 0.6 and sizes.diag().max() < 1.3
-    assert torch.linalg.matrix_norm(found - u @ vt, 2) < 0.4
+    assert torch.linalg.matrix_norm(actual - u @ vt, 2) < 0.4
 
 
 def test_orthogonalization_is_five_quintic_newton_schulz_steps():
@@ -122,13 +122,13 @@ def test_muon_on_a_batch_of_matrices_equals_each_alone():
     groups = [Muon(together, **options), *(Muon([weight], **options) for weight in alone)]
     for step in range(4):
         generator = torch.Generator().manual_seed(step)
-        for one, other in zip(together, alone, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
+        for item, other in zip(together, alone, strict=True):
+            item.grad = torch.randn(item.shape, generator=generator)
+            other.grad = item.grad.clone()
         for optimizer in groups:
             optimizer.step()
-    for one, other in zip(together, alone, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    for item, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (8, 2), (2, 8)])
@@ -320,13 +320,13 @@ def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 @pytest.mark.parametrize("accumulate", [2, 3, 7, 20])
 def test_micro_batches_give_the_gradient_of_the_whole_batch(accumulate, mixer, ragged):
-    whole, (nats, count, _) = two_batches(1, mixer, ragged)
+    full, (nats, count, _) = two_batches(1, mixer, ragged)
     parts, (summed, counted, read) = two_batches(accumulate, mixer, ragged)
     assert count == counted == read == (21 if ragged else 35)
     torch.testing.assert_close(summed, nats, atol=1e-5, rtol=1e-6)
-    for one, other in zip(whole.optimizers.weights, parts.optimizers.weights, strict=True):
+    for one, other in zip(full.optimizers.weights, parts.optimizers.weights, strict=True):
         torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)
-    for one, other in zip(tree_leaves(whole.carry), tree_leaves(parts.carry), strict=True):
+    for one, other in zip(tree_leaves(full.carry), tree_leaves(parts.carry), strict=True):
         torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-5)
 
 
@@ -338,5 +338,5 @@ def test_the_gradient_is_of_the_mean_over_tokens():
     _, state = model(tokens[:, :-1])
     nats, _ = model.loss(tokens.flip(0)[:, :-1], tokens.flip(0)[:, 1:], detach(state))
     nats[keep[:, 1:]].mean().backward()
-    for one, other in zip(model.parameters(), loop.optimizers.weights, strict=True):
-        torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)
+    for parameter, other in zip(model.parameters(), loop.optimizers.weights, strict=True):
+        torch.testing.assert_close(other.grad, parameter.grad, atol=1e-6, rtol=1e-5)

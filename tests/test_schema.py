@@ -30,28 +30,28 @@ CHECKED = {"type", "enum", "const", "anyOf", "oneOf", "properties", "required", 
 def problems(value: Any, schema: dict[str, Any], at: str = "run") -> list[str]:
     """What is wrong with a value, by as much of JSON Schema as the schemas of run files use."""
     assert set(schema) <= CHECKED | ANNOTATIONS, set(schema) - CHECKED - ANNOTATIONS
-    found = [at] if "const" in schema and value != schema["const"] else []
+    actual = [at] if "const" in schema and value != schema["const"] else []
     if "enum" in schema and value not in schema["enum"]:
-        found.append(at)
+        actual.append(at)
     if "type" in schema:
         is_bool = isinstance(value, bool) and schema["type"] != "boolean"
         if is_bool or not isinstance(value, TYPES[schema["type"]]):
-            return [*found, at]
-    found += [f"{at} {name}" for name, holds in LIMITS.items() if name in schema and not holds(value, schema[name])]
+            return [*actual, at]
+    actual += [f"{at} {name}" for name, holds in LIMITS.items() if name in schema and not holds(value, schema[name])]
     if "anyOf" in schema and all(problems(value, part, at) for part in schema["anyOf"]):
-        found.append(at)
+        actual.append(at)
     if "oneOf" in schema and sum(not problems(value, part, at) for part in schema["oneOf"]) != 1:
-        found.append(at)
+        actual.append(at)
     if isinstance(value, dict):
         known = schema.get("properties", {})
-        found += [f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value]
+        actual += [f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value]
         for name, inner in value.items():
             more = schema.get("additionalProperties", True)
             part = known.get(name, more if isinstance(more, dict) else None)
-            found += problems(inner, part, f"{at}.{name}") if part is not None else [] if more else [f"{at}.{name}"]
+            actual += problems(inner, part, f"{at}.{name}") if part is not None else [] if more else [f"{at}.{name}"]
     if isinstance(value, list) and "items" in schema:
-        found += [problem for part in value for problem in problems(part, schema["items"], at)]
-    return found
+        actual += [problem for part in value for problem in problems(part, schema["items"], at)]
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +84,11 @@ def test_printed_schema_has_all_tables_and_descriptions(task, schemas, capsys):
 
 
 def undescribed(properties: dict[str, Any], at: str = "") -> list[str]:
-    found = [f"{at}{name}" for name, part in properties.items() if not part.get("description")]
+    actual = [f"{at}{name}" for name, part in properties.items() if not part.get("description")]
     for name, part in properties.items():
         for inner in (part, *part.get("oneOf", ()), *part.get("anyOf", ())):
-            found += undescribed(inner.get("properties", {}), f"{at}{name}.")
-    return found
+            actual += undescribed(inner.get("properties", {}), f"{at}{name}.")
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_defaults_are_those_of_the_architecture(schemas):
 
 
 def every_table(kind: type[Config]) -> list[type[Config]]:
-    return [found for own in kind.__subclasses__() for found in (own, *every_table(own))]
+    return [actual for own in kind.__subclasses__() for actual in (own, *every_table(own))]
 
 
 def test_every_option_of_every_table_has_one_sentence():

@@ -60,12 +60,12 @@ def test_every_line_is_read_once_per_epoch(epoch):
     lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
     order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
     read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
-    found = sorted(
+    actual = sorted(
         "".join(TOKENIZER.id_to_token(token) for token in row[keep].tolist() if token > 2)
         for batch in read
         for row, keep in zip(batch.tokens, batch.token_mask, strict=True)
     )
-    assert "".join(sorted("".join(found))) == "".join(sorted("".join(lines).replace(" ", "")))
+    assert "".join(sorted("".join(actual))) == "".join(sorted("".join(lines).replace(" ", "")))
     assert max(batch.tokens.size(1) for batch in read) <= order.largest_batch().tokens.size(1) <= 20
     assert order.rows == int(40 / np.diff(order.phases[0].corpus.line_starts()).mean()) and order.resets_state(3)
 
@@ -87,13 +87,13 @@ def test_tokens_after_the_first_eos_are_the_second_segment():
 
 def test_validation_reads_pairs_too():
     corpus = pair_lines(corpus_from_lines(TOKENIZER, ["a b", "c", "d"]), max_length=20)
-    found = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
-    assert found == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
+    actual = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
+    assert actual == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
 
 
 def test_sentence_pairs_imply_segments_by_default():
-    for pairs, segments, wanted in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
-        assert MaskedLMConfig(sentence_pairs=pairs, segment_embeddings=segments).with_defaults().segment_embeddings is wanted
+    for pairs, segments, expected in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
+        assert MaskedLMConfig(sentence_pairs=pairs, segment_embeddings=segments).with_defaults().segment_embeddings is expected
 
 
 def run_file(text: Path, **model: Any) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def refusal(kind: type[WeftError], work: Callable[[], Any]) -> str:
 def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     """Exit code, lines of standard output, standard error."""
     code = main(["predict", *words, "--device", "cpu"])
-    said = capsys.readouterr()
-    return code, said.out.split("\n")[:-1], said.err
+    captured = capsys.readouterr()
+    return code, captured.out.split("\n")[:-1], captured.err
 
 
 def outputs(runs: PairRuns, *words: str) -> list[str]:
@@ -73,26 +73,26 @@ FAULTS = [
 def test_an_invalid_line_does_not_affect_others(runs, capsys, monkeypatch, tmp_path):
     folder, (first, last) = str(runs.folder("lstm")), outputs(runs, "abc", "fade")
     feed(monkeypatch, BAD)
-    said = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
-    assert predicted(capsys, folder) == (3, [first, "", "", "", last], said)
+    message = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder) == (3, [first, "", "", "", last], message)
     (tmp_path / "bad.txt").write_bytes(BAD)
-    said = "".join(f"weft: warning: {tmp_path / 'bad.txt'}:{fault}\n" for fault in FAULTS)
-    assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
+    message = "".join(f"weft: warning: {tmp_path / 'bad.txt'}:{fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], message)
 
 
 def test_an_invalid_line_has_no_source_in_json(runs, capsys, monkeypatch):
     feed(monkeypatch, b"f\0e\nabc\n")
-    code, found, _ = predicted(capsys, str(runs.folder("lstm")), "--json")
+    code, actual, _ = predicted(capsys, str(runs.folder("lstm")), "--json")
     error = "standard input:1: NUL character; is this binary data?"
-    assert (code, json.loads(found[0])) == (3, {"source": None, "predictions": [], "error": error})
-    assert json.loads(found[1])["source"] == "abc"
+    assert (code, json.loads(actual[0])) == (3, {"source": None, "predictions": [], "error": error})
+    assert json.loads(actual[1])["source"] == "abc"
 
 
 def test_one_batch_with_two_types_of_invalid_lines(runs, capsys, monkeypatch):
     folder = runs.folder("lstm")
     feed(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
-    code, found, said = predicted(capsys, str(folder))
-    assert (code, found) == (3, ["", "", *outputs(runs, "abc")])
+    code, actual, said = predicted(capsys, str(folder))
+    assert (code, actual) == (3, ["", "", *outputs(runs, "abc")])
     assert said.split("\n")[:-1] == [
         "weft: warning: line 1: 21 tokens exceed the model's limit of 16; shorten it or set --truncate; skipped",
         "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped",
@@ -104,12 +104,12 @@ def test_byte_lines_are_read_one_by_one(monkeypatch):
 
     def found(size: int) -> list[str]:
         data = b"\xef\xbb\xbfa\r\nb\xc3\xa4\r\n\xc3\nc\0\r\n\rd\r\n\xed\xa0\x80\ne\xc3"
-        chunks = (data[at : at + size] for at in range(0, len(data), size))
+        chunks = (data[index : index + size] for index in range(0, len(data), size))
         return [repr(line) for line in lines._lines(chunks, "utf-8", "here")]
 
-    whole = found(1000)
-    assert all(found(size) == whole for size in range(1, 9))
-    assert whole == [
+    full = found(1000)
+    assert all(found(size) == full for size in range(1, 9))
+    assert full == [
         "'a'",
         "'bä'",
         "DataError('here:3', 'invalid utf-8 (byte 0xc3)', 'convert it first')",
@@ -122,15 +122,15 @@ def test_byte_lines_are_read_one_by_one(monkeypatch):
 
 def test_an_invalid_utf_16_byte_ends_reading(monkeypatch):
     feed(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
-    found = any_lines(None, "utf-16")
-    assert refusal(DataError, lambda: list(found)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
+    actual = any_lines(None, "utf-16")
+    assert refusal(DataError, lambda: list(actual)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
 
 
 def test_lines_before_a_read_error_are_answered(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
     feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
-    told = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
-    assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), told)
+    message = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
+    assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), message)
 
 
 def test_batches_are_full_and_ordered_and_end_with_the_input():
@@ -140,10 +140,10 @@ def test_batches_are_full_and_ordered_and_end_with_the_input():
         yield 1
         raise DataError("", "no more")
 
-    found = batched(items(), 5)
-    assert next(found) == [1]
+    actual = batched(items(), 5)
+    assert next(actual) == [1]
     with pytest.raises(DataError, match="no more"):
-        next(found)
+        next(actual)
 
 
 # ---- outputs that are no lines
@@ -164,8 +164,8 @@ def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
-    code, found, said = predicted(capsys, folder)
-    assert (code, len(found)) == (0, 4)
+    code, actual, said = predicted(capsys, folder)
+    assert (code, len(actual)) == (0, 4)
     assert said == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
     feed(monkeypatch, b"x\x1b\n")
     assert predicted(capsys, folder)[2] == "weft: warning: 2 tokens are not in the vocabulary, read as <unk>: x, \\u{1b}\n"
@@ -176,8 +176,8 @@ def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
 
 def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
     assert load(runs.folder("lstm"), SEQ2SEQ).predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
-    both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    assert both.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
+    ensemble = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
+    assert ensemble.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
 
 
 # ---- pairs that are too long, and where they stand
@@ -205,8 +205,8 @@ def test_long_sources_are_truncated_on_request_everywhere(runs, capsys, monkeypa
     )
     feed(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0
-    cut = run.score([("ab" * 10, "A BB")], truncate=True)[0].log_prob
-    assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(cut, abs=1e-4)
+    truncated = run.score([("ab" * 10, "A BB")], truncate=True)[0].log_prob
+    assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(truncated, abs=1e-4)
 
 
 def test_scoring_errors_count_lines_across_batches(runs, capsys, monkeypatch):
@@ -241,7 +241,7 @@ def test_an_invalid_pair_does_not_affect_other_scores(runs, capsys, monkeypatch)
     ]
     rows = out.split("\n")
     assert rows[1:5] == [""] * 4 and len(rows) == 7
-    assert [float(rows[at].split("\t")[0]) for at in (0, 5)] == pytest.approx([first.log_prob, last.log_prob], abs=1e-4)
+    assert [float(rows[index].split("\t")[0]) for index in (0, 5)] == pytest.approx([first.log_prob, last.log_prob], abs=1e-4)
 
 
 def test_an_invalid_pair_has_an_error_and_no_tokens_in_json(runs, capsys, monkeypatch):
@@ -337,11 +337,11 @@ def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, o
     run = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
     shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
     kept = sorted(path.name for path in run.iterdir())
-    code, said = refused(
+    code, message = refused(
         capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(run), option, str(run), "--overwrite", "--quiet"
     )
     eaten = run if option == "--init-from" else run / "tokenizer.source.json"
-    assert (code, said) == (
+    assert (code, message) == (
         2,
         f"{run}: --overwrite would delete {eaten}, which this run needs; choose another --output-dir",
     )
@@ -385,10 +385,10 @@ def test_memory_is_measured_on_a_proportional_crop():
 
 def test_a_long_source_does_not_inflate_the_target(monkeypatch):
     """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
-    seen = []
+    calls = []
 
-    def bytes_of(learner: Any, batch: PairBatch, place: DeviceConfig) -> int:
-        seen.append((batch.source.size(1), batch.tokens.size(1)))
+    def bytes_of(learner: Any, batch: PairBatch, position: DeviceConfig) -> int:
+        calls.append((batch.source.size(1), batch.tokens.size(1)))
         return batch.source.size(1) + 1000 * batch.tokens.size(1)
 
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
@@ -397,23 +397,23 @@ def test_a_long_source_does_not_inflate_the_target(monkeypatch):
     monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainConfig(max_steps=1).with_defaults()
-    widest, place = partial(crop_batch, batch), DeviceConfig(torch.device("cpu"), torch.float32)
-    needed = memory.check_batch(torch.nn.Module(), widest, table, place)  # type: ignore[arg-type]
-    assert 4096 + 100 * 1000 <= needed <= 150_000 and seen[0] == (1024, 25)
+    widest, position = partial(crop_batch, batch), DeviceConfig(torch.device("cpu"), torch.float32)
+    needed = memory.check_batch(torch.nn.Module(), widest, table, position)  # type: ignore[arg-type]
+    assert 4096 + 100 * 1000 <= needed <= 150_000 and calls[0] == (1024, 25)
 
 
 # ---- progress
 
 
 def test_progress_of_reading_is_reported(runs, monkeypatch):
-    run, said = weft.load(runs.folder("lm-ngram")), []
+    run, calls = weft.load(runs.folder("lm-ngram")), []
 
     def progress(what: str, done: int, total: int) -> None:
         if what == "tokenizing":
-            said.append((done, total))
+            calls.append((done, total))
 
     run.evaluate(runs.place / "phones.txt", progress=progress)
-    assert said and said[-1][0] == said[-1][1] > 0
+    assert calls and calls[-1][0] == calls[-1][1] > 0
     shown = []
     monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))
     assert Evaluate(run_dir=runs.folder("lstm"), device="cpu", beam_size=1).run() == 0

@@ -61,8 +61,8 @@ def test_every_pair_occurs_once_per_epoch_with_matching_source_and_target(budget
     source, target = like_text(300)
     order: BatchSampler[PairBatch] = Pairs(source, target, batch_tokens=budget, seed=3)
     for epoch in range(2):
-        found = [row for index in range(order.batches(epoch)) for row in rows_of(order.batch(epoch, index))]
-        assert sorted(found) == sorted(
+        actual = [row for index in range(order.batches(epoch)) for row in rows_of(order.batch(epoch, index))]
+        assert sorted(actual) == sorted(
             (
                 source.tokens[source.starts[line] : source.starts[line + 1]].tolist(),
                 [1, *target.tokens[target.starts[line] : target.starts[line + 1]].tolist()],
@@ -87,15 +87,15 @@ def test_a_batch_depends_on_nothing_but_epoch_and_index():
     source, target = like_text(300)
     order, other = (Pairs(source, target, batch_tokens=256, seed=3) for _ in range(2))
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
-    for place in np.random.default_rng(0).permutation(places)[:30].tolist():
-        for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
+    for position in np.random.default_rng(0).permutation(places)[:30].tolist():
+        for here, there in zip(order.batch(*position), other.batch(*position), strict=True):
             assert torch.equal(here, there)
 
 
 def companions(order: Pairs, epoch: int) -> set[tuple[int, int]]:
     """Which pairs share a batch with which."""
-    found = [order.lines(epoch, index).tolist() for index in range(order.batches(epoch))]
-    return {(one, other) for batch in found for one in batch for other in batch if one < other}
+    actual = [order.lines(epoch, index).tolist() for index in range(order.batches(epoch))]
+    return {(item, other) for batch in actual for item in batch for other in batch if item < other}
 
 
 def test_batches_differ_between_epochs_and_seeds():
@@ -151,10 +151,10 @@ def test_a_batch_is_described_by_its_lines():
 
 def test_evaluation_reads_every_pair_once_and_short_ones_first():
     source, target = like_text(300)
-    found = list(pairs_by_length(source, target, batch_tokens=200))
-    assert sorted(line for lines, _ in found for line in lines.tolist()) == list(range(300))
-    assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
-    for lines, batch in found:
+    actual = list(pairs_by_length(source, target, batch_tokens=200))
+    assert sorted(line for lines, _ in actual for line in lines.tolist()) == list(range(300))
+    assert [batch.tokens.size(1) for _, batch in actual] == sorted(batch.tokens.size(1) for _, batch in actual)
+    for lines, batch in actual:
         assert [row[0][0] for row in rows_of(batch) if len(row[0]) > 1] == [
             line + 10 for line in lines.tolist() if source.starts[line + 1] - source.starts[line] > 1
         ]

@@ -87,8 +87,8 @@ def test_run_file_overrides_the_preset_table_by_table():
 def test_preset_values(kind):
     settings, preset = settings_of(kind), TRANSLATE[kind]
     for name, value in broadcast_to_sides(preset.values).items():
-        found = getattr(settings.model, name)
-        assert ({key: getattr(found, key) for key in value} if isinstance(value, dict) else found) == value
+        actual = getattr(settings.model, name)
+        assert ({key: getattr(actual, key) for key in value} if isinstance(value, dict) else actual) == value
     assert {name: getattr(settings.train, name) for name in preset.train_defaults} == dict(preset.train_defaults) == dict(PAIRS)
     assert type(settings.model) is Seq2SeqConfig
 
@@ -106,8 +106,8 @@ def test_seq2seq_architectures_match_their_papers():
         "lstm-input-feeding",
     ]
     assert find_task("seq2seq").presets is TRANSLATE
-    found = {kind: settings_of(kind).model for kind in TRANSLATE}
-    assert {kind: (m.encoder.layer_type, m.decoder.layer_type) for kind, m in found.items()} == {
+    actual = {kind: settings_of(kind).model for kind in TRANSLATE}
+    assert {kind: (m.encoder.layer_type, m.decoder.layer_type) for kind, m in actual.items()} == {
         **dict.fromkeys(("sutskever", "luong", "lstm", "lstm-input-feeding"), ("lstm", "lstm")),
         **dict.fromkeys(("cho", "bahdanau"), ("gru-reset-before", "gru-reset-before")),
         "rnn": ("rnn", "rnn"),
@@ -115,7 +115,7 @@ def test_seq2seq_architectures_match_their_papers():
         "transformer": ("attention", "attention"),
     }
     assert {
-        kind: (m.attention, m.attention_placement, m.input_feeding, m.bridge, m.feed_context) for kind, m in found.items()
+        kind: (m.attention, m.attention_placement, m.input_feeding, m.bridge, m.feed_context) for kind, m in actual.items()
     } == {
         "sutskever": ("none", None, None, "copy", False),
         "cho": ("none", None, None, "project", True),
@@ -125,9 +125,9 @@ def test_seq2seq_architectures_match_their_papers():
         "transformer": ("scaled-dot", None, None, None, None),
         "lstm-input-feeding": ("multiplicative", "after", True, "project", None),
     }
-    two_way = {kind for kind, m in found.items() if m.encoder.bidirectional}
+    two_way = {kind for kind, m in actual.items() if m.encoder.bidirectional}
     assert two_way == set(TRANSLATE) - {"sutskever", "cho", "luong"}
-    assert not any(m.decoder.bidirectional for m in found.values())
+    assert not any(m.decoder.bidirectional for m in actual.values())
 
 
 @pytest.mark.parametrize("budget", [{"max_minutes": 2.0}, {"max_epochs": 3.0}, {"max_tokens": 500}, {"max_steps": 7}])

@@ -58,11 +58,11 @@ def row(tokens: Tensor, number: int, length: int) -> tuple[Tensor, Tensor]:
 def stepped(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
     """Log-probabilities (B, T, V) after each token, read one by one."""
     log_probs, state = model.start(tokens[:, :1], None, state)
-    found = [log_probs]
+    actual = [log_probs]
     for token in tokens[:, 1:].unbind(1):
         log_probs, state = model.step(token, state)
-        found.append(log_probs)
-    return torch.stack(found, dim=1), state
+        actual.append(log_probs)
+    return torch.stack(actual, dim=1), state
 
 
 # ---- the laws
@@ -149,8 +149,8 @@ def test_state_leaves_are_batch_first_and_selectable(name):
     _, state = model.start(tokens, None, given)
     assert tree_leaves(given) and all(leaf.size(0) == 3 for leaf in [*tree_leaves(given), *tree_leaves(state)])
     order = torch.tensor([2, 0, 0, 1])
-    whole = stepped(model, tokens, given)[0]
-    torch.testing.assert_close(stepped(model, tokens[order], select(given, order))[0], whole[order], **CLOSE)
+    full = stepped(model, tokens, given)[0]
+    torch.testing.assert_close(stepped(model, tokens[order], select(given, order))[0], full[order], **CLOSE)
 
 
 @every
@@ -203,8 +203,8 @@ def test_masked_tokens_score_zero():
 
 
 def test_learned_positions_limit_source_and_target_length():
-    for name, longest in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
-        assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (longest, longest)
+    for name, max_length in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
+        assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (max_length, max_length)
     with pytest.raises(ValueError) as caught:
         build("learned-before").encode(*sources(LONGEST + 1))
     assert str(caught.value) == "positions: 33 tokens exceed the table of 32 positions"
@@ -233,9 +233,9 @@ def test_muon_parameters_are_two_dimensional(name):
 
 def test_where_selects_rows_by_mask():
     new, old = (torch.ones(2, 3), (torch.ones(2, 1, 2), None)), (torch.zeros(2, 3), (torch.zeros(2, 1, 2), None))
-    held = where(new, old, torch.tensor([True, False]))
-    assert held[0].tolist() == [[1.0] * 3, [0.0] * 3]
-    assert held[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and held[1][1] is None
+    covered = where(new, old, torch.tensor([True, False]))
+    assert covered[0].tolist() == [[1.0] * 3, [0.0] * 3]
+    assert covered[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and covered[1][1] is None
 
 
 # ---- numerical gradients
@@ -330,8 +330,8 @@ def test_gradients_of_bridges_equal_numerical_ones(cell):
     state, copied = random(2, 6, seed=3), seeded(lambda: CopyBridge(cell(6), layer_index=1))
 
     def started(x: Tensor, state: Tensor) -> Tensor:
-        whole = (state, state.flip(0)) if cell is LSTM else state
-        return copied(x, copied.init_state(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
+        full = (state, state.flip(0)) if cell is LSTM else state
+        return copied(x, copied.init_state(masked(VALUES, SUMMARY)._replace(states=(None, full))))[0]
 
     gradients_agree(copied, (X, state), started)
     reminder = ContextConcat()
@@ -341,10 +341,10 @@ def test_gradients_of_bridges_equal_numerical_ones(cell):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_gradients_of_copying_equal_numerical_ones(smoothing):
     part = seeded(lambda: PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5))
-    source, wanted = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
+    source, expected = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
 
     def nats(x: Tensor, values: Tensor) -> Tensor:
-        return part.loss(x, wanted, part.init_state(masked(values, SUMMARY), source), smoothing)
+        return part.loss(x, expected, part.init_state(masked(values, SUMMARY), source), smoothing)
 
     # its probabilities are float32: steps must be large, and are forgiven
     gradients_agree(part, (X, VALUES), nats, eps=1e-2, atol=2e-3, rtol=1e-2)

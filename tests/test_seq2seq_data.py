@@ -119,11 +119,11 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
 
 def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
-    seen = Dataset((path,), PairFormat()).summary
-    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.num_crlf) == (7, 2, 1, 7)
-    assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
-    assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
-    assert seen.describe() == (
+    summary = Dataset((path,), PairFormat()).summary
+    assert (summary.count, summary.source.empty, summary.target.empty, summary.files.num_crlf) == (7, 2, 1, 7)
+    assert summary.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
+    assert summary.characters == sum(len(source + target) for source, target in PAIRS) + 10
+    assert summary.describe() == (
         f"{path}: 7 pairs of 30 and 31 characters, utf-8, 7 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: empty sources: 2\n"
@@ -148,15 +148,15 @@ def test_statistics_include_three_examples(tmp_path):
 def test_blank_lines_are_skipped(tmp_path, name, text):
     """But empty cells are; and what is said of lines is said of those of the file."""
     source = Dataset((write(tmp_path / name, text),), PairFormat())
-    found = [(one.source, one.target, one.line) for one in source.records()]
+    actual = [(record.source, record.target, record.line) for record in source.records()]
     head = int(name != "a.jsonl")
-    assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
+    assert actual == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
     assert "  note: skipped blank lines: 3\n" in source.summary.describe()
 
 
 def test_a_blank_line_in_quotes_is_text(tmp_path):
     source = Dataset((write(tmp_path / "a.csv", 'a,"b\n\nc"\n\nd,e\n'),), PairFormat())
-    assert [(one.target, one.line) for one in source.records()] == [("b\n\nc", 1), ("e", 5)]
+    assert [(record.target, record.line) for record in source.records()] == [("b\n\nc", 1), ("e", 5)]
 
 
 # ---- what is refused
@@ -315,16 +315,20 @@ def test_source_and_target_corpora_are_the_encoded_texts(tmp_path):
     pairs = [*PAIRS, ("two\nlines", "zwei\n\nZeilen")]
     source = Dataset((write(tmp_path / "a.csv", as_csv(pairs)),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), (text for pair in pairs for text in pair))
-    told = []
+    calls = []
     for index, which in enumerate(("source", "target")):
         corpus = write_corpus(
-            source.column(which), tokenizer, tmp_path, f"train.{which}", progress=lambda done, total: told.append((done, total))
+            source.column(which),
+            tokenizer,
+            tmp_path,
+            f"train.{which}",
+            progress=lambda done, total: calls.append((done, total)),
         )
         expected = [[*tokenizer.encode(pair[index]).tolist(), 2] for pair in pairs]
-        found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
-        assert found == expected
+        actual = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
+        assert actual == expected
         assert corpus.units(corpus.starts)["characters"].tolist() == [len(pair[index]) + 1 for pair in pairs]
-        assert told[-1][0] == told[-1][1] == sum(len(pair[index].encode()) for pair in pairs)
+        assert calls[-1][0] == calls[-1][1] == sum(len(pair[index].encode()) for pair in pairs)
 
 
 def test_source_and_target_corpora_are_not_confused(tmp_path):
@@ -375,11 +379,11 @@ def test_too_long_examples_are_rejected_with_their_line(long_lines, tmp_path):
 @pytest.mark.parametrize("longest", [2, 5, 7])
 def test_truncated_examples_keep_eos(longest, long_lines, tmp_path):
     source, corpus = long_lines
-    cut = limit_side(corpus, source, "target", max_length=longest, truncate=True)
+    truncated = limit_side(corpus, source, "target", max_length=longest, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
-    found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
-    assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
-    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
-    assert cut.line_edges().tolist() == cut.starts.tolist()
+    actual = [truncated.tokens[a:b].tolist() for a, b in pairwise(truncated.starts)]
+    assert actual == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
+    assert (truncated.name, truncated.tokenizer, truncated.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
+    assert truncated.line_edges().tolist() == truncated.starts.tolist()
     # what is on disk stays whole
     assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

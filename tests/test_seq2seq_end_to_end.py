@@ -44,18 +44,18 @@ def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
     candidates of a step, and the `width` best others go on."""
     alive, ended = [Plain(0.0, [])], []
     for count in range(options.max_new_tokens):
-        prompts = torch.tensor([[BEGIN, *one.tokens] for one in alive])
+        prompts = torch.tensor([[BEGIN, *item.tokens] for item in alive])
         log_probs, _ = model.start(prompts, None, encoded(model, source.expand(len(alive), -1)))
         candidates = [
-            Plain(one.log_prob + value, [*one.tokens, word])
-            for one, row in zip(alive, log_probs.tolist(), strict=True)
+            Plain(item.log_prob + value, [*item.tokens, word])
+            for item, row in zip(alive, log_probs.tolist(), strict=True)
             for word, value in enumerate(row)
             if word != END or count >= options.min_new_tokens
         ]
-        best = sorted(candidates, key=lambda one: -one.log_prob)
-        ended += [one for one in best[: options.beam_size] if one.tokens[-1] == END]
-        alive = [one for one in best if one.tokens[-1] != END][: options.beam_size]
-    return sorted(ended + alive, key=lambda one: -one.score(options.length_penalty))[: options.n_best]
+        best = sorted(candidates, key=lambda item: -item.log_prob)
+        ended += [item for item in best[: options.beam_size] if item.tokens[-1] == END]
+        alive = [item for item in best if item.tokens[-1] != END][: options.beam_size]
+    return sorted(ended + alive, key=lambda item: -item.score(options.length_penalty))[: options.n_best]
 
 
 def encoded(model: Any, rows: Tensor) -> Any:
@@ -75,12 +75,14 @@ def decoder(name: str) -> Any:
 
 def searched(model: Any, options: BeamOptions) -> None:
     rows, _ = sources(6, 6, 6)
-    found = beam_search(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
-    for source, best in zip(rows, found, strict=True):
+    actual = beam_search(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
+    for source, best in zip(rows, actual, strict=True):
         expected = plain_beam(model, source, options)
-        assert [one.tokens for one in best] == [one.tokens for one in expected]
-        assert [one.log_prob for one in best] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
-        assert [one.score for one in best] == pytest.approx([one.score(options.length_penalty) for one in expected], abs=1e-4)
+        assert [item.tokens for item in best] == [item.tokens for item in expected]
+        assert [item.log_prob for item in best] == pytest.approx([item.log_prob for item in expected], abs=1e-4)
+        assert [item.score for item in best] == pytest.approx(
+            [item.score(options.length_penalty) for item in expected], abs=1e-4
+        )
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -95,16 +97,16 @@ def test_beam_search_equals_a_plain_loop(name, width, best, alpha, least):
 
 @torch.no_grad()
 def test_beam_search_of_an_ensemble_equals_a_plain_loop():
-    both = Ensemble([decoder("luong"), decoder("transformer")], LinearEnsemble([0.6, 0.4]))
-    searched(both, BeamOptions(beam_size=3, max_new_tokens=LIMIT, eos_id=END, length_penalty=1.0, n_best=3))
+    ensemble = Ensemble([decoder("luong"), decoder("transformer")], LinearEnsemble([0.6, 0.4]))
+    searched(ensemble, BeamOptions(beam_size=3, max_new_tokens=LIMIT, eos_id=END, length_penalty=1.0, n_best=3))
 
 
 @torch.no_grad()
 def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
     model, (source, keep) = pair_model(layer_type="gru", attention="dot", words=200), sources(9, words=200)
     options = BeamOptions(beam_size=3, max_new_tokens=500, eos_id=END, n_best=3, min_new_tokens=499)
-    for one in beam_search(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
-        assert len(one.tokens) == 500 and one.score == pytest.approx(one.log_prob, abs=1e-4)
+    for item in beam_search(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
+        assert len(item.tokens) == 500 and item.score == pytest.approx(item.log_prob, abs=1e-4)
 
 
 # ---- models
@@ -131,8 +133,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main([*words, "--device", "cpu"])
-    found = capsys.readouterr()
-    return code, found.out, found.err
+    actual = capsys.readouterr()
+    return code, actual.out, actual.err
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
@@ -166,19 +168,19 @@ def test_score_command_supports_ensembles_and_shallow_fusion_like_predict(runs, 
     if "lm" in company:
         words += ["--lm", str(runs.folder("lm-ngram")), "--lm-weight", "0.4"]
     _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--n-best", "3", *words)
-    ended = [one for one in json.loads(out)["predictions"] if not one["truncated"]]
-    feed(monkeypatch, "".join(f"abc\t{one['text']}\n" for one in ended).encode())
+    ended = [item for item in json.loads(out)["predictions"] if not item["truncated"]]
+    feed(monkeypatch, "".join(f"abc\t{item['text']}\n" for item in ended).encode())
     _, out, _ = said(capsys, "score", folder, "--json", *words)
     again = [json.loads(line)["log_prob"] for line in out.splitlines()]
-    assert ended and again == pytest.approx([one["log_prob"] for one in ended], abs=1e-4)
+    assert ended and again == pytest.approx([item["log_prob"] for item in ended], abs=1e-4)
 
 
 def test_outputs_cut_by_max_new_tokens_are_marked_truncated(runs, capsys):
     folder = str(runs.folder("lstm"))
-    for length, cut in (("1", True), ("30", False)):
+    for length, truncated in (("1", True), ("30", False)):
         _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--min-new-tokens", "1", "--max-new-tokens", length)
         (one,) = json.loads(out)["predictions"]
-        assert (one["truncated"], one["tokens"] == int(length)) == (cut, cut)
+        assert (one["truncated"], one["tokens"] == int(length)) == (truncated, truncated)
 
 
 def test_a_too_long_source_in_evaluation_is_reported_with_its_line(runs, capsys, tmp_path):
@@ -210,8 +212,8 @@ def test_samples_of_a_line_do_not_depend_on_batches_or_other_lines(runs, capsys,
         feed(monkeypatch, text)
         return said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")[1].splitlines()
 
-    whole = drawn(b"abc\nfade\n\ncab\n")
+    full = drawn(b"abc\nfade\n\ncab\n")
     other = drawn(b"cab\n\nfade\ncab\n")
-    assert [line for line in other if line.startswith("4\t")] == [line for line in whole if line.startswith("4\t")]
+    assert [line for line in other if line.startswith("4\t")] == [line for line in full if line.startswith("4\t")]
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
-    assert drawn(b"abc\nfade\n\ncab\n") == whole
+    assert drawn(b"abc\nfade\n\ncab\n") == full

@@ -31,12 +31,12 @@ def draw(
 ) -> Pairs:
     """Random strings of half as many to `longest` symbols, and what they become."""
     lengths = torch.randint(longest // 2, longest + 1, (rows, 1), generator=generator)
-    at = torch.arange(longest + 1)
+    index = torch.arange(longest + 1)
     drawn = torch.randint(*symbols, (rows, longest + 1), generator=generator)
-    source = torch.where(at < lengths, drawn, torch.where(at == lengths, END, 0))
-    target = source.gather(1, torch.where(at < lengths, lengths - 1 - at, at)) if task == "reverse" else source
+    source = torch.where(index < lengths, drawn, torch.where(index == lengths, END, 0))
+    target = source.gather(1, torch.where(index < lengths, lengths - 1 - index, index)) if task == "reverse" else source
     first = torch.full((rows, 1), BEGIN)
-    keep = at <= lengths
+    keep = index <= lengths
     return Pairs(source, keep, torch.cat([first, target], 1), torch.cat([first > 0, keep], 1))
 
 
@@ -58,10 +58,10 @@ def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
     lengths = pairs.keep.sum(1).tolist()
     request = PredictionRequest(model, Symbols(), encode, lengths, [[]] * len(lengths), torch.device("cpu"))  # type: ignore[arg-type]
     model.eval()
-    found = predict(request, PredictionConfig(**{"beam_size": 1, "max_new_tokens": pairs.source.size(1), **options}))
+    actual = predict(request, PredictionConfig(**{"beam_size": 1, "max_new_tokens": pairs.source.size(1), **options}))
     model.train()
-    wanted = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
-    return sum(best[0].token_ids == tokens for best, tokens in zip(found, wanted, strict=True)) / len(wanted)
+    expected = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
+    return sum(best[0].token_ids == tokens for best, tokens in zip(actual, expected, strict=True)) / len(expected)
 
 
 def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], *, smoothing: float = 0.0) -> float:
@@ -167,9 +167,9 @@ def test_short_strings_pass_every_bottleneck(encoder, decoder, attended):
 def with_strangers(rows: int, generator: torch.Generator, known: int, words: int) -> Pairs:
     """Strings in which one symbol was never seen in training."""
     pairs = draw("copy", rows, generator, symbols=(FIRST, known))
-    at = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
+    index = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
     stranger = torch.randint(known, words, (rows, 1), generator=generator)
-    return pairs._replace(source=pairs.source.scatter(1, at, stranger), tokens=pairs.tokens.scatter(1, at + 1, stranger))
+    return pairs._replace(source=pairs.source.scatter(1, index, stranger), tokens=pairs.tokens.scatter(1, index + 1, stranger))
 
 
 @pytest.mark.parametrize("options", [{"layer_type": "lstm", "attention": "multiplicative"}], ids=["lstm"])

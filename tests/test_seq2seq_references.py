@@ -115,7 +115,9 @@ def copy_transformer(reference: Any, model: Any) -> None:
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    wave = [[np.sin(at / 10000 ** (2 * (i // 2) / dim) + (np.pi / 2) * (i % 2)) for i in range(dim)] for at in range(length)]
+    wave = [
+        [np.sin(index / 10000 ** (2 * (i // 2) / dim) + (np.pi / 2) * (i % 2)) for i in range(dim)] for index in range(length)
+    ]
     return torch.tensor(np.array(wave))
 
 
@@ -263,7 +265,7 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
         back, second = gru_before_equations(layer.mixer.backward_mixer, memory[::-1], np.zeros(4))
         memory, summary = np.concatenate([ahead, back[::-1]], axis=1), np.concatenate([first, second])
     feed = model.decoder.stack.layers[0].mixer
-    look, parts, found = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
+    look, parts, results = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
     states = [np.tanh(linear(part.start, summary)) for part in parts]
     for read in words(model.decoder.embedder, tokens):
         q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
@@ -271,8 +273,8 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
         h = np.concatenate([read, softmax(scores) @ memory])
         for height, part in enumerate(parts):
             h = states[height] = gru_before_equations(part.inner, h[None], states[height])[1]
-        found.append(h)
-    return found
+        results.append(h)
+    return results
 
 
 def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
@@ -281,7 +283,7 @@ def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     for layer in model.encoder.stack.layers:
         memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
         states.append(last)
-    feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
+    feed, fed, results = model.decoder.stack.layers[0].mixer, np.zeros(8), []
     read_out = feed.attention.output
     for read in words(model.decoder.embedder, tokens):
         h = np.concatenate([read, fed])
@@ -289,8 +291,8 @@ def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
             (h,), states[height] = lstm_equations(layer.mixer.inner, h[None], states[height])
         scores = np.array([h @ linear(read_out.attention.to_k, m) for m in memory])
         fed = np.tanh(linear(read_out.join, np.concatenate([softmax(scores) @ memory, h])))
-        found.append(fed)
-    return found
+        results.append(fed)
+    return results
 
 
 PAPERS = {"sutskever": sutskever_states, "cho": cho_states, "bahdanau": bahdanau_states, "luong": luong_states}
@@ -326,11 +328,11 @@ def test_attention_after_the_step_matches_its_equation(score):
         inner, read_out = model.decoder.stack.layers
         (decoder,) = inner.mixer.layers
         hidden, _ = lstm_equations(decoder.mixer.inner, words(model.decoder.embedder, tokens), last)
-        look, found = read_out.mixer.attention, []
+        look, results = read_out.mixer.attention, []
         for h in hidden:
             weights = softmax(np.array([scored(look, h, m) for m in memory]))
-            found.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
-        return found
+            results.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
+        return results
 
     agrees(shaken_pair(layer_type="lstm", attention=score, encoder={"bidirectional": False}).double(), states)
 
@@ -377,23 +379,23 @@ SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 stands at two places, w
 
 def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:
     """(B, T, D) -> probabilities (B, T, V), entry by entry."""
-    found = np.zeros((2, x.shape[1], 8))
+    actual = np.zeros((2, x.shape[1], 8))
     for b, length in enumerate((4, 2)):
         for t, position in enumerate(x[b]):
             gate = sigmoid(linear(part.gate, position))[0]
-            found[b, t] = gate * softmax(array(part.head.weight) @ position + array(part.head.bias))
+            actual[b, t] = gate * softmax(array(part.head.weight) @ position + array(part.head.bias))
             keys = [linear(part.to_k, m) for m in array(memory.values[b, :length])]
             shares = softmax(np.array([position @ key for key in keys]) / 6**0.5)
             for s, share in enumerate(shares):
-                found[b, t, SOURCE[b, s]] += (1 - gate) * share
-    return found
+                actual[b, t, SOURCE[b, s]] += (1 - gate) * share
+    return actual
 
 
 def test_copy_mechanism_equals_the_explicit_mixture():
     part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6)
     expected, seen = mixture(part, array(x), memory), part.init_state(memory, SOURCE)
-    for at in range(3):
-        agree(part(x[:, at], seen), np.log(expected[:, at]), **FLOAT32)
+    for index in range(3):
+        agree(part(x[:, index], seen), np.log(expected[:, index]), **FLOAT32)
     wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
     nats = part.loss(x, wanted, seen)
     agree(nats, -np.log(np.take_along_axis(expected, wanted.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
@@ -401,15 +403,15 @@ def test_copy_mechanism_equals_the_explicit_mixture():
 
 def test_gradient_of_the_copy_mechanism_equals_that_of_the_explicit_mixture():
     part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6).requires_grad_()
-    wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])
-    part.loss(x, wanted, part.init_state(memory, SOURCE)).sum().backward()
-    found, x.grad = x.grad, None
+    expected = torch.tensor([[4, 3, 7], [5, 0, 2]])
+    part.loss(x, expected, part.init_state(memory, SOURCE)).sum().backward()
+    actual, x.grad = x.grad, None
     gate = part.gate(x).sigmoid()
     scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.token_mask[:, None], -torch.inf)
     vocabulary = (x @ part.head.weight.T + part.head.bias).softmax(-1)
     copied = torch.zeros_like(vocabulary).scatter_add(2, SOURCE[:, None].expand(-1, 3, -1), scores.softmax(-1))
-    (gate * vocabulary + (1 - gate) * copied).gather(2, wanted[..., None]).log().sum().neg().backward()
-    torch.testing.assert_close(found, x.grad, atol=1e-5, rtol=1e-4)
+    (gate * vocabulary + (1 - gate) * copied).gather(2, expected[..., None]).log().sum().neg().backward()
+    torch.testing.assert_close(actual, x.grad, atol=1e-5, rtol=1e-4)
 
 
 # ---- how models begin

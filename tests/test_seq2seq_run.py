@@ -58,9 +58,9 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 
 def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(one.text, one.token_ids) for one in found] == [(one.text, one.token_ids) for one in expected]
+    assert [(item.text, item.token_ids) for item in found] == [(item.text, item.token_ids) for item in expected]
     for value in ("score", "log_prob"):
-        assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
+        assert [getattr(item, value) for item in found] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
 
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -160,10 +160,10 @@ def test_the_monitored_metric_selects_the_weights(runs, monitor):
     cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")
     assert (cursor["best"], cursor["best_step"]) == (best, next(step for step, value in values if value == best))
     # and the weights that are kept are those
-    run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
-    held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1))}
-    assert found[decides] == pytest.approx(best, abs=1e-4)
+    run, covered = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
+    covered.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
+    actual = {score.name: score.value for score in run.evaluate(covered, PredictionConfig(beam_size=1))}
+    assert actual[decides] == pytest.approx(best, abs=1e-4)
 
 
 def test_the_choice_of_monitor_matters(runs):
@@ -206,9 +206,9 @@ def test_a_source_beyond_learned_positions_is_rejected_before_training(tmp_path)
 @every_model
 def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
     run = loaded(runs, name)
-    found = run.predict(WORDS, max_new_tokens=9)
-    assert len(found) == len(WORDS)
-    for word, best in zip(WORDS, found, strict=True):
+    predictions = run.predict(WORDS, max_new_tokens=9)
+    assert len(predictions) == len(WORDS)
+    for word, best in zip(WORDS, predictions, strict=True):
         if not word.strip():
             assert best == Prediction("", [], 0.0, 0.0)
         else:
@@ -221,8 +221,8 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
 def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
     run, words = loaded(runs, name), [line.split("\t")[0] for line in runs.pairs.read_text().splitlines()[:32]]
     together = run.predict(words, beam_size=4, n_best=2, max_new_tokens=9)
-    for at in range(0, 32, 9):
-        same(together[at].ranked(), run.predict(words[at], beam_size=4, n_best=2, max_new_tokens=9).ranked())
+    for index in range(0, 32, 9):
+        same(together[index].ranked(), run.predict(words[index], beam_size=4, n_best=2, max_new_tokens=9).ranked())
 
 
 @every_model
@@ -230,9 +230,12 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.vocabulary.target.eos_id, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
+        predictions = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
         flat = [
-            (word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.token_ids[-1] == end
+            (word, one)
+            for word, best in zip(words, predictions, strict=True)
+            for one in best.ranked()
+            if one.token_ids[-1] == end
         ]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
@@ -263,9 +266,9 @@ def test_options_are_passed_as_an_object_or_by_name(runs):
     assert run.predict(["a", "b"], target_prefix="A") == run.predict(["a", "b"], target_prefixes=["A", "A"])
     message = "layer: requires `return_alignments`"
     assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
-    told: list[tuple[int, int]] = []
-    run.predict(["a", "", "b"], progress=lambda what, *done: told.append(done))
-    assert told == [(2, 2)]
+    calls: list[tuple[int, int]] = []
+    run.predict(["a", "", "b"], progress=lambda what, *done: calls.append(done))
+    assert calls == [(2, 2)]
 
 
 def test_invalid_text_is_rejected(runs):
@@ -284,8 +287,8 @@ def test_a_too_long_line_is_rejected_with_its_number_or_truncated(runs):
     assert run.predictor.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
     assert run.predictor.invalid_inputs([long], truncate=True) == {}
     same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
-    cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
-    assert cut.token_log_probs == pytest.approx(whole.token_log_probs, abs=1e-5)
+    truncated, full = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
+    assert truncated.token_log_probs == pytest.approx(full.token_log_probs, abs=1e-5)
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
         "line 2: 17 target tokens exceed the model's limit of 16; shorten it"
     )
@@ -316,23 +319,23 @@ def test_banned_tokens_are_not_generated(runs):
 def test_a_target_is_scored_token_by_token(runs, name):
     run = loaded(runs, name)
     pairs = [("abc", "A BB C"), ("f", ""), ("fade", "F A DD E")] * 30  # more than are read at once
-    found = run.score(pairs)
-    assert [(one.source, one.target) for one in found] == pairs
-    for (source, target), one in zip(pairs[:3], found[:3], strict=True):
+    scores = run.score(pairs)
+    assert [(item.source, item.target) for item in scores] == pairs
+    for (source, target), item in zip(pairs[:3], scores[:3], strict=True):
         ids = [*run.vocabulary.target.encode(target).tolist(), run.vocabulary.target.eos_id]
-        assert one.tokens == [run.vocabulary.target.token_text(token) for token in ids]
-        assert one.log_prob == pytest.approx(sum(one.token_log_probs)) and all(value <= 0 for value in one.token_log_probs)
-        assert one.perplexity == pytest.approx(math.exp(-one.log_prob / len(ids)))
+        assert item.tokens == [run.vocabulary.target.token_text(token) for token in ids]
+        assert item.log_prob == pytest.approx(sum(item.token_log_probs)) and all(value <= 0 for value in item.token_log_probs)
+        assert item.perplexity == pytest.approx(math.exp(-item.log_prob / len(ids)))
         tokens, state = [run.vocabulary.target.bos_id, *ids], None
         with torch.no_grad():
             ends = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.eos_id]])
             state = run.model.encode(ends, torch.ones_like(ends, dtype=torch.bool))
-            for at in range(len(ids)):
-                read = torch.tensor([tokens[at]])
-                log_probs, state = run.model.start(read[None], None, state) if at == 0 else run.model.step(read, state)
-                assert one.token_log_probs[at] == pytest.approx(log_probs[0, ids[at]].item(), abs=1e-4)
-    for one, again in zip(found[:3], found[-3:], strict=True):
-        assert one.token_log_probs == pytest.approx(again.token_log_probs, abs=1e-5)
+            for index in range(len(ids)):
+                read = torch.tensor([tokens[index]])
+                log_probs, state = run.model.start(read[None], None, state) if index == 0 else run.model.step(read, state)
+                assert item.token_log_probs[index] == pytest.approx(log_probs[0, ids[index]].item(), abs=1e-4)
+    for item, again in zip(scores[:3], scores[-3:], strict=True):
+        assert item.token_log_probs == pytest.approx(again.token_log_probs, abs=1e-5)
     assert run.score([]) == []
 
 
@@ -380,18 +383,18 @@ def test_a_too_long_source_is_rejected_in_evaluation_or_truncated(runs, tmp_path
 def test_ensemble_averages_the_probabilities_of_its_members(runs):
     names = ["lstm", "transformer", "sutskever"]
     folders = [runs.folder(name) for name in names]
-    both, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
+    ensemble, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
     alone = [[one.token_log_probs for one in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
     for weights in (None, [0.5, 0.25, 0.25]):
-        both = weft.ensemble(folders, weights=weights, device="cpu")
+        ensemble = weft.ensemble(folders, weights=weights, device="cpu")
         shares = np.array(weights or [1 / 3] * 3)
-        for number, one in enumerate(both.score(pairs)):
+        for number, one in enumerate(ensemble.score(pairs)):
             mean = np.log(np.einsum("m,mt->t", shares, np.exp([member[number] for member in alone])))
             assert one.token_log_probs == pytest.approx(mean.tolist(), abs=1e-4)
-        for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam_size=4), strict=True):
-            again = both.score((word, best.text))
+        for word, best in zip(["abc", "fade"], ensemble.predict(["abc", "fade"], beam_size=4), strict=True):
+            again = ensemble.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
-    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1))} >= {
+    assert {score.name for score in ensemble.evaluate(None, PredictionConfig(beam_size=1))} >= {
         "exact_match",
         "loss",
     }
@@ -415,13 +418,13 @@ def test_ensemble_members_may_have_different_source_tokenizers(runs):
     values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
     other = runs.place / "pieces"
     train_here(values, other)
-    both, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
-    sizes = [len(member.sources(["abcab"])[0]) for member in both.predictor.members]
+    ensemble, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
+    sizes = [len(member.sources(["abcab"])[0]) for member in ensemble.predictor.members]
     assert sizes[0] == 6 and sizes[1] < 6
     alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.folder("lstm"), other)]
-    assert both.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
+    assert ensemble.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # of lines that one of them can't read, that one tells
-    assert list(both.predictor.invalid_inputs(["ab" * 9])) == [0]
+    assert list(ensemble.predictor.invalid_inputs(["ab" * 9])) == [0]
 
 
 def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
@@ -432,12 +435,12 @@ def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     alone = {folder: weft.load(folder, device="cpu").info()["parameters"] for folder in (lstm, short, lm)}
     for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
-        both = weft.ensemble(folders, device="cpu")
-        assert both.info()["parameters"] == alone[lstm] + alone[short]
-        assert both.predictor.invalid_inputs(["abcdef" * 3]) == {
+        ensemble = weft.ensemble(folders, device="cpu")
+        assert ensemble.info()["parameters"] == alone[lstm] + alone[short]
+        assert ensemble.predictor.invalid_inputs(["abcdef" * 3]) == {
             0: "19 tokens exceed the model's limit of 9; shorten it or set `truncate`"
         }
-        assert both.predictor.invalid_pairs([("abc", "A " * 12)]) == {
+        assert ensemble.predictor.invalid_pairs([("abc", "A " * 12)]) == {
             0: "13 target tokens exceed the model's limit of 9; shorten it"
         }
     beside = weft.ensemble([lstm], lm=lm, device="cpu")
@@ -458,11 +461,11 @@ def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monke
         translator, "search", lambda request, options, progress: limits.append(max_new_tokens_for(request, 0, options)) or []
     )
     for folders in ([letters, pieces], [pieces, letters]):
-        both = weft.ensemble(folders, device="cpu")
-        fewest = min(len(member.sources([line])[0]) for member in both.predictor.members)
-        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.predictor.members)
+        ensemble = weft.ensemble(folders, device="cpu")
+        fewest = min(len(member.sources([line])[0]) for member in ensemble.predictor.members)
+        assert fewest < 55 == max(len(member.sources([line])[0]) for member in ensemble.predictor.members)
         with pytest.raises(ValueError, match="zip"):  # nothing was found
-            both.predict([line])
+            ensemble.predict([line])
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
 
 
@@ -527,27 +530,27 @@ def test_loading_a_run_as_another_task_is_rejected(runs):
 def test_alignment_covers_the_prediction_with_its_prefix(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
     outputs = run.predict(words, target_prefixes=["A", "", "B"], max_new_tokens=6, **options)
-    for word, output, one in zip(words, outputs, run.predictor.align(words, outputs), strict=True):
-        assert one.source_tokens == [*word, "</s>"]
-        assert one.target_tokens == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.token_ids]]
-        assert one.weights.shape == (len(one.target_tokens), len(one.source_tokens))
-        np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
+    for word, output, item in zip(words, outputs, run.predictor.align(words, outputs), strict=True):
+        assert item.source_tokens == [*word, "</s>"]
+        assert item.target_tokens == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.token_ids]]
+        assert item.weights.shape == (len(item.target_tokens), len(item.source_tokens))
+        np.testing.assert_allclose(item.weights.sum(1), 1.0, atol=1e-5)
     again = run.predictor.align(words[1:2], outputs[1:2])[0]  # not padded
     np.testing.assert_allclose(again.weights, run.predictor.align(words, outputs)[1].weights, atol=1e-5)
 
 
 def test_alignments_of_several_batches(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
-    found = run.predictor.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
-    assert len(found) == 90
-    np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
+    actual = run.predictor.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
+    assert len(actual) == 90
+    np.testing.assert_allclose(actual[0].weights, actual[87].weights, atol=1e-5)
     assert run.predictor.align([], []) == []
 
 
 def test_ensembles_have_no_alignment(runs):
-    both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
+    ensemble = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
-    for run in (both, beside):
+    for run in (ensemble, beside):
         message = refusal(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "return_alignments: not available for several models; align with one run"
 
@@ -558,9 +561,9 @@ def test_ensembles_have_no_alignment(runs):
 def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     """Exit code, lines of standard output, standard error."""
     code = main(["predict", *words, "--device", "cpu"])
-    said = capsys.readouterr()
-    assert said.out.endswith("\n") or not said.out
-    return code, said.out.split("\n")[:-1], said.err
+    captured = capsys.readouterr()
+    assert captured.out.endswith("\n") or not captured.out
+    return code, captured.out.split("\n")[:-1], captured.err
 
 
 def test_predict_command_gives_one_line_per_line(runs, capsys, monkeypatch):
@@ -584,19 +587,28 @@ def test_n_best_and_samples_have_line_number_and_score(runs, capsys, monkeypatch
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--length-penalty", "0.5")
-    found = run.predict(["abc", "fade"], n_best=2, length_penalty=0.5)
-    expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best.ranked()]
+    predictions = run.predict(["abc", "fade"], n_best=2, length_penalty=0.5)
+    expected = [
+        f"{number}\t{prediction.score:.4f}\t{prediction.text}"
+        for number, best in enumerate(predictions, 1)
+        for prediction in best.ranked()
+    ]
     assert (code, lines) == (0, expected)
     code, lines, _ = predicted(capsys, folder, "abc", "--num-samples", "3", "--seed", "4")
-    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", num_samples=3, seed=4).ranked()]
+    assert [line.split("\t")[2] for line in lines] == [
+        prediction.text for prediction in run.predict("abc", num_samples=3, seed=4).ranked()
+    ]
 
 
 def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
-    drawn = [[one.text for one in some.ranked()] for some in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)]
+    drawn = [
+        [prediction.text for prediction in some.ranked()]
+        for some in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)
+    ]
     assert drawn[0] != drawn[2]
     again = run.predict(["abc", "bad"], num_samples=2, seed=4, numbers=[3, 4])
-    assert [[one.text for one in some.ranked()] for some in again] == drawn[2:]
+    assert [[prediction.text for prediction in some.ranked()] for some in again] == drawn[2:]
     message = "numbers: expected one per line (2), got 1"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
@@ -612,20 +624,20 @@ def test_json_is_one_object_per_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\n\n")
     code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
-    found = run.predict("abc", n_best=2).ranked()
+    predictions = run.predict("abc", n_best=2).ranked()
     assert code == 0
     first, second = (json.loads(line) for line in lines)
     assert first == {
         "source": "abc",
         "predictions": [
             {
-                "text": one.text,
-                "score": one.score,
-                "log_prob": one.log_prob,
-                "tokens": len(one.token_ids),
-                "truncated": one.truncated,
+                "text": item.text,
+                "score": item.score,
+                "log_prob": item.log_prob,
+                "tokens": len(item.token_ids),
+                "truncated": item.truncated,
             }
-            for one in found
+            for item in predictions
         ],
     }
     assert second == {
@@ -664,24 +676,24 @@ def test_invalid_pairs_are_reported_among_the_others(runs):
 
 def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):
     lstm, other, lm = (str(runs.folder(name)) for name in ("lstm", "transformer", "lm-ngram"))
-    both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
-    assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
-    both = weft.ensemble([lstm, other], device="cpu").predict("abc").text
-    assert predicted(capsys, lstm, "abc", "--ensemble", other) == (0, [both], "")
+    ensemble = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
+    assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [ensemble], "")
+    ensemble = weft.ensemble([lstm, other], device="cpu").predict("abc").text
+    assert predicted(capsys, lstm, "abc", "--ensemble", other) == (0, [ensemble], "")
 
 
 def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_path):
-    folder, place = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
+    folder, position = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
     feed(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
-    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(place))
+    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(position))
     assert (code, len(lines)) == (3, 4)
-    assert sorted(path.name for path in place.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
-    found = files.read_json(place / "000004.json")
-    assert (found["source"], found["text"]) == (["f", "a", "d", "e", "</s>"], lines[3])
-    assert " ".join(found["target"]).removesuffix(" </s>") == lines[3]
-    assert np.array(found["weights"]).shape == (len(found["target"]), 5)
-    assert np.array(found["weights"]).sum(1) == pytest.approx(np.ones(len(found["target"])), abs=1e-3)
-    assert (place / "000001.svg").read_text().startswith("<svg")
+    assert sorted(path.name for path in position.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
+    actual = files.read_json(position / "000004.json")
+    assert (actual["source"], actual["text"]) == (["f", "a", "d", "e", "</s>"], lines[3])
+    assert " ".join(actual["target"]).removesuffix(" </s>") == lines[3]
+    assert np.array(actual["weights"]).shape == (len(actual["target"]), 5)
+    assert np.array(actual["weights"]).sum(1) == pytest.approx(np.ones(len(actual["target"])), abs=1e-3)
+    assert (position / "000001.svg").read_text().startswith("<svg")
 
 
 def test_command_errors(runs, capsys, tmp_path):

@@ -47,16 +47,16 @@ def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[lis
 
     outputs, references = [], []
     for _ in range(lines):
-        meant = chance.choices(words, k=chance.randint(0, 12))
-        outputs.append(noisy(meant))
-        references.append([noisy(meant) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, most))])
+        expected = chance.choices(words, k=chance.randint(0, 12))
+        outputs.append(noisy(expected))
+        references.append([noisy(expected) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, most))])
     return outputs, references
 
 
 def streams(references: list[list[str]]) -> list[list[str | None]]:
     """As sacrebleu has them: the first of every line, the second, ...; None where there is none."""
-    most = max(map(len, references))
-    return [[some[at] if at < len(some) else None for some in references] for at in range(most)]
+    maximum = max(map(len, references))
+    return [[some[index] if index < len(some) else None for some in references] for index in range(maximum)]
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])
@@ -76,11 +76,11 @@ def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet,
     for seed in range(4):
         outputs, references = corpus(seed, alphabet, most)
         how = seq2seq_setup(references, search="greedy", tokenize=tokenize)
-        found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), how)}
+        actual = {item.name: item for item in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), how)}
         theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
         for name, metric in theirs.items():
-            assert found[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
-            assert found[name].signature.startswith(f"{metric.get_signature()}|weft:")
+            assert actual[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
+            assert actual[name].signature.startswith(f"{metric.get_signature()}|weft:")
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -88,28 +88,30 @@ def test_error_rates_match_jiwer_with_the_nearest_reference(most):
     """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
     for seed in range(6):
         outputs, references = corpus(seed, "latin", most)
-        found = {one.name: one.value for one in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
+        actual = {item.name: item.value for item in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
         words, letters = [], []
-        for said, meant in zip(outputs, references, strict=True):
-            tables = [(jiwer.process_words(one, said), jiwer.process_characters(one, said)) for one in meant]
-            sizes = [(len(one.split()), len(one.strip())) for one in meant]
-            for at, rows in enumerate((words, letters)):
-                edits = [one[at].substitutions + one[at].deletions + one[at].insertions for one in tables]
-                rows.append(min((edit, -size[at]) for edit, size in zip(edits, sizes, strict=True)))
+        for said, expected in zip(outputs, references, strict=True):
+            tables = [(jiwer.process_words(item, said), jiwer.process_characters(item, said)) for item in expected]
+            sizes = [(len(item.split()), len(item.strip())) for item in expected]
+            for index, rows in enumerate((words, letters)):
+                edits = [item[index].substitutions + item[index].deletions + item[index].insertions for item in tables]
+                rows.append(min((edit, -size[index]) for edit, size in zip(edits, sizes, strict=True)))
         for name, rows in (("token_error_rate", words), ("character_error_rate", letters)):
             edits, sizes = np.array(rows).sum(0)
-            assert found[name] == pytest.approx(100 * edits / -sizes)
-        exact = [any(said.split() == one.split() for one in meant) for said, meant in zip(outputs, references, strict=True)]
-        assert found["exact_match"] == pytest.approx(100 * np.mean(exact))
+            assert actual[name] == pytest.approx(100 * edits / -sizes)
+        exact = [
+            any(said.split() == item.split() for item in expected) for said, expected in zip(outputs, references, strict=True)
+        ]
+        assert actual["exact_match"] == pytest.approx(100 * np.mean(exact))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_character_error_rate_matches_jiwer(seed):
     outputs, references = corpus(seed, list(ALPHABETS)[seed % 3], 1)
     first = [one or "a b" for (one,) in references]
-    found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
-    assert found["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
-    assert found["character_error_rate"].signature.startswith("tok:char|weft:")
+    actual = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
+    assert actual["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
+    assert actual["character_error_rate"].signature.startswith("tok:char|weft:")
 
 
 # ---- which tokenizer
@@ -247,9 +249,9 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     outputs = [best.text for best in run.predict([line for line, _ in pairs], beam_size=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
-    found = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1))}
-    assert found["bleu"].value == pytest.approx(expected)
-    assert "|tok:none|" in found["bleu"].signature and found["exact_match"].signature.startswith("nrefs:")
+    actual = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1))}
+    assert actual["bleu"].value == pytest.approx(expected)
+    assert "|tok:none|" in actual["bleu"].signature and actual["exact_match"].signature.startswith("nrefs:")
     assert main(["evaluate", str(several), "--beam-size", "1", "--json", "--device", "cpu"]) == 0
     told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
     assert told["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in told
@@ -285,10 +287,10 @@ def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path)
         write(tmp_path / "a.1", ["A", "F A"]),
         write(tmp_path / "a.2", ["B", ""]),
     ]
-    found = {one.name: one for one in run.evaluate(files, PredictionConfig(beam_size=1))}
-    assert found["bleu"].signature.startswith("nrefs:var|")
+    actual = {score.name: score for score in run.evaluate(files, PredictionConfig(beam_size=1))}
+    assert actual["bleu"].signature.startswith("nrefs:var|")
     outputs = [best.text for best in run.predict(["abc", "fade"], beam_size=1)]
-    assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
+    assert actual["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
 
 
 def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
@@ -298,19 +300,19 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
     values["data"]["target_column"] = ["one", "two"]
     letters = train_here(values, runs.place / "several-letters").path
     for folder, tokenizer in ((several, "none"), (letters, "13a")):
-        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
-        assert f"|tok:{tokenizer}|" in found["bleu"].signature
-    shown = []
+        actual = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
+        assert f"|tok:{tokenizer}|" in actual["bleu"].signature
+    calls = []
     for words in ([], ["--tokenize", "none"]):
         out = tmp_path / f"compared{len(words)}"
         assert main(["compare", str(several), str(letters), "--output-dir", str(out), "--quiet", *words]) == 0
         capsys.readouterr()
         evidence = [json.loads(path.read_text()) for path in sorted(out.glob("results/*/results.json"))]
-        shown.append(
+        calls.append(
             {signature.partition("|weft:")[0] for one in evidence for name, signature in one["scores"] if name == "bleu"}
         )
-    assert [len(found) for found in shown] == [1, 1]
-    assert "|tok:13a|" in min(shown[0]) and "|tok:none|" in min(shown[1])
+    assert [len(actual) for actual in calls] == [1, 1]
+    assert "|tok:13a|" in min(calls[0]) and "|tok:none|" in min(calls[1])
     single = train_here(pair_file(data, "luong", "train.max_steps=2", "data.target_column=one"), runs.place / "single").path
     rows = {
         str(folder): [evaluate_run(weft.load(folder), evaluation=EvaluationOptions(tokenize="none"))]

@@ -68,13 +68,13 @@ def test_equal_runs_are_not_significant_and_uniformly_better_runs_are():
 
 
 def test_corpus_level_metrics_are_tested_too():
-    lines = [f"the cat number {at} sat on a mat of {at}" for at in range(30)]
+    lines = [f"the cat number {index} sat on a mat of {index}" for index in range(30)]
     worse = [line.replace("sat on", "was by") for line in lines]
-    some = [w if at < 2 else line for at, (w, line) in enumerate(zip(worse, lines, strict=True))]
-    right, wrong, nearly = (seq2seq_items(said, lines) for said in (lines, worse, some))
-    assert randomization_test(right, wrong, BLEU, samples=300) < 0.01
-    assert randomization_test(right, nearly, BLEU, samples=300) > 0.2
-    assert randomization_test(right, right, BLEU, samples=50) == 1.0
+    some = [w if index < 2 else line for index, (w, line) in enumerate(zip(worse, lines, strict=True))]
+    correct, wrong, nearly = (seq2seq_items(said, lines) for said in (lines, worse, some))
+    assert randomization_test(correct, wrong, BLEU, samples=300) < 0.01
+    assert randomization_test(correct, nearly, BLEU, samples=300) > 0.2
+    assert randomization_test(correct, correct, BLEU, samples=50) == 1.0
 
 
 def test_infinite_scores():
@@ -107,8 +107,8 @@ def test_variance_is_that_of_a_crossed_design():
     distance = np.mean([x.mean() for x in a]) - np.mean([x.mean() for x in b])
     by_hand = 2 * stats.t.sf(abs(distance) / math.sqrt(sum(seeds) + items), freedom)
     assert 0.01 < by_hand < 0.9
-    found = welch_test_of_items([mean_items(x) for x in a], [mean_items(x) for x in b], RATE, samples=20_000)
-    assert found == pytest.approx(by_hand, abs=0.01)
+    actual = welch_test_of_items([mean_items(x) for x in a], [mean_items(x) for x in b], RATE, samples=20_000)
+    assert actual == pytest.approx(by_hand, abs=0.01)
 
 
 def test_runs_without_training_variance():
@@ -175,13 +175,13 @@ def test_simpler_tests_have_too_many_false_positives():
 
 
 def test_interval_coverage_is_95_percent():
-    rng, held = np.random.default_rng(2), 0
+    rng, covered = np.random.default_rng(2), 0
     for _ in range(400):
         tokens = rng.integers(3, 40, 50).astype(np.float64)
         runs = system(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
-        found = estimate([run[""] for run in bootstrap(runs, {"": RATE}, samples=60)])
-        held += found.low <= 2.0 <= found.high
-    assert 0.92 <= held / 400 <= 0.98
+        actual = estimate([run[""] for run in bootstrap(runs, {"": RATE}, samples=60)])
+        covered += actual.low <= 2.0 <= actual.high
+    assert 0.92 <= covered / 400 <= 0.98
 
 
 def test_interval_of_one_run_equals_that_of_evaluate():
@@ -250,9 +250,9 @@ def test_interval_of_a_difference_is_a_paired_t_interval():
     shared = rng.normal(0, 5, 60)
     a, b = shared + rng.normal(0, 1, 60), shared + rng.normal(0.5, 1, 60)
     one, other = ([run[""]] for run in bootstrap([mean_items(a), mean_items(b)], {"": RATE}, samples=20_000))
-    found = contrast(one, other)
+    actual = contrast(one, other)
     low, high = stats.t.interval(0.95, 59, (a - b).mean(), stats.sem(a - b))
-    assert found == pytest.approx(((a - b).mean(), low, high), abs=0.01)
+    assert actual == pytest.approx(((a - b).mean(), low, high), abs=0.01)
     # that of one row by itself is far wider: items differ more than models do
     alone = estimate(one)
     assert alone.high - alone.low > 3 * (high - low)
@@ -271,15 +271,15 @@ def test_a_difference_without_an_interval():
     [((1, 1), 0.0, 8), ((1, 1), 0.0, 50), ((2, 2), 0.04, 50), ((3, 3), 0.1, 50), ((1, 3), 0.04, 50)],
 )
 def test_coverage_of_the_interval_of_a_difference_is_95_percent(sides, seed_sd, items):
-    rng, held = np.random.default_rng(11), 0
+    rng, covered = np.random.default_rng(11), 0
     for _ in range(500):
         tokens, difficulty = rng.integers(3, 40, items).astype(np.float64), rng.normal(0, 0.6, items)
         a = system(rng, tokens, difficulty, seeds=sides[0], seed_sd=seed_sd, mean=2.3)
         b = system(rng, tokens, difficulty, seeds=sides[1], seed_sd=seed_sd)
         runs = [run[""] for run in bootstrap([*a, *b], {"": RATE}, samples=60)]
-        found = contrast(runs[: sides[0]], runs[sides[0] :])
-        held += found.low <= 0.3 <= found.high
-    assert 0.92 <= held / 500 <= 0.98
+        actual = contrast(runs[: sides[0]], runs[sides[0] :])
+        covered += actual.low <= 0.3 <= actual.high
+    assert 0.92 <= covered / 500 <= 0.98
 
 
 def test_autocorrelated_blocks_barely_raise_the_false_positive_rate():

@@ -56,23 +56,23 @@ def cka(*layers: Tensor, chunk: int = 7) -> np.ndarray:
 def test_cka_equals_the_gram_matrix_formula() -> None:
     x, y = random(60, 5) + 30, random(60, 8, seed=1)
     y[:, :3] += x[:, :3]  # which share something
-    found = cka(x, y)
-    assert found[0, 1] == found[1, 0] == pytest.approx(by_kernels(x, y), abs=1e-12)
-    assert 0.1 < found[0, 1] < 0.9 and found.diagonal() == pytest.approx(1.0, abs=1e-12)
+    actual = cka(x, y)
+    assert actual[0, 1] == actual[1, 0] == pytest.approx(by_kernels(x, y), abs=1e-12)
+    assert 0.1 < actual[0, 1] < 0.9 and actual.diagonal() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_cka_is_invariant_to_rotation_scale_and_shift() -> None:
     x = random(80, 6) * torch.tensor([5.0, 3.0, 1.0, 1.0, 0.5, 0.1])
     turn, _ = torch.linalg.qr(random(6, 6, seed=1))
-    found = cka(x, 3.7 * x @ turn + 11, x @ random(6, 6, seed=2))
-    assert found[0, 1] == pytest.approx(1.0, abs=1e-12)
-    assert found[0, 2] < 0.98  # but another map of the space is seen
+    actual = cka(x, 3.7 * x @ turn + 11, x @ random(6, 6, seed=2))
+    assert actual[0, 1] == pytest.approx(1.0, abs=1e-12)
+    assert actual[0, 2] < 0.98  # but another map of the space is seen
     constant = cka(x, torch.ones(80, 4, dtype=torch.float64))
     assert constant[0, 1] == 0.0
 
 
 def test_memory_is_bounded_by_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, passes = [random(30, 4, seed=at) for at in range(4)], 0
+    layers, passes = [random(30, 4, seed=index) for index in range(4)], 0
 
     def parts() -> Iterator[list[Tensor]]:
         nonlocal passes
@@ -80,11 +80,11 @@ def test_memory_is_bounded_by_several_passes(monkeypatch: pytest.MonkeyPatch) ->
         yield [layer[:11] for layer in layers]
         yield [layer[11:] for layer in layers]
 
-    whole = linear_cka(parts, [4] * 4, range(2), range(2, 4))
+    full = linear_cka(parts, [4] * 4, range(2), range(2, 4))
     assert passes == 1
     monkeypatch.setattr(similarity, "MAX_BYTES", 3 * 8 * 4 * 4)  # three of the eight sums at once
     monkeypatch.setattr(similarity, "CHUNK_WORDS", 5)
-    np.testing.assert_allclose(linear_cka(parts, [4] * 4, range(2), range(2, 4)), whole, atol=1e-12)
+    np.testing.assert_allclose(linear_cka(parts, [4] * 4, range(2), range(2, 4)), full, atol=1e-12)
     assert passes == 1 + 3
 
 
@@ -96,32 +96,32 @@ def test_products_are_centered_for_any_mean() -> None:
     for low in (0, 20):
         sums.add(1e6 + x[low : low + 20], -1e6 + y[low : low + 20])
     sums.add(1e6 + x[40:], -1e6 + y[40:])
-    wanted = ((x - x.mean(0)).T @ (y - y.mean(0))).square().sum()
-    assert sums.squared_norm() == pytest.approx(float(wanted), rel=1e-8)
+    expected = ((x - x.mean(0)).T @ (y - y.mean(0))).square().sum()
+    assert sums.squared_norm() == pytest.approx(float(expected), rel=1e-8)
 
 
 def test_js_divergence_of_attention() -> None:
     weights = random(3, 5, 4).softmax(-1)
     weights[2, 0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    found = js_divergence(weights)
+    actual = js_divergence(weights)
 
     def kl(p: np.ndarray, q: np.ndarray) -> float:
         return float(sum(a * np.log2(a / b) for a, b in zip(p, q, strict=True) if a > 0))
 
-    for one in range(3):
+    for item in range(3):
         for two in range(3):
-            rows = zip(weights[one].numpy(), weights[two].numpy(), strict=True)
-            wanted = np.mean([(kl(p, (p + q) / 2) + kl(q, (p + q) / 2)) / 2 for p, q in rows])
-            assert float(found[one, two]) == pytest.approx(wanted, abs=1e-12)
+            rows = zip(weights[item].numpy(), weights[two].numpy(), strict=True)
+            expected = np.mean([(kl(p, (p + q) / 2) + kl(q, (p + q) / 2)) / 2 for p, q in rows])
+            assert float(actual[item, two]) == pytest.approx(expected, abs=1e-12)
     apart_wholly = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=torch.float64)
     assert js_divergence(apart_wholly).tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_matrix_plots() -> None:
-    found = similarity_matrix(
+    actual = similarity_matrix(
         np.array([[1.0, 0.25], [0.0, 0.5]]), rows=["a", "<b>"], columns=["c", "d"], name="bits", axes=("x", "y")
     )
-    assert found.count("<title>") == 4 and "&lt;b&gt;, c: 0.000" in found and ">0.25<" in found and ">bits<" in found
+    assert actual.count("<title>") == 4 and "&lt;b&gt;, c: 0.000" in actual and ">0.25<" in actual and ">bits<" in actual
     many = similarity_matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
     assert ">0.00<" not in many  # no room for numbers
     with pytest.raises(UsageError) as shape:
@@ -177,11 +177,11 @@ def test_runs_with_different_tokenizers_are_compared_by_words(words: Any, letter
     (side,) = view.data["sides"]
     assert uses_words([words, letters]) and view.data["unit"] == "words" and not uses_words([letters])
     assert side["rows"] == ["input", "layer 1", "layer 2", "top"] and side["columns"] == ["input", "layer 1"]
-    given = sample([words, letters], text, max_words=200)
+    selection = sample([words, letters], text, max_words=200)
     rows = [list[Tensor](), list[Tensor]()]
-    for lines in given.examples:
-        for at, (run, line) in enumerate(zip((words, letters), lines, strict=True)):
-            rows[at].append(word_vectors(line, sequence_stages(run), run.device)[0][1])
+    for lines in selection.examples:
+        for index, (run, line) in enumerate(zip((words, letters), lines, strict=True)):
+            rows[index].append(word_vectors(line, sequence_stages(run), run.device)[0][1])
         assert [unit.text for unit in lines[0].units[0]] == [unit.text for unit in lines[1].units[0]]
     x, y = map(torch.cat, rows)
     assert side["words"] == len(x)
@@ -213,10 +213,10 @@ def test_several_runs_are_compared_pairwise(words: Any, letters: Any, third: Any
         assert side["best"]["layers"][two][one] == [column, row]
     np.testing.assert_allclose(np.diagonal(side["cka"]), 1.0, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(side["best"]["cka"]), 1.0, atol=1e-12)
-    given = sample(runs, text, max_words=200)
+    selection = sample(runs, text, max_words=200)
     rows = [
-        torch.cat([word_vectors(lines[at], sequence_stages(run), run.device)[0][1] for lines in given.examples])
-        for at, run in enumerate(runs)
+        torch.cat([word_vectors(lines[index], sequence_stages(run), run.device)[0][1] for lines in selection.examples])
+        for index, run in enumerate(runs)
     ]
     (first,) = model_similarity(runs, text, layer=1, max_words=200).data["sides"]
     assert first["layers"] == ["layer 1"] * 3 and "best" not in first
@@ -227,7 +227,7 @@ def test_several_runs_are_compared_pairwise(words: Any, letters: Any, third: Any
 def test_several_seq2seq_runs_have_encoder_and_decoder(pairs: PairRuns) -> None:
     runs = [weft.load(pairs.folder(name), device="cpu") for name in ("transformer", "luong", "transformer")]
     view = model_similarity(runs, max_words=30)
-    assert [one["side"] for one in view.data["sides"]] == ["source", "output"] and len(view.figures) == 4
+    assert [item["side"] for item in view.data["sides"]] == ["source", "output"] and len(view.figures) == 4
     for side in view.data["sides"]:
         assert side["cka"][0][2] == pytest.approx(1.0, abs=1e-12) and side["cka"][0][1] == pytest.approx(side["cka"][1][2])
 
@@ -257,21 +257,21 @@ def test_command_with_several_runs(
 
 def test_head_distance_is_the_mean_over_positions(pairs: PairRuns) -> None:
     run: Any = weft.load(pairs.folder("transformer"), device="cpu")
-    found = {one.component: one for one in head_divergence(run, max_words=30)}
-    assert set(found) == {"cross", "encoder", "decoder"} and found["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
+    actual = {item.component: item for item in head_divergence(run, max_words=30)}
+    assert set(actual) == {"cross", "encoder", "decoder"} and actual["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
     model = run.members[0].model
     total, count = 0.0, 0
     for (line,) in sample([run], None, max_words=30).examples:
         looked = {
-            (one.site.component, one.site.layer): one.weights
-            for one in read_attention(line.model_input, sites(model), None, run.device)
+            (item.site.component, item.site.layer): item.weights
+            for item in read_attention(line.model_input, sites(model), None, run.device)
         }
         p, q = looked["encoder", 1][1].astype(np.float64), looked["encoder", 2][0].astype(np.float64)
         m = (p + q) / 2
         total += float((p * np.log2(p / m) + q * np.log2(q / m)).sum() / 2)
         count += len(p)
-    assert found["encoder"].bits[1, 2] == found["encoder"].bits[2, 1] == pytest.approx(total / count, rel=1e-6)
-    assert found["encoder"].num_positions == count
+    assert actual["encoder"].bits[1, 2] == actual["encoder"].bits[2, 1] == pytest.approx(total / count, rel=1e-6)
+    assert actual["encoder"].num_positions == count
     view = head_similarity(run, max_words=30, top=2)
     assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("most similar heads")
 

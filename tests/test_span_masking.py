@@ -33,7 +33,7 @@ def runs(row: Tensor) -> list[int]:
 
 def test_span_lengths_are_geometric_up_to_ten():
     """Probabilities by their formula, 0.2 * 0.8 ** (n - 1) over what is left of 1; the mean is SpanBERT's 3.8."""
-    shares = np.array([0.2 * 0.8**at for at in range(10)])
+    shares = np.array([0.2 * 0.8**index for index in range(10)])
     shares /= shares.sum()
     even = span_lengths((torch.arange(100_000) + 0.5) / 100_000)
     assert np.bincount(even.numpy(), minlength=11)[1:] / 100_000 == pytest.approx(shares, abs=2e-5)
@@ -55,8 +55,8 @@ def test_masked_runs_are_as_long_as_spans():
     tokens, keep = rows([300] * 200)
     torch.manual_seed(0)
     chosen = mask_tokens(tokens, keep, SPANS).targets_mask
-    found = [length for row in chosen for length in runs(row)]
-    assert np.mean(found) == pytest.approx(np.mean(simulated(300, 45, 150)), rel=0.06)
+    actual = [length for row in chosen for length in runs(row)]
+    assert np.mean(actual) == pytest.approx(np.mean(simulated(300, 45, 150)), rel=0.06)
     alone = mask_tokens(tokens, keep, Masking(MASK)).targets_mask
     assert np.mean([length for row in alone for length in runs(row)]) < 1.3
 
@@ -64,15 +64,15 @@ def test_masked_runs_are_as_long_as_spans():
 def simulated(size: int, wanted: int, texts: int) -> list[int]:
     random = np.random.default_rng(0)
     shares = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
-    found: list[int] = []
+    results: list[int] = []
     for _ in range(texts):
-        ring = np.concatenate([np.full(1 + random.choice(10, p=shares), at) for at in range(size)])[:size]
+        ring = np.concatenate([np.full(1 + random.choice(10, p=shares), index) for index in range(size)])[:size]
         hit = np.zeros(size, dtype=bool)
         for span in random.permutation(ring[-1] + 1):
             places = np.flatnonzero(ring == span)[: wanted - int(hit.sum())]
             hit[places] = True
-        found += runs(torch.from_numpy(np.roll(hit, random.integers(size))))
-    return found
+        results += runs(torch.from_numpy(np.roll(hit, random.integers(size))))
+    return results
 
 
 @pytest.mark.parametrize("size", [6, 20])
@@ -102,11 +102,11 @@ def test_replacement_is_chosen_per_span():
     """80 % of spans are masks, 10 % other tokens, 10 % as they are: one of the three all along."""
     tokens, keep = rows([2000] * 10)
     torch.manual_seed(0)
-    found = mask_tokens(tokens, keep, SPANS)
-    hidden = (found.tokens == MASK)[found.targets_mask].double()
+    actual = mask_tokens(tokens, keep, SPANS)
+    hidden = (actual.tokens == MASK)[actual.targets_mask].double()
     assert hidden.mean() == pytest.approx(0.8, abs=0.04)
     changes = total = 0
-    for row, hit in zip(found.tokens == MASK, found.targets_mask, strict=True):
+    for row, hit in zip(actual.tokens == MASK, actual.targets_mask, strict=True):
         pairs = hit[1:] & hit[:-1]
         changes, total = changes + int((row[1:] != row[:-1])[pairs].sum()), total + int(pairs.sum())
     assert changes / total < 0.1  # one by one it would be 0.32; spans that touch differ now and then

@@ -62,9 +62,9 @@ def test_shared_state_stays_shared_under_every_operation():
 
 def test_detach_cuts_the_graph_and_keeps_values():
     weight = torch.ones(2, 2, requires_grad=True)
-    cut = detach((weight * 2, (weight * 3, None)))
-    assert [leaf.requires_grad for leaf in tree_leaves(cut)] == [False, False]
-    assert cut[1][0].tolist() == [[3.0, 3.0], [3.0, 3.0]] and cut[1][1] is None
+    truncated = detach((weight * 2, (weight * 3, None)))
+    assert [leaf.requires_grad for leaf in tree_leaves(truncated)] == [False, False]
+    assert truncated[1][0].tolist() == [[3.0, 3.0], [3.0, 3.0]] and truncated[1][1] is None
 
 
 def test_join_pads_shorter_parts_with_masked_values():

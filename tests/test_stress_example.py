@@ -42,8 +42,8 @@ def test_every_command_works(tmp_path, monkeypatch, capsys):
     shutil.copytree(STRESS, tmp_path / "examples" / "stress", ignore=shutil.ignore_patterns("phones.txt"))
     monkeypatch.chdir(tmp_path)
     text = (STRESS / "stress.toml").read_text()
-    found = [shlex.split(line) for line in re.findall(r"^#   ((?:weft|python) .*)$", text, re.MULTILINE)]
-    assert [words[1] for words in found] == [
+    actual = [shlex.split(line) for line in re.findall(r"^#   ((?:weft|python) .*)$", text, re.MULTILINE)]
+    assert [words[1] for words in actual] == [
         "examples/stress/make.py",
         "check",
         "train",
@@ -53,7 +53,7 @@ def test_every_command_works(tmp_path, monkeypatch, capsys):
         "train",
     ]
     few = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=256"]
-    for program, *words in found:
+    for program, *words in actual:
         if program == "python":
             monkeypatch.setattr(sys, "argv", [*words, "--words", "300"])
             runpy.run_path(words[0], run_name="__main__")

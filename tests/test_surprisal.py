@@ -100,13 +100,13 @@ POLICIES = {
 def test_every_token_is_counted_once(monkeypatch, name, size):
     monkeypatch.setattr(module, "BATCH_TOKENS", size)
     corpus, context = POLICIES[name]
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     model = Naming()
-    found = surprisal(model, corpus, context, device=CPU, progress=lambda done, total: told.append((done, total)))
+    actual = surprisal(model, corpus, context, device=CPU, progress=lambda done, total: calls.append((done, total)))
     # as many writes as tokens, and none left out
-    assert told[-1] == (len(corpus.tokens), len(corpus.tokens))
-    assert [done for done, _ in told] == sorted(done for done, _ in told) and len(told) == len(model.asked)
-    assert found.tolist() == corpus.tokens.tolist()
+    assert calls[-1] == (len(corpus.tokens), len(corpus.tokens))
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls) and len(calls) == len(model.asked)
+    assert actual.tolist() == corpus.tokens.tolist()
     assert max(rows * width for rows, width in model.asked) <= max(size, 91)  # the longest line comes alone
 
 
@@ -114,10 +114,10 @@ def test_progress_covers_windows_of_a_long_line(monkeypatch):
     """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 50)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 25)
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     corpus = in_lines([3, 90])
-    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, progress=lambda done, total: told.append((done, total)))
-    assert told == [(done, 95) for done in (4, 4 + 25, 4 + 50, 4 + 75, 95)]
+    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 95) for done in (4, 4 + 25, 4 + 50, 4 + 75, 95)]
 
 
 # ---- carry
@@ -127,28 +127,28 @@ def test_progress_covers_windows_of_a_long_line(monkeypatch):
 def test_parallel_carry_of_an_ngram_model_equals_one_pass(monkeypatch, order):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = ngram(order), running(3000)
-    found = nats_of(model, corpus, Context("carry", 8))
+    actual = nats_of(model, corpus, Context("carry", 8))
     assert len(next(iter(scoring_windows(corpus, Context("carry", 8)))).tokens) == 5
-    assert np.array_equal(found, -model.score_corpus(corpus.tokens, None))
-    assert np.array_equal(found, nats_after(model, [1, *corpus.tokens.tolist()]))
+    assert np.array_equal(actual, -model.score_corpus(corpus.tokens, None))
+    assert np.array_equal(actual, nats_after(model, [1, *corpus.tokens.tolist()]))
 
 
 def test_parallel_carry_of_a_fixed_window_network_equals_one_pass(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = network("conv"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
-    found = nats_of(model, corpus, Context("carry", 8))
-    np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
+    actual = nats_of(model, corpus, Context("carry", 8))
+    np.testing.assert_allclose(actual, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 def test_parallel_carry_of_a_recurrent_network_nearly_equals_one_pass(monkeypatch, kind):
     monkeypatch.setattr(module, "BATCH_TOKENS", 1024)
     model, corpus = network(kind), running(9000)
-    found = nats_of(model, corpus, Context("carry", 32))
-    whole = nats_after(model, [1, *corpus.tokens.tolist()])
-    assert found.mean() == pytest.approx(whole.mean(), abs=1e-3)
+    actual = nats_of(model, corpus, Context("carry", 32))
+    full = nats_after(model, [1, *corpus.tokens.tolist()])
+    assert actual.mean() == pytest.approx(full.mean(), abs=1e-3)
     # the first part has nothing before it that it could miss
-    np.testing.assert_allclose(found[: 9000 // 32], whole[: 9000 // 32], atol=1e-4)
+    np.testing.assert_allclose(actual[: 9000 // 32], full[: 9000 // 32], atol=1e-4)
 
 
 def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
@@ -157,8 +157,8 @@ def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
     corpus = running(100)
     for kind in ("lstm", "gpt"):
         model = network(kind)
-        found = nats_of(model, corpus, Context("carry", 8))
-        np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-4)
+        actual = nats_of(model, corpus, Context("carry", 8))
+        np.testing.assert_allclose(actual, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-4)
 
 
 # ---- stride
@@ -214,19 +214,19 @@ def refusal(error: type[Exception], action: Any) -> str:
 @pytest.mark.parametrize("kind", ["ngram", "conv", "lstm", "transformer", "gpt"])
 def test_a_long_line_is_read_in_windows(monkeypatch, kind):
     model: Any = ngram() if kind == "ngram" else network(kind, window=40)
-    corpus, asked = in_lines([30, 7]), []
-    whole = nats_of(model, corpus, Context("reset", 40))
+    corpus, requests = in_lines([30, 7]), []
+    full = nats_of(model, corpus, Context("reset", 40))
     real = model.loss
 
     def loss(tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        asked.append(tokens.size(1))
+        requests.append(tokens.size(1))
         return real(tokens, targets, state)
 
     monkeypatch.setattr(model, "loss", loss)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 9)
-    np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), whole, atol=1e-5)
-    assert max(asked) == 9
-    assert sum(asked) == 31
+    np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), full, atol=1e-5)
+    assert max(requests) == 9
+    assert sum(requests) == 31
 
 
 def test_a_line_beyond_the_last_position_is_rejected_with_its_number():
@@ -308,35 +308,35 @@ def on_disk(folder: Any, *, lines: bool, text: str = TEXT) -> Corpus:
 def test_a_line_is_an_item_with_its_units(tmp_path):
     corpus = on_disk(tmp_path, lines=True)
     nats = np.arange(len(corpus.tokens), dtype=np.float32)
-    found = items(nats, corpus)
-    assert found.keys.tolist() == [0, 1, 2, 3]
-    assert {name: values.tolist() for name, values in found.statistics.items()} == {
+    actual = items(nats, corpus)
+    assert actual.keys.tolist() == [0, 1, 2, 3]
+    assert {name: values.tolist() for name, values in actual.statistics.items()} == {
         "nats": [0 + 1 + 2 + 3 + 4 + 5, 6, 7 + 8, sum(range(9, 18))],
         "tokens": [6, 1, 2, 9],  # characters and the end
         "characters": [6, 1, 2, 9],  # the end of a line is a newline
         "bytes": [6, 1, 3, 9],
         "words": [3, 1, 2, 3],
     }
-    assert all(values.dtype == np.float64 for values in found.statistics.values())
+    assert all(values.dtype == np.float64 for values in actual.statistics.values())
 
 
 def test_a_hundred_tokens_of_a_short_running_text_are_an_item(tmp_path):
     text = "ab cd ef\n" * 300  # 2700 characters
     corpus = on_disk(tmp_path, lines=False, text=text)
     nats = np.random.default_rng(0).random(2700).astype(np.float32)
-    found = items(nats, corpus).statistics
-    assert found["tokens"].tolist() == [100] * 27
-    assert found["nats"].tolist() == pytest.approx(nats.reshape(27, 100).sum(1).tolist(), rel=1e-5)
-    assert {name: values.sum() for name, values in found.items()} == pytest.approx(
+    actual = items(nats, corpus).statistics
+    assert actual["tokens"].tolist() == [100] * 27
+    assert actual["nats"].tolist() == pytest.approx(nats.reshape(27, 100).sum(1).tolist(), rel=1e-5)
+    assert {name: values.sum() for name, values in actual.items()} == pytest.approx(
         {"nats": nats.sum(dtype=np.float64), "tokens": 2700, "characters": 2700, "bytes": 2700, "words": 1200}
     )
-    assert found["characters"].tolist() == pytest.approx([100] * 27)
+    assert actual["characters"].tolist() == pytest.approx([100] * 27)
 
 
 def test_one_token_is_one_item(tmp_path):
     corpus = on_disk(tmp_path, lines=False, text="a")
-    found = items(np.array([0.5], np.float32), corpus)
-    assert {name: values.tolist() for name, values in found.statistics.items()} == {
+    actual = items(np.array([0.5], np.float32), corpus)
+    assert {name: values.tolist() for name, values in actual.statistics.items()} == {
         "nats": [0.5], "tokens": [1], "characters": [1], "bytes": [1], "words": [1],
     }  # fmt: skip
 
@@ -364,8 +364,8 @@ def test_a_carried_loss_continues_from_its_state():
     text = torch.tensor([[1, 3, 4, 5, 6, 7, 8, 3, 4]])
     first = task.loss(model, Batch(text[:, :5], None), None)
     second = task.loss(model, Batch(text[:, 4:], None), first.carry)
-    whole = nats_after(model, text[0].tolist())
-    assert [first.total.item(), second.total.item()] == pytest.approx([whole[:4].sum(), whole[4:].sum()], rel=1e-5)
+    full = nats_after(model, text[0].tolist())
+    assert [first.total.item(), second.total.item()] == pytest.approx([full[:4].sum(), full[4:].sum()], rel=1e-5)
     assert (first.count.item(), second.count.item()) == (4, 4)
     with torch.no_grad():
         scores = task.validate(model)

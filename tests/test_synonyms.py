@@ -118,8 +118,8 @@ def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_
 @pytest.mark.parametrize("line", ["arch =", "arch = [", 'arch = "a', "= 3", "arch = 'a'b", "a = 1 = 2"])
 def test_other_toml_errors_are_reported_as_invalid_toml(line, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f"[model]\n{line}\n")
-    code, said = refused(capsys, "train", str(tmp_path / "run.toml"))
-    assert code == 2 and said.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in said
+    code, message = refused(capsys, "train", str(tmp_path / "run.toml"))
+    assert code == 2 and message.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in message
 
 
 def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
@@ -152,16 +152,16 @@ def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
 def test_a_missing_device_is_rejected_at_once(command, capsys):
     """Whatever else is wrong: here the run, and the data, are not there either."""
     more = ["--suite", "none"] if command == "analyze minimal-pairs" else []
-    said = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
-    assert refused(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, said)
-    said = "--device: unknown device 'mps'; did you mean 'cpu'?"
-    assert refused(capsys, *command.split(), "no-run", *more, "--device", "mps") == (2, said)
+    message = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
+    assert refused(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, message)
+    message = "--device: unknown device 'mps'; did you mean 'cpu'?"
+    assert refused(capsys, *command.split(), "no-run", *more, "--device", "mps") == (2, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_a_missing_device_of_the_run_file_is_rejected_before_reading_data(command, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
-    said = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
-    assert refused(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, said)
+    message = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
+    assert refused(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, message)
     assert not (tmp_path / "out").exists()

@@ -51,9 +51,9 @@ def refusal(action) -> str:
 
 def test_csv_with_semicolons_or_tabs(tmp_path):
     rows = 'id;sentiment;review\n1;pos;"good; and, cheap"\n2;neg;"two\nlines, dull"\n'
-    wanted = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
-    assert read(write(tmp_path / "a.csv", rows), REVIEW) == wanted
-    assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == wanted
+    expected = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
+    assert read(write(tmp_path / "a.csv", rows), REVIEW) == expected
+    assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == expected
     assert labelled(tmp_path / "a.csv", REVIEW).summary.notes()[0] == "a.csv: columns are separated by semicolons"
     tabs = write(tmp_path / "b.csv", 'label\ttext\npos\t"a ""b"", c"\n')
     assert read(tabs) == [("pos", 'a "b", c')]
@@ -76,10 +76,10 @@ def test_a_row_with_the_wrong_number_of_fields_names_the_delimiter(tmp_path):
 
 def test_json_file_is_a_list_of_objects_or_jsonl(tmp_path):
     rows = [{"text": "a\nb", "label": "pos"}, {"text": "c", "label": 1}]
-    wanted = [("pos", "a\nb"), ("1", "c")]
-    assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
-    assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
-    assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == wanted
+    expected = [("pos", "a\nb"), ("1", "c")]
+    assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == expected
+    assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == expected
+    assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == expected
     assert labelled(tmp_path / "a.json").location(1) == f"{tmp_path / 'a.json'}:6"
     pairs = write(tmp_path / "p.json", '[{"source": "a", "target": "b"}]')
     assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
@@ -162,7 +162,7 @@ def test_label_first_files_without_a_header_are_read(text, tmp_path):
 
 
 def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
-    path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{at}\tsome words\n" for at in range(20)))
+    path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{index}\tsome words\n" for index in range(20)))
     source = labelled(path, Reading(label="id"))
     message = (
         f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
@@ -171,11 +171,11 @@ def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
     assert source.summary.problem() == message
     # once is enough, for train alone: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
-    found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
-    assert [(one.name, one.split, one.message) for one in found] == [("unique_labels", "train", message)]
-    few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
+    actual = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
+    assert [(one.name, one.split, one.message) for one in actual] == [("unique_labels", "train", message)]
+    few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{index % 17}\tsome words\n" for index in range(20)))
     assert labelled(few).summary.problem() is None
-    lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
+    lines = write(tmp_path / "c.txt", "".join(f"w{index} and so on\n" for index in range(12)))
     assert labelled(lines).summary.problem() == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
         " be learned; a line is read as a label, white space, and a text"
@@ -185,8 +185,8 @@ def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
 def test_an_error_of_one_file_is_reported_once(tmp_path):
     write(tmp_path / "a.csv", HEADERS[0])
     table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, prefix="data")
-    found = check_data(table.sources(tmp_path), list, LABELLED).findings
-    assert [(one.name, one.split, one.message.partition(":")[2][:32]) for one in found] == [
+    findings = check_data(table.sources(tmp_path), list, LABELLED).findings
+    assert [(item.name, item.split, item.message.partition(":")[2][:32]) for item in findings] == [
         ("unreadable", "train", "1: no columns 'label' and 'text'")
     ]
 
@@ -235,8 +235,8 @@ def test_data_can_be_a_directory_or_a_pattern(tmp_path):
     assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     # of running text, a blank line between two files ends a text; the user's own list is left as it is
     running = parse_config(TextDataConfig, {"train": "texts", "valid": 0.4}, prefix="data").sources(tmp_path)
-    whole = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
-    assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == whole
+    full = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
+    assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == full
 
     given = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
     assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in given.provenance()

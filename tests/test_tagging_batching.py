@@ -29,8 +29,8 @@ def like_text(count: int = 200, seed: int = 0) -> Sentences:
     """Words of one to three tokens, their number + 100 repeated, spelled by up to seven letters."""
     random = np.random.default_rng(seed)
     sizes = 1 + random.gamma(2.0, 4.0, size=count).astype(int)
-    words = [[100 + at] * int(random.integers(1, 4)) for at in range(sizes.sum())]
-    letters = [[3 + at % 20] * int(random.integers(1, 8)) for at in range(sizes.sum())]
+    words = [[100 + index] * int(random.integers(1, 4)) for index in range(sizes.sum())]
+    letters = [[3 + index % 20] * int(random.integers(1, 8)) for index in range(sizes.sum())]
     return sentences(words, sizes.tolist(), letters)
 
 
@@ -73,8 +73,8 @@ def test_a_sentence_without_words_is_an_empty_row():
 
 def test_lengths_are_row_lengths():
     data = like_text(40)
-    for at, length in enumerate(data.lengths().tolist()):
-        assert data.batch(np.array([at])).tokens.shape == (1, length)
+    for index, length in enumerate(data.lengths().tolist()):
+        assert data.batch(np.array([index])).tokens.shape == (1, length)
 
 
 @pytest.mark.parametrize("budget", [48, 5000])
@@ -95,8 +95,8 @@ def test_every_sentence_occurs_once_per_epoch_with_its_words_and_tags(budget):
 def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     order, other, another = (ExampleBatchSampler(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
-    for place in np.random.default_rng(0).permutation(places)[:20].tolist():
-        for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
+    for position in np.random.default_rng(0).permutation(places)[:20].tolist():
+        for here, there in zip(order.batch(*position), other.batch(*position), strict=True):
             assert here is not None and there is not None and torch.equal(here, there)
     assert order.buckets.members(0, 0).tolist() != another.buckets.members(0, 0).tolist()
     assert order.rows == order.buckets.rows
@@ -123,10 +123,10 @@ def test_a_batch_is_described_by_its_sentences():
 
 def test_evaluation_reads_every_sentence_once_and_short_ones_first():
     data = like_text()
-    found = list(by_length(data, batch_tokens=200))
-    assert sorted(at for members, _ in found for at in members.tolist()) == list(range(200))
-    assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
-    for members, batch in found:
+    actual = list(by_length(data, batch_tokens=200))
+    assert sorted(index for members, _ in actual for index in members.tolist()) == list(range(200))
+    assert [batch.tokens.size(1) for _, batch in actual] == sorted(batch.tokens.size(1) for _, batch in actual)
+    for members, batch in actual:
         assert batch.word_mask.sum(1).tolist() == np.diff(data.edges)[members].tolist()
 
 

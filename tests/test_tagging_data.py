@@ -53,7 +53,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(*paths: Path, word: str | int | None = None, tag: str | int | None = None) -> list[tuple[tuple[str, ...], ...]]:
-    return [(one.words, one.tags) for one in Dataset(paths, TaggedFormat(Reading(word=word, tag=tag))).records()]
+    return [(record.words, record.tags) for record in Dataset(paths, TaggedFormat(Reading(word=word, tag=tag))).records()]
 
 
 def refusal(action, error=DataError) -> str:
@@ -126,9 +126,9 @@ def test_each_file_has_its_own_format(tmp_path):
 
 def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
-    seen = Dataset((path,), TaggedFormat()).summary
-    assert (seen.count, seen.words, seen.characters, seen.bytes, seen.num_crlf) == (2, 7, 21, 21, 14)
-    assert seen.describe() == (
+    summary = Dataset((path,), TaggedFormat()).summary
+    assert (summary.count, summary.words, summary.characters, summary.bytes, summary.num_crlf) == (2, 7, 21, 21, 14)
+    assert summary.describe() == (
         f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, 14 CRLF line endings\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
         "  note: a.conllu: removed a byte order mark at the start\n"
@@ -224,7 +224,7 @@ def test_a_config_round_trips():
 def test_fractions_split_sentences_off_the_end(tmp_path):
     write(tmp_path / "a.conll", "".join(f"w{number} T\nx T\n\n" for number in range(50)))
     sources = TaggedDataConfig(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
-    assert {name: [int(one.words[0][1:]) for one in part.records()] for name, part in sources.items()} == {
+    assert {name: [int(record.words[0][1:]) for record in part.records()] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
     assert sentence_lengths(sources["valid"]).tolist() == [2] * 5
@@ -241,7 +241,7 @@ def test_lines_of_a_corpus_are_its_words(tmp_path):
     source = TaggedDataConfig(train="a.conllu").sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), words_of(source).texts())
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words", progress=lambda done, total: None)
-    words = [word for found, _ in SPANISH for word in found]
+    words = [word for actual, _ in SPANISH for word in actual]
     assert [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)] == [[*tokenizer.encode(word), 2] for word in words]
     lengths = sentence_lengths(source)
     assert (lengths.tolist(), lengths.dtype) == ([5, 2], "int64")
@@ -270,7 +270,7 @@ def test_a_dataset_reads_its_files_once_and_interns_words(tmp_path, monkeypatch)
     path, reads, plainly = write(tmp_path / "a.txt", "a N\nb V\n\na N\n\nb V\n"), [], tagged.read_sentences
     monkeypatch.setattr(tagged, "read_sentences", lambda *given: reads.append(given) or plainly(*given))
     source = Dataset((path,), TaggedFormat(), high=0.67)
-    assert [one.words for one in source.records()] == [("a", "b"), ("a",)]
+    assert [record.words for record in source.records()] == [("a", "b"), ("a",)]
     assert tags_of(source) == ["N", "V", "N"] and list(words_of(source).texts()) == ["a", "b", "a"]
     assert sentence_lengths(source).tolist() == [2, 1] and source.location(1) == f"{path}:4"
     assert source.summary.count == 3 and len(reads) == 1

@@ -95,8 +95,8 @@ def test_strict_spans_of_any_tags_match_seqeval(scheme, theirs):
     seqeval = pytest.importorskip("seqeval.scheme")
     labels = labels_of(scheme)
     for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
-        found = seqeval.Tokens(row, getattr(seqeval, theirs)).entities
-        assert strict_spans(row, scheme) == {(entity.tag, entity.start, entity.end) for entity in found}, row
+        actual = seqeval.Tokens(row, getattr(seqeval, theirs)).entities
+        assert strict_spans(row, scheme) == {(entity.tag, entity.start, entity.end) for entity in actual}, row
 
 
 # ---- repair, validate, allowed, scheme_of
@@ -142,7 +142,7 @@ def test_allowed_transitions_are_those_of_valid_tags(scheme):
     assert table.shape == (len(labels) + 1,) * 2 and table.dtype == bool
     for row in product(range(len(labels)), repeat=3):
         moves = [(len(labels), row[0]), (row[0], row[1]), (row[1], row[2]), (row[2], len(labels))]
-        valid = not validate([labels[at] for at in row], scheme)
+        valid = not validate([labels[index] for index in row], scheme)
         assert all(table[move] for move in moves) == valid
 
 
@@ -206,19 +206,19 @@ def test_the_types_of_a_set_of_tags():
 
 
 def test_tags_of_spans_in_any_order():
-    found = [Span("PER", 3, 5), Span("PER", 2, 3)]
-    assert tags_of(found, 6, "IOB1") == tags("O O I-PER B-PER I-PER O")
+    actual = [Span("PER", 3, 5), Span("PER", 2, 3)]
+    assert tags_of(actual, 6, "IOB1") == tags("O O I-PER B-PER I-PER O")
 
 
 # ---- scores
 
 
 def test_two_sentences_by_hand():
-    meant = [tags("B-PER I-PER O B-LOC"), tags("O B-LOC O")]
-    said = [tags("B-PER I-PER O B-PER"), tags("O B-LOC B-LOC")]
+    expected = [tags("B-PER I-PER O B-LOC"), tags("O B-LOC O")]
+    predicted = [tags("B-PER I-PER O B-PER"), tags("O B-LOC B-LOC")]
     known = [np.array([True, True, True, False]), np.array([False, True, True])]
-    found = {name: score.value for name, score in scored(said, meant, known=known).items()}
-    assert found == {
+    actual = {name: score.value for name, score in scored(predicted, expected, known=known).items()}
+    assert actual == {
         "token_accuracy": pytest.approx(100 * 5 / 7),
         "sentence_accuracy": 0.0,
         "oov_accuracy": 50.0,
@@ -226,8 +226,8 @@ def test_two_sentences_by_hand():
         "span_precision": 50.0,
         "span_recall": pytest.approx(100 * 2 / 3),
     }
-    assert list(found) == [metric.name for metric in TAGS]
-    each = per_type(tag_items(said, meant, np.arange(2), types=TYPES), TYPES)
+    assert list(actual) == [metric.name for metric in TAGS]
+    each = per_type(tag_items(predicted, expected, np.arange(2), types=TYPES), TYPES)
     assert each == {"LOC": (50.0, 50.0, 50.0, 2), "PER": (50.0, 100.0, pytest.approx(200 / 3), 1)}
 
 
@@ -236,15 +236,15 @@ def test_two_sentences_by_hand():
 def test_scores_match_seqeval(seed, scheme):
     seqeval = pytest.importorskip("seqeval.metrics")
     labels = labels_of(scheme)
-    meant = [repair(row, scheme) for row in sentences(labels, seed=seed)]
-    said = wrong_in_places(meant, labels, seed)
-    found = scored(said, meant)
-    assert found["span_f1"].value == pytest.approx(100 * seqeval.f1_score(meant, said))
-    assert found["span_precision"].value == pytest.approx(100 * seqeval.precision_score(meant, said))
-    assert found["span_recall"].value == pytest.approx(100 * seqeval.recall_score(meant, said))
-    assert found["token_accuracy"].value == pytest.approx(100 * seqeval.accuracy_score(meant, said))
-    report = seqeval.classification_report(meant, said, output_dict=True)
-    for kind, score in per_type(tag_items(said, meant, np.arange(len(said)), types=TYPES), TYPES).items():
+    expected = [repair(row, scheme) for row in sentences(labels, seed=seed)]
+    said = wrong_in_places(expected, labels, seed)
+    actual = scored(said, expected)
+    assert actual["span_f1"].value == pytest.approx(100 * seqeval.f1_score(expected, said))
+    assert actual["span_precision"].value == pytest.approx(100 * seqeval.precision_score(expected, said))
+    assert actual["span_recall"].value == pytest.approx(100 * seqeval.recall_score(expected, said))
+    assert actual["token_accuracy"].value == pytest.approx(100 * seqeval.accuracy_score(expected, said))
+    report = seqeval.classification_report(expected, said, output_dict=True)
+    for kind, score in per_type(tag_items(said, expected, np.arange(len(said)), types=TYPES), TYPES).items():
         theirs = report[kind]
         wanted = [100 * theirs["precision"], 100 * theirs["recall"], 100 * theirs["f1-score"], theirs["support"]]
         assert list(score) == pytest.approx(wanted)
@@ -254,62 +254,64 @@ def test_scores_match_seqeval(seed, scheme):
 def test_tag_scores_and_confusions_match_scikit_learn(seed):
     metrics = pytest.importorskip("sklearn.metrics")
     names = ["DET", "NOUN", "VERB", "ADJ", "never"]
-    meant = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
-    said = wrong_in_places([[tag if tag in names else "DET" for tag in row] for row in meant], names[:4], seed)
-    flat = [[tag for row in rows for tag in row] for rows in (meant, said)]
+    expected = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
+    said = wrong_in_places([[tag if tag in names else "DET" for tag in row] for row in expected], names[:4], seed)
+    flat = [[tag for row in rows for tag in row] for rows in (expected, said)]
     theirs = metrics.precision_recall_fscore_support(*flat, labels=names, zero_division=0)
-    found = per_tag(said, meant, names)
-    assert list(found) == names
-    for at, score in enumerate(found.values()):
-        assert list(score) == pytest.approx([100 * theirs[0][at], 100 * theirs[1][at], 100 * theirs[2][at], theirs[3][at]])
+    actual = per_tag(said, expected, names)
+    assert list(actual) == names
+    for index, score in enumerate(actual.values()):
+        assert list(score) == pytest.approx(
+            [100 * theirs[0][index], 100 * theirs[1][index], 100 * theirs[2][index], theirs[3][index]]
+        )
     counts = metrics.confusion_matrix(*flat, labels=[*names, "unseen"])
-    assert np.array_equal(tag_confusion(said, meant, names), counts[:, :-1])
+    assert np.array_equal(tag_confusion(said, expected, names), counts[:, :-1])
 
 
 def test_a_type_never_seen_counts_as_missed():
-    found = scored([tags("B-PER O")], [tags("B-PER B-GPE")])
-    assert found["span_recall"].value == 50.0 and found["span_precision"].value == 100.0
+    actual = scored([tags("B-PER O")], [tags("B-PER B-GPE")])
+    assert actual["span_recall"].value == 50.0 and actual["span_precision"].value == 100.0
     assert list(per_type(tag_items([["O"]], [["B-GPE"]], np.arange(1), types=TYPES), TYPES)) == list(TYPES)
 
 
 def test_no_gold_and_no_predicted_spans_gives_0_as_in_seqeval():
-    found = scored([tags("O O")], [tags("O O")])
-    assert found["span_f1"].value == found["span_precision"].value == found["span_recall"].value == 0.0
-    assert found["token_accuracy"].value == 100.0
+    actual = scored([tags("O O")], [tags("O O")])
+    assert actual["span_f1"].value == actual["span_precision"].value == actual["span_recall"].value == 0.0
+    assert actual["token_accuracy"].value == 100.0
 
 
 def test_only_counted_metrics_are_scored():
-    said, meant = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
+    predicted, expected = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
     every = [np.array([True, True]), np.array([True])]
-    assert list(scored(said, meant, types=())) == ["token_accuracy", "sentence_accuracy"]
-    assert list(scored(said, meant, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no word is new
+    assert list(scored(predicted, expected, types=())) == ["token_accuracy", "sentence_accuracy"]
+    assert list(scored(predicted, expected, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no word is new
     one_new = [np.array([True, False]), np.array([True])]
-    score = scored(said, meant, types=(), known=one_new)["oov_accuracy"]
+    score = scored(predicted, expected, types=(), known=one_new)["oov_accuracy"]
     assert (score.value, score.low, score.high) == (0.0, 0.0, 0.0)
 
 
 def test_batches_in_any_order_give_the_same_scores_and_intervals():
     labels = labels_of("BIO")
-    meant = [repair(row, "BIO") for row in sentences(labels)]
-    said = wrong_in_places(meant, labels)
-    order = np.random.default_rng(0).permutation(len(meant))
+    expected = [repair(row, "BIO") for row in sentences(labels)]
+    said = wrong_in_places(expected, labels)
+    order = np.random.default_rng(0).permutation(len(expected))
     parts = [
-        tag_items([said[at] for at in rows], [meant[at] for at in rows], rows, types=TYPES)
+        tag_items([said[index] for index in rows], [expected[index] for index in rows], rows, types=TYPES)
         for rows in np.split(order, [10, 11, 200])
     ]
-    whole = list(scored(said, meant).values())
-    assert tag_scores(join(parts), HOW) == whole
-    assert all(score.low < score.value < score.high for score in whole)
+    full = list(scored(said, expected).values())
+    assert tag_scores(join(parts), HOW) == full
+    assert all(score.low < score.value < score.high for score in full)
     sums = total(join(parts).statistics)
     functions = {metric.name: metric.compute for metric in TAGS}
-    for score in whole:
+    for score in full:
         assert functions[score.name](sums).item() == score.value
 
 
 def test_a_signature_names_every_choice():
     score = scored([tags("O B-PER")], [tags("O O")], tagged=HOW._replace(samples=10, seed=3))["span_f1"]
-    wanted = "|labels:01234567|spans:BIO|read:conlleval|unit:sentence|sentences:1|tokens:2|resamples:10|seed:3|interval:95%"
-    assert score.signature == f"weft:{__version__}{wanted}"
+    expected = "|labels:01234567|spans:BIO|read:conlleval|unit:sentence|sentences:1|tokens:2|resamples:10|seed:3|interval:95%"
+    assert score.signature == f"weft:{__version__}{expected}"
     assert score.low is None and score.high is None
     plain = scored([tags("NOUN")], [tags("NOUN")], types=(), tagged=HOW._replace(scheme=None))["token_accuracy"]
     assert "|spans:none|" in plain.signature

@@ -54,9 +54,9 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 @pytest.mark.parametrize("kind", TAG)
 def test_every_architecture_tags_names(runs, kind):
     run = loaded(runs.folder(f"spans-{kind}"))
-    found = values_of(run)
-    assert found["span_f1"] >= 90
-    assert found["oov_accuracy"] >= 90  # names are new, and known by what stands before them
+    actual = values_of(run)
+    assert actual["span_f1"] >= 90
+    assert actual["oov_accuracy"] >= 90  # names are new, and known by what stands before them
     one = run.predict("the old mr dcbfo here")
     assert one.words == ["the", "old", "mr", "dcbfo", "here"]
     assert one.tags == ["O", "O", "O", "B-PER", "O"]
@@ -66,12 +66,12 @@ def test_every_architecture_tags_names(runs, kind):
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
 def test_unknown_words_are_tagged_by_their_characters(runs, kind):
     run = loaded(runs.folder(f"speech-{kind}"))
-    found = values_of(run)
-    assert found["token_accuracy"] >= 95 and found["oov_accuracy"] >= 90
-    assert "span_f1" not in found
+    actual = values_of(run)
+    assert actual["token_accuracy"] >= 95 and actual["oov_accuracy"] >= 90
+    assert "span_f1" not in actual
     one = run.predict(["the ggggo", ["bbbbi", "old"]])
-    assert [found.tags for found in one] == [["X", "NOUN"], ["VERB", "X"]]
-    assert [found.spans for found in one] == [[], []]
+    assert [actual.tags for actual in one] == [["X", "NOUN"], ["VERB", "X"]]
+    assert [actual.spans for actual in one] == [[], []]
 
 
 def test_without_a_char_encoder_unknown_words_are_indistinguishable(runs, tmp_path):
@@ -132,7 +132,7 @@ def test_invalid_span_tags_are_repaired(tmp_path):
     assert mended in watcher.notes
     run = loaded(folder)
     assert run.labels == ("B-PER", "O", "I-PER")
-    assert all(not validate(one.tags, "BIO") for one in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
+    assert all(not validate(prediction.tags, "BIO") for prediction in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
 
 
 def test_allowed_transitions_depend_on_the_labels():
@@ -195,7 +195,7 @@ def test_tags_do_not_depend_on_the_batch(runs):
     run = loaded(runs.folder("spans-lstm"))
     given = [[word for word, _ in sentence] for sentence in tagged(30, seed=7)] + [[], ["mr"]]
     together = run.predict(given)
-    assert [one.words for one in together] == given
+    assert [item.words for item in together] == given
     assert together[-2].tags == [] and together[-2].spans == []
     assert [run.predict([sentence])[0] for sentence in given] == together
     assert run.predict([]) == []
@@ -210,19 +210,19 @@ def test_words_may_contain_any_text(runs):
 
 
 def test_evaluation_scores_the_predictions(runs):
-    run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
-    found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
+    run, calls = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
+    found = run.evaluate(progress=lambda what, done, total: calls.append((done, total)))
     scores, items = list(found), found.items
     given = list(run.config.datasets["test"].records())
-    said = run.predict([one.words for one in given])
-    right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
-    assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))
+    predictions = run.predict([one.words for one in given])
+    correct = [a == b for one, gold in zip(predictions, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
+    assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(correct)))
     seen = {word for one in run.config.datasets["train"].records() for word in one.words}
     new = [word not in seen for one in given for word in one.words]
     oov = next(score.value for score in scores if score.name == "oov_accuracy")
-    assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(right, new, strict=True) if fresh]))
+    assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(correct, new, strict=True) if fresh]))
     assert len(items.keys) == len(given)
-    assert told[-1] == (len(given), len(given))
+    assert calls[-1] == (len(given), len(given))
     info = run.info()
     assert (info["task"], info["arch"], info["labels"]) == ("tagging", "lstm", list(run.labels))
     assert info["parameters"] == run.num_parameters > 0
@@ -260,9 +260,9 @@ def test_sentences_beyond_learned_positions_are_rejected(runs, tmp_path, capsys,
     assert str(caught.value) == f"{data}:3: 31 tokens exceed the model's limit of 30; split it"
     feed(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
     code = main(["predict", str(folder)])
-    said = capsys.readouterr()
-    assert (code, said.err) == (3, "weft: warning: line 2: 31 tokens exceed the model's limit of 30; split it; skipped\n")
-    assert [line.partition("/")[0] for line in said.out.split("\n")] == ["the", "", "old", ""]
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (3, "weft: warning: line 2: 31 tokens exceed the model's limit of 30; split it; skipped\n")
+    assert [line.partition("/")[0] for line in captured.out.split("\n")] == ["the", "", "old", ""]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.char.json", "labels.json"])
@@ -285,8 +285,8 @@ def test_swapped_or_damaged_files_are_rejected_by_name(runs, tmp_path, name):
 
 def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main([*words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
@@ -331,7 +331,7 @@ def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
     _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
     one, three = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
     given = [*one.tags, *three.tags]
-    assert [given[at] for at in (0, 1, 3)] == ["X"] * 3
+    assert [given[index] for index in (0, 1, 3)] == ["X"] * 3
     taken = given[2]  # for ADJ, which training never saw
     tables = [[line.split() for line in part.rstrip("\n").split("\n")] for part in out.split("\n\n")[2:]]
     rows = {"X": ["X", "100.0" if taken != "X" else "75.0", "100.0", "100.0" if taken != "X" else "85.7", "3"]}
@@ -377,15 +377,17 @@ def test_tagged_sentences_are_checked(runs, capsys, tmp_path):
     (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values("spans-lstm")))
     code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert list(found["splits"]["train"]) == ["rows", "sentence"]
-    assert found["splits"]["train"]["rows"] == 84
-    assert "unknown_tokens" in {one["name"] for one in found["findings"]}
+    data = json.loads(out)
+    assert list(data["splits"]["train"]) == ["rows", "sentence"]
+    assert data["splits"]["train"]["rows"] == 84
+    assert "unknown_tokens" in {item["name"] for item in data["findings"]}
 
 
 def test_conllu_on_the_command_line(tmp_path, capsys):
     rows = [("1-2", "dunno", "_"), ("1", "du", "X"), ("2", "nno", "V"), ("2.1", "it", "P"), ("3", "here", "X")]
-    sentence = "# text = dunno here\n" + "".join("\t".join([at, word, "_", tag, *["_"] * 6]) + "\n" for at, word, tag in rows)
+    sentence = "# text = dunno here\n" + "".join(
+        "\t".join([index, word, "_", tag, *["_"] * 6]) + "\n" for index, word, tag in rows
+    )
     (tmp_path / "data.conllu").write_text((sentence + "\n") * 20)
     (tmp_path / "run.toml").write_text(
         'task = "tagging"\n[data]\ntrain = "data.conllu"\nvalid = 0.2\n[model]\narch = "gru"\nhidden_size = 8\n'
@@ -440,15 +442,15 @@ def test_embedding_truncates_long_sentences(runs, tmp_path, capsys):
 
 def test_an_empty_sentence_next_to_a_full_batch_is_read(runs):
     run = loaded(runs.folder("spans-lstm"))
-    found = run.predict(["", "the " * 9000])
-    assert [len(one.tags) for one in found] == [0, 9000]
+    predictions = run.predict(["", "the " * 9000])
+    assert [len(item.tags) for item in predictions] == [0, 9000]
 
 
 # ---- lower case
 
 
 def test_words_are_lowercased_and_characters_are_not(runs, tmp_path):
-    sentences = [[("The" if at % 2 else "the", "A" if at % 2 else "B"), ("Dog", "N")] for at in range(40)]
+    sentences = [[("The" if index % 2 else "the", "A" if index % 2 else "B"), ("Dog", "N")] for index in range(40)]
     data = write_conll(tmp_path / "data.txt", sentences)
     folder = train_here(tag_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
     run = loaded(folder)
@@ -456,4 +458,4 @@ def test_words_are_lowercased_and_characters_are_not(runs, tmp_path):
     one, other = (run.vocabulary.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
     assert one == other and 0 not in one
     # the letters alone tell them apart
-    assert [found.tags for found in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]
+    assert [predictions.tags for predictions in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]

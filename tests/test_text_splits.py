@@ -29,12 +29,12 @@ def lines_of(count: int, words: int, seed: int = 0) -> str:
 def test_splits_are_whole_lines_if_lines_are_short(tmp_path, words):
     text = lines_of(6000 // words, words)
     (tmp_path / "text.txt").write_text(text)
-    found = splits(tmp_path / "text.txt")
-    assert "".join(found.values()) == text
-    assert all(part.endswith("\n") for part in found.values())
+    actual = splits(tmp_path / "text.txt")
+    assert "".join(actual.values()) == text
+    assert all(part.endswith("\n") for part in actual.values())
     for name, share in (("train", 0.9), ("valid", 0.05), ("test", 0.05)):
         # each end moves by at most a hundredth of the text
-        assert len(found[name]) / len(text) == pytest.approx(share, abs=0.02)
+        assert len(actual[name]) / len(text) == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -42,11 +42,11 @@ def test_no_word_is_split_if_lines_are_long(tmp_path, seed):
     chance = random.Random(seed)
     text = " ".join(chance.choices(WORDS, k=3000 + chance.randrange(100)))
     (tmp_path / "text.txt").write_text(text)
-    found = splits(tmp_path / "text.txt", valid=chance.uniform(0.02, 0.3), test=chance.uniform(0.02, 0.3))
-    assert "".join(found.values()) == text
-    assert {word for part in found.values() for word in part.split()} <= set(WORDS)
+    actual = splits(tmp_path / "text.txt", valid=chance.uniform(0.02, 0.3), test=chance.uniform(0.02, 0.3))
+    assert "".join(actual.values()) == text
+    assert {word for part in actual.values() for word in part.split()} <= set(WORDS)
     # a subword tokenizer reads " tart" and "tart" as two tokens: the space goes with the word after it
-    assert found["valid"][0] == found["test"][0] == " "
+    assert actual["valid"][0] == actual["test"][0] == " "
 
 
 def test_a_text_without_whitespace_is_split_at_the_exact_fraction(tmp_path):

@@ -25,7 +25,7 @@ def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
     """A run file of each task, one epoch long."""
     labels = LabelRuns(place)
     lines = run_file(make_text(place / "text.txt"), task="masked-lm", data__read_as="lines", train__batch_tokens=200)
-    found = {
+    actual = {
         "classification": labels.values("labels-lstm"),
         "two texts": labels.values("pairs-lstm"),
         "tagging": labels.values("spans-lstm"),
@@ -37,10 +37,10 @@ def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
         },
         "seq2seq": pair_file(make_pairs(place / "words.tsv", 100), "luong", "train.label_smoothing=0"),
     }
-    for values in found.values():
+    for values in actual.values():
         values["train"].pop("max_steps", None)
         values["train"]["num_validations"] = 1
-    return {name: override(values, settings) for name, values in found.items()}
+    return {name: override(values, settings) for name, values in actual.items()}
 
 
 TASKS = ["classification", "two texts", "tagging", "qa", "masked-lm", "seq2seq"]
@@ -60,11 +60,13 @@ def tokens_of(run: Any, name: str) -> int:
         return sum(2 + len(run.vocabulary.encode(text)) for text in source.texts())
     if name == "qa":
         records = list(source.records())
-        return sum(3 + sum(len(run.vocabulary.encode(text)) for text in (one.question, one.passage)) for one in records)
+        return sum(
+            3 + sum(len(run.vocabulary.encode(text)) for text in (record.question, record.passage)) for record in records
+        )
     encode = run.vocabulary.tokenizer.encode
     if name == "tagging":
-        return sum(2 + sum(len(encode(word)) for word in one.words) for one in source.records())
-    return sum(1 + sum(1 + len(encode(text)) for text in one.texts) for one in source.records())
+        return sum(2 + sum(len(encode(word)) for word in record.words) for record in source.records())
+    return sum(1 + sum(1 + len(encode(text)) for text in record.texts) for record in source.records())
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -98,7 +100,7 @@ def test_models_without_a_network_count_words_and_examples(tmp_path, capsys):
     examples = list(weft.load(folder).config.datasets["train"].records())
     (record,) = metrics(folder)
     assert record["examples"] == len(examples)
-    assert record["tokens"] == sum(len(text.split()) for one in examples for text in one.texts)
+    assert record["tokens"] == sum(len(text.split()) for example in examples for text in example.texts)
     assert main(["info", str(folder)]) == 0
     assert f"fitted to {len(examples)} examples" in capsys.readouterr().out
     assert main(["info", str(folder), "--json"]) == 0

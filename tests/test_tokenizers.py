@@ -228,8 +228,8 @@ def test_word_cache_is_bounded(monkeypatch):
 
 @every_kind
 def test_lone_surrogates_are_rejected(kind):
-    told = "text: lone surrogate U+D800 at character 1; use whole characters"
-    assert refusal(DataError, lambda: trained(kind).encode("a\ud800b")) == told
+    message = "text: lone surrogate U+D800 at character 1; use whole characters"
+    assert refusal(DataError, lambda: trained(kind).encode("a\ud800b")) == message
 
 
 @every_kind
@@ -248,12 +248,12 @@ def test_invalid_tokenizer_files_are_rejected_by_name(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weft.text.tokenizers, "MAX_BYTES", 1)
         assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: larger than 0 MB; not a tokenizer file"
-    told = f"{path}: not a tokenizer.json, or corrupted: "
-    assert refusal(ModelError, lambda: Tokenizer.load(path)).startswith(told)
+    message = f"{path}: not a tokenizer.json, or corrupted: "
+    assert refusal(ModelError, lambda: Tokenizer.load(path)).startswith(message)
     foreign = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[CLS]": 1, "a": 2}, unk_token="[PAD]"))
     foreign.save(str(path))
-    told = f"{path}: token 0 is '[PAD]', expected '<unk>'; the first three tokens must be <unk>, <s>, </s>"
-    assert refusal(ModelError, lambda: Tokenizer.load(path)) == told
+    message = f"{path}: token 0 is '[PAD]', expected '<unk>'; the first three tokens must be <unk>, <s>, </s>"
+    assert refusal(ModelError, lambda: Tokenizer.load(path)) == message
 
 
 def test_a_foreign_file_with_the_right_special_tokens_is_used(tmp_path):
@@ -275,9 +275,9 @@ def test_a_damaged_file_is_rejected_or_works(kind, tmp_path):
     data = trained(kind).data
     random = np.random.default_rng(0)
     for _ in range(30):
-        at, length = random.integers(len(data)), random.integers(1, 9)
+        index, length = random.integers(len(data)), random.integers(1, 9)
         path = tmp_path / "t.json"
-        path.write_bytes(data[:at] + random.bytes(length) * int(random.integers(2)) + data[at + length :])
+        path.write_bytes(data[:index] + random.bytes(length) * int(random.integers(2)) + data[index + length :])
         try:
             Tokenizer.load(path).encode("The cat")
         except ModelError as error:
@@ -396,5 +396,5 @@ def test_another_normalizer_marks_a_foreign_file():
 
 def test_lowercasing_is_read_from_the_file():
     values = {"file": "t.json", "lowercase": True}
-    told = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
-    assert told == "tokenizer.file: cannot be combined with lowercase; remove one of them"
+    message = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
+    assert message == "tokenizer.file: cannot be combined with lowercase; remove one of them"

@@ -52,10 +52,10 @@ def expected(outputs, references):
 def by_table(a, b):
     """Wagner and Fischer's table, row by row."""
     row = list(range(len(b) + 1))
-    for place, token in enumerate(a, 1):
-        corner, row[0] = row[0], place
-        for at, other in enumerate(b, 1):
-            corner, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, corner + (token != other))
+    for position, token in enumerate(a, 1):
+        corner, row[0] = row[0], position
+        for index, other in enumerate(b, 1):
+            corner, row[index] = row[index], min(row[index] + 1, row[index - 1] + 1, corner + (token != other))
     return row[-1]
 
 
@@ -75,9 +75,9 @@ def test_edit_distance_equals_dynamic_programming_for_any_length(a, b):
 
 def test_edit_distances_of_a_thousand_sentences_are_fast():
     rng = random.Random(0)
-    said, meant = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
+    said, expected = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
     began = time.process_time()
-    total = sum(edit_distance(a, b) for a, b in zip(said, meant, strict=True))
+    total = sum(edit_distance(a, b) for a, b in zip(said, expected, strict=True))
     assert time.process_time() - began < 0.5
     assert 20_000 < total < 30_000
 
@@ -86,13 +86,13 @@ def test_edit_distances_of_a_thousand_sentences_are_fast():
 
 
 def test_scores_by_hand():
-    found = values(["the cat sat down", "a dog ."], ["the cat lay down", "a dog ."])
-    assert list(found) == NAMES
-    assert found["exact_match"] == 50
-    assert found["token_error_rate"] == pytest.approx(100 / 7)
-    assert found["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
+    actual = values(["the cat sat down", "a dog ."], ["the cat lay down", "a dog ."])
+    assert list(actual) == NAMES
+    assert actual["exact_match"] == 50
+    assert actual["token_error_rate"] == pytest.approx(100 / 7)
+    assert actual["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
     # n-grams that are right, of all: 6 of 7, 3 of 5, 1 of 3, none of 1, which counts half of one
-    assert found["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
+    assert actual["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
 
 
 CASES = {
@@ -126,9 +126,9 @@ CASES = {
 
 @pytest.mark.parametrize(("outputs", "references"), CASES.values(), ids=CASES)
 def test_scores_match_sacrebleu_and_jiwer(outputs, references):
-    found = values(outputs, references)
-    del found["exact_match"]
-    assert found == pytest.approx(expected(outputs, references), abs=1e-9)
+    actual = values(outputs, references)
+    del actual["exact_match"]
+    assert actual == pytest.approx(expected(outputs, references), abs=1e-9)
 
 
 def noisy(rng, lines, length=12):
@@ -142,11 +142,11 @@ def noisy(rng, lines, length=12):
 @pytest.mark.parametrize("seed", range(8))
 def test_corpus_scores_match_sacrebleu_and_jiwer(seed):
     outputs, references = noisy(random.Random(seed), [2, 5, 40, 150][seed % 4], length=4 + 3 * seed)
-    found = values(outputs, references)
-    assert found.pop("exact_match") == pytest.approx(
+    actual = values(outputs, references)
+    assert actual.pop("exact_match") == pytest.approx(
         100 * np.mean([a.split() == b.split() for a, b in zip(outputs, references, strict=True)])
     )
-    assert found == pytest.approx(expected(outputs, references), abs=1e-9)
+    assert actual == pytest.approx(expected(outputs, references), abs=1e-9)
 
 
 def test_score_of_a_resample_equals_that_of_its_lines():
@@ -169,9 +169,9 @@ def test_exact_match_ignores_whitespace():
 
 
 def test_without_reference_tokens_there_is_no_error_rate():
-    found = scores(["a", "b c"], ["", " "])
-    assert list(found) == ["exact_match", "bleu", "bleu_lc", "chrf"]
-    assert [(score.value, score.low, score.high) for score in found.values()] == [(0, 0, 0)] * 4
+    actual = scores(["a", "b c"], ["", " "])
+    assert list(actual) == ["exact_match", "bleu", "bleu_lc", "chrf"]
+    assert [(score.value, score.low, score.high) for score in actual.values()] == [(0, 0, 0)] * 4
 
 
 def test_resamples_without_a_reference_token_are_left_out_of_the_interval():
@@ -197,10 +197,10 @@ def test_intervals_depend_on_the_seed_in_the_signature():
 
 
 def test_signatures_name_every_choice():
-    found = scores(["a b", "c"], ["a b", "d"], Seq2SeqSetup(search="greedy", samples=200, seed=7))
+    actual = scores(["a b", "c"], ["a b", "d"], Seq2SeqSetup(search="greedy", samples=200, seed=7))
     ours = f"weft:{__version__}|search:greedy|unit:line|lines:2|resamples:200|seed:7|interval:95%"
     version = sacrebleu.__version__
-    assert {name: score.signature for name, score in found.items()} == {
+    assert {name: score.signature for name, score in actual.items()} == {
         "exact_match": f"tok:space|{ours}",
         "token_error_rate": f"tok:space|{ours}",
         "character_error_rate": f"tok:char|{ours}",
@@ -210,12 +210,12 @@ def test_signatures_name_every_choice():
     }
     for name, metric in (("bleu", BLEU()), ("bleu_lc", BLEU(lowercase=True)), ("chrf", CHRF())):
         metric.corpus_score(["a b", "c"], [["a b", "d"]])
-        assert found[name].signature == f"{metric.get_signature()}|{ours}"
+        assert actual[name].signature == f"{metric.get_signature()}|{ours}"
 
 
 def test_statistics_of_parts_join_to_those_of_the_corpus():
     outputs, references = noisy(random.Random(5), 40)
-    whole = seq2seq_items(outputs, references)
+    full = seq2seq_items(outputs, references)
 
     def part(low, high):
         piece = seq2seq_items(outputs[low:high], references[low:high])
@@ -223,8 +223,8 @@ def test_statistics_of_parts_join_to_those_of_the_corpus():
 
     joined = join([part(25, 40), part(0, 0), part(0, 25)])
     assert joined.outputs == outputs
-    assert seq2seq_scores(joined, HOW) == seq2seq_scores(whole, HOW)
-    assert {name: array.shape for name, array in whole.statistics.items()} == {
+    assert seq2seq_scores(joined, HOW) == seq2seq_scores(full, HOW)
+    assert {name: array.shape for name, array in full.statistics.items()} == {
         "lines": (40,),
         "exact": (40,),
         "edits": (40,),
@@ -262,9 +262,9 @@ def test_scoring_a_thousand_lines_is_fast():
     outputs, references = noisy(random.Random(0), 1000, length=40)
     items = seq2seq_items(outputs, references)
     began = time.process_time()
-    found = seq2seq_scores(items, HOW)
+    actual = seq2seq_scores(items, HOW)
     assert time.process_time() - began < 1
-    assert len(found) == 6
+    assert len(actual) == 6
 
 
 def test_sacrebleu_is_imported_lazily_and_signals_are_unchanged():

@@ -82,9 +82,9 @@ SCORED["bahdanau"][1]["a", 7] = "expected a string, got int"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("runs")
-    golden_data.make(found)
-    return found
+    actual = tmp_path_factory.mktemp("runs")
+    golden_data.make(actual)
+    return actual
 
 
 def loaded(place: Path, name: str) -> Any:
@@ -96,10 +96,10 @@ def loaded(place: Path, name: str) -> Any:
 
 def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
     return [
-        one.reason.replace(str(run.directory.path), "RUN").replace(" or set `truncate`", "")
-        if isinstance(one, InvalidInput)
+        item.reason.replace(str(run.directory.path), "RUN").replace(" or set `truncate`", "")
+        if isinstance(item, InvalidInput)
         else None
-        for one in found
+        for item in found
     ]
 
 
@@ -107,10 +107,10 @@ def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
 def test_errors_take_the_place_of_predictions(name, place):
     run, (good, bad) = loaded(place, name), INPUTS[name]
     mixed = [good[0], *bad, good[1]]
-    found = run.try_predict(mixed)
-    assert reasons_given(run, found) == [None, *bad.values(), None]
-    assert [found[0], found[-1]] == run.try_predict(good) == run.predict(good)
-    assert run.try_predict(one for one in mixed) == found
+    actual = run.try_predict(mixed)
+    assert reasons_given(run, actual) == [None, *bad.values(), None]
+    assert [actual[0], actual[-1]] == run.try_predict(good) == run.predict(good)
+    assert run.try_predict(one for one in mixed) == actual
     assert run.predict(one for one in good) == run.predict(good)
     for one, reason in bad.items():
         with pytest.raises(DataError) as caught:
@@ -122,9 +122,9 @@ def test_errors_take_the_place_of_predictions(name, place):
 @pytest.mark.parametrize("name", SCORED)
 def test_errors_take_the_place_of_scores(name, place):
     run, (good, bad) = loaded(place, name), SCORED[name]
-    found = run.try_score([good[0], *bad, good[1]])
-    assert reasons_given(run, found) == [None, *bad.values(), None]
-    assert [found[0].log_prob, found[-1].log_prob] == pytest.approx([one.log_prob for one in run.score(good)], rel=1e-5)
+    actual = run.try_score([good[0], *bad, good[1]])
+    assert reasons_given(run, actual) == [None, *bad.values(), None]
+    assert [actual[0].log_prob, actual[-1].log_prob] == pytest.approx([one.log_prob for one in run.score(good)], rel=1e-5)
     assert run.score(one for one in good) == run.score(good)
     for one, reason in bad.items():
         with pytest.raises(DataError) as caught:

@@ -19,8 +19,8 @@ from weft.text.labels import LabelVocabulary
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: Any) -> Path:
-    place: Path = tmp_path_factory.mktemp("run")
-    return train_here(run_file(make_text(place / "text.txt"), train__max_steps=4), place / "run").path
+    directory: Path = tmp_path_factory.mktemp("run")
+    return train_here(run_file(make_text(directory / "text.txt"), train__max_steps=4), directory / "run").path
 
 
 BAD = [
@@ -47,9 +47,9 @@ def signed(line: str) -> str:
 def test_an_invalid_line_is_rejected_by_its_number(line, run, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
-    whole = metrics.read_text()
-    metrics.write_text(f"{whole}{signed(line)}\n")
-    number = whole.count("\n") + 1
+    full = metrics.read_text()
+    metrics.write_text(f"{full}{signed(line)}\n")
+    number = full.count("\n") + 1
     why = (
         "not a log record of weft; the file is corrupted",
         "checksum mismatch; the file is corrupted; run weft train again to restore it",
@@ -60,22 +60,22 @@ def test_an_invalid_line_is_rejected_by_its_number(line, run, capsys, monkeypatc
         with pytest.raises(ModelError):
             read_log(metrics)
     finally:
-        metrics.write_text(whole)
+        metrics.write_text(full)
 
 
 def test_unknown_scores_are_ignored(run, capsys, monkeypatch, tmp_path):
     """Of another version, or forged with the right sums."""
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
-    whole = metrics.read_text()
-    lines = whole.replace("valid_loss", "valid_nats_per_tokfn").split("\n")[:-1]
+    full = metrics.read_text()
+    lines = full.replace("valid_loss", "valid_nats_per_tokfn").split("\n")[:-1]
     metrics.write_text("".join(f"{signed(line)}\n" for line in lines))
     try:
         assert main(["info", str(run), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["progress"]["best"] is None
         assert main(["compare", str(run), "--report", "report.html", "-q"]) == 0
     finally:
-        metrics.write_text(whole)
+        metrics.write_text(full)
 
 
 def test_a_timing_without_its_seconds(run, capsys, monkeypatch, tmp_path):
@@ -94,13 +94,13 @@ def sparse(path: Path, size: int) -> Path:
 def test_large_files_need_bounded_memory(tmp_path, monkeypatch):
     """A sparse file of gigabytes takes no space on the disk."""
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it was read"))
-    for path, load, most in (
+    for path, load, limit in (
         (sparse(tmp_path / "labels.json", 3 << 30), LabelVocabulary.load, 64),
         (sparse(tmp_path / "x.json", 3 << 30), files.read_json, 256),
     ):
         with pytest.raises(ModelError) as caught:
             load(path)
-        assert str(caught.value) == f"{path}: file is larger than {most} MB"
+        assert str(caught.value) == f"{path}: file is larger than {limit} MB"
     with pytest.raises(ModelError) as caught:
         read_log(sparse(tmp_path / "metrics.jsonl", 3 << 30))
     assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: log is larger than 256 MB"
@@ -115,9 +115,9 @@ def test_a_torn_line_is_skipped(tmp_path):
 
 def test_environment_size_is_limited(run, capsys):
     path = run / "environment.json"
-    whole = path.read_bytes()
+    full = path.read_bytes()
     sparse(path, (1 << 20) + 1)
     try:
         assert refused(capsys, "info", str(run)) == (4, f"{path}: file is larger than 1 MB")
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(full)

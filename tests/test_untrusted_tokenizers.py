@@ -26,16 +26,16 @@ def parts_of(kind: str) -> dict[str, Any]:
     """A small tokenizer.json as BERT or GPT-2 has it."""
     if kind == "bert":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the"]
-        whole = Theirs(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
-        whole.pre_tokenizer, whole.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-        whole.add_special_tokens(["[MASK]"])
+        full = Theirs(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+        full.pre_tokenizer, full.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        full.add_special_tokens(["[MASK]"])
     else:
-        whole = Theirs(models.BPE())
-        whole.pre_tokenizer, whole.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        full = Theirs(models.BPE())
+        full.pre_tokenizer, full.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         trainer = trainers.BpeTrainer(vocab_size=30, special_tokens=["<|endoftext|>"], show_progress=False)
-        whole.train_from_iterator(["the river by the cat"] * 9, trainer)
-    found: dict[str, Any] = json.loads(whole.to_str())
-    return found
+        full.train_from_iterator(["the river by the cat"] * 9, trainer)
+    data: dict[str, Any] = json.loads(full.to_str())
+    return data
 
 
 # ---- a small fuzzer
@@ -54,7 +54,7 @@ def changed(value: Any, chance: random.Random) -> Any:
     """With one part that is another value, is gone, or has another name."""
     new = copy.deepcopy(value)
     every = list(places(new))
-    *path, last = chance.choice([at for at in every if len(at) <= 2] if chance.random() < 0.4 else every)
+    *path, last = chance.choice([index for index in every if len(index) <= 2] if chance.random() < 0.4 else every)
     inner = new
     for key in path:
         inner = inner[key]
@@ -70,20 +70,20 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_a_damaged_tokenizer_is_rejected_in_one_line_or_works(kind, tmp_path):
-    chance, whole, refused = random.Random(7), parts_of(kind), 0
+    chance, full, refused = random.Random(7), parts_of(kind), 0
     for _ in range(150):
-        mutant = json.dumps(changed(whole, chance)).encode()
+        mutant = json.dumps(changed(full, chance)).encode()
         if chance.random() < 0.2:
-            at = chance.randrange(len(mutant))
-            mutant = mutant[:at] + bytes([chance.randrange(256)]) + mutant[at + 1 :]
+            index = chance.randrange(len(mutant))
+            mutant = mutant[:index] + bytes([chance.randrange(256)]) + mutant[index + 1 :]
         (tmp_path / "tokenizer.json").write_bytes(mutant)
         try:
-            found = renumber(tmp_path, kind)
+            actual = renumber(tmp_path, kind)
         except ModelError as error:
             refused += 1
             assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
         else:
-            assert isinstance(found, RenumberedTokenizer) and len(found.tokenizer.encode("the cat")) >= 0
+            assert isinstance(actual, RenumberedTokenizer) and len(actual.tokenizer.encode("the cat")) >= 0
     assert 20 < refused < 150
 
 
@@ -113,8 +113,8 @@ def test_a_backtracking_pattern_gives_a_one_line_error(capfd):
     for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.unknown_parts([text])):
         with pytest.raises(ModelError) as caught:
             ask("a" * 40 + "b")
-        told = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
-        assert str(caught.value) == told
+        message = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
+        assert str(caught.value) == message
     assert capfd.readouterr() == ("", "")  # the library has a word of its own for it, which nobody sees
     assert tokenizer.encode("a").tolist() == [3]
 

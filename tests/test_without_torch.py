@@ -82,8 +82,8 @@ def child(folder: Path, script: str, *words: str) -> str:
 
 def test_commands_of_models_without_networks_start_without_torch(here):
     """All in one process: from the first on that imports it, torch is there."""
-    found = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
-    told = [" ".join(words) for words, one in zip(COMMANDS, found, strict=True) if one != [0, False]]
+    data = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
+    told = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
     assert not told
 
 
@@ -122,9 +122,9 @@ def test_ngram_model_accepts_arrays_and_tensors(here, monkeypatch):
     for low, high in ((0, 5), (4, 9), (8, 12)):  # each piece begins with the last token of the one before
         piece = rows[:, low:high]
         nats, after = nll_function(model, None)(piece, state)
-        tensors, wanted = model.loss(
+        tensors, expected = model.loss(
             torch.from_numpy(piece[:, :-1]), torch.from_numpy(piece[:, 1:]), None if state is None else torch.from_numpy(state)
         )
         assert nats.dtype == np.float32 and np.array_equal(nats, tensors.numpy())
-        assert np.array_equal(after, wanted.numpy())
+        assert np.array_equal(after, expected.numpy())
         state = after

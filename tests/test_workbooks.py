@@ -56,7 +56,7 @@ def write_parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 
 def labelled(path: Path, **options: Any) -> list[tuple[str, ...]]:
     source = LabeledDataConfig(train=path.name, **options).sources(path.parent)["train"]
-    return [("+".join(one.labels), *one.texts) for one in source.records()]
+    return [("+".join(record.labels), *record.texts) for record in source.records()]
 
 
 def refusal(path: Path, **options: Any) -> str:
@@ -143,7 +143,7 @@ def test_a_workbook_equals_csv(tmp_path):
         f"{path}: 3 examples of 19 characters with 3 labels, Excel",
         "  note: a.xlsx: sheet 'Sheet'",
     ]
-    assert [one.line for one in source.records()] == [2, 3, 4] and source.location(1) == f"{path}:3"
+    assert [record.line for record in source.records()] == [2, 3, 4] and source.location(1) == f"{path}:3"
     plain = write_xlsx(tmp_path / "b.xlsm", [["pos", "one"], ["neg", "two"]])
     assert labelled(plain) == [("pos", "one"), ("neg", "two")]
     notes = LabeledDataConfig(train="b.xlsm").sources(tmp_path)["train"].summary.files.notes
@@ -154,8 +154,8 @@ def test_seq2seq_and_qa_workbooks(tmp_path):
     path = write_xlsx(tmp_path / "a.xlsx", [["source", "target", "n"], [17, "seventeen", 1], ["x", None, 2]])
     assert list(pairs(PairDataConfig(train="a.xlsx").sources(tmp_path)["train"])) == [("17", "seventeen"), ("x", "")]
     write_xlsx(tmp_path / "b.xlsx", [["question", "passage", "answer", "answer_start"], ["Who?", "Ada and Ada", "Ada", 8.0]])
-    (found,) = QADataConfig(train="b.xlsx").sources(tmp_path)["train"].records()
-    assert found.answers == (("Ada", 8),)
+    (actual,) = QADataConfig(train="b.xlsx").sources(tmp_path)["train"].records()
+    assert actual.answers == (("Ada", 8),)
     with pytest.raises(ConfigError) as caught:
         parse_config(PairDataConfig, {"train": [str(path), "b.csv"]}, prefix="data")
     assert str(caught.value) == "data.train: different file types: csv, xlsx; use files of one type"
@@ -187,8 +187,8 @@ def test_empty_rows_and_cells(tmp_path):
     rows: Rows = [["label", "text", None, None], ["a", "x", "", None], [None, None], ["b", "y"], [None, " "[:0]], []]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("a", "x"), ("b", "y")]
-    seen = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
-    assert seen.files.blank == 1  # those behind the last are none
+    summary = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
+    assert summary.files.blank == 1  # those behind the last are none
     assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
         ":2: expected 2 columns, got 3: 'a', 'x', 'z'"
     )
@@ -261,8 +261,8 @@ def test_seq2seq_and_qa_in_hugging_face_layout(tmp_path):
     assert (first.answers, second.answers) == ((("Ada", 8), ("Ada and", 0)), ())
     plain = {"question": ["Who?"], "passage": ["Ada and Ada"], "answer": ["Ada"], "answer_start": [8]}
     write_parquet(tmp_path / "c.parquet", plain)
-    (found,) = QADataConfig(train="c.parquet").sources(tmp_path)["train"].records()
-    assert found.answers == (("Ada", 8),)
+    (actual,) = QADataConfig(train="c.parquet").sources(tmp_path)["train"].records()
+    assert actual.answers == (("Ada", 8),)
 
 
 def test_invalid_text_is_rejected_with_its_row(tmp_path):
@@ -307,15 +307,15 @@ def test_train_check_evaluate_and_predict_with_workbooks(tmp_path, capsys):
     new: Rows = [["id", "text", "when"], [7, 'the "cat"', date(2026, 11, 16)], [8, None, None], [9, "a saw", None]]
     write_xlsx(tmp_path / "new.xlsx", {"Data": new})
     assert main(["predict", run, "--input", str(tmp_path / "new.xlsx")]) == 0
-    said = capsys.readouterr()
-    found = list(csv.reader(io.StringIO(said.out), strict=True))
-    assert found[0] == ["id", "text", "when", "prediction", "probability"]
-    assert [row[:4] for row in found[1:]] == [
+    captured = capsys.readouterr()
+    actual = list(csv.reader(io.StringIO(captured.out), strict=True))
+    assert actual[0] == ["id", "text", "when", "prediction", "probability"]
+    assert [row[:4] for row in actual[1:]] == [
         ["7", 'the "cat"', "2026-11-16", "animal"],
         ["8", "", "", ""],
         ["9", "a saw", "", "tool"],
     ]
-    assert said.err == "weft: note: new.xlsx: sheet 'Data', written as CSV\n"
+    assert captured.err == "weft: note: new.xlsx: sheet 'Data', written as CSV\n"
     run_file = tmp_path / "run.toml"
     run_file.write_text(f'task = "classification"\n[data]\ntrain = "{path}"\nsheet = "Data"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(run_file)]) in (0, 3)
@@ -332,15 +332,15 @@ def test_parquet_input_gives_jsonl_output(tmp_path, capsys):
     columns = {"n": [1, 2, 3], "text": ["the cat", None, "a\0b"], "x": [0.5, float("nan"), 2.0], "raw": [b"\xff", None, b"a"]}
     path = write_parquet(tmp_path / "a.parquet", columns)
     assert main(["predict", run, "--input", str(path)]) == 3
-    said = capsys.readouterr()
-    found = [json.loads(line) for line in said.out.split("\n")[:-1]]
-    assert [{name: one[name] for name in ("n", "text", "x", "raw")} for one in found] == [
+    captured = capsys.readouterr()
+    actual = [json.loads(line) for line in captured.out.split("\n")[:-1]]
+    assert [{name: item[name] for name in ("n", "text", "x", "raw")} for item in actual] == [
         {"n": 1, "text": "the cat", "x": 0.5, "raw": None},
         {"n": 2, "text": None, "x": None, "raw": None},
         {"n": 3, "text": "a\0b", "x": 2.0, "raw": None},
     ]
-    assert [one["prediction"] for one in found] == ["animal", None, None]
-    assert said.err == (
+    assert [item["prediction"] for item in actual] == ["animal", None, None]
+    assert captured.err == (
         "weft: note: a.parquet: Parquet, 4 columns, written as JSONL\n"
         f"weft: warning: {path}:3: 'text': NUL at character 1; is this binary data?; skipped\n"
     )

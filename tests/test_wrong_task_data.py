@@ -86,7 +86,7 @@ def test_classifiers_accept_similar_text_lines(tmp_path):
         "\n\n".join(f"{chance.choice(['pos', 'neg'])} {word}" for word in words),  # labels, each with one word
         "pos B-movie\nneg O\n",
         "pos a b\nneg c d\n\npos e f\n",
-        "".join(f"{at} {word} O\n" for at, word in enumerate(words)) + "x a\n",
+        "".join(f"{index} {word} O\n" for index, word in enumerate(words)) + "x a\n",
     ):
         path.write_text(text)
         assert labelled(path) > 1
