@@ -233,8 +233,8 @@ def test_missing_directory_and_missing_permission(tmp_path):
 def test_a_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True)
-    if made.returncode:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True)
+    if mount.returncode:
         pytest.skip("no right to mount a small disk here")
     try:
         path = disk / "model.safetensors"
@@ -255,16 +255,16 @@ def test_a_full_disk(tmp_path):
 
 
 def test_only_temporary_files_are_removed(tmp_path):
-    kept = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
-    for path in kept:
+    other_files = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
+    for path in other_files:
         path.touch()
-    left = [files.temporary_path(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
-    left[0].touch()
-    left[1].mkdir()
-    (left[1] / "model.safetensors").touch()
-    left[2].touch()
-    assert sorted(files.remove_temporary_files(tmp_path)) == sorted(left)
-    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    temporary = [files.temporary_path(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
+    temporary[0].touch()
+    temporary[1].mkdir()
+    (temporary[1] / "model.safetensors").touch()
+    temporary[2].touch()
+    assert sorted(files.remove_temporary_files(tmp_path)) == sorted(temporary)
+    assert sorted(tmp_path.iterdir()) == sorted(other_files)
 
 
 # ---- logs
@@ -382,7 +382,7 @@ def test_tensors_of_every_dtype_and_shape_round_trip(tmp_path, kind):
 def test_numpy_arrays_give_the_same_file_as_tensors(tmp_path):
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros(0, np.float32)}
     tensor_files.write_tensors(tmp_path / "1", arrays)
-    tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(one) for name, one in arrays.items()})
+    tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(array) for name, array in arrays.items()})
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
@@ -810,18 +810,18 @@ def test_newest_complete_checkpoint_loads_after_a_kill_before_any_call_of_a_save
             files.remove(folder / "000001")
 
         _, status = os.waitpid(in_child(save), 0)
-        kept = sorted(path for path in folder.iterdir() if path.name.isdigit())
-        for path in kept:
+        checkpoints = sorted(path for path in folder.iterdir() if path.name.isdigit())
+        for path in checkpoints:
             files.verify(path)
-        assert kept
-        assert files.read_json(kept[-1] / "train_state.json")["step"] == int(kept[-1].name)
+        assert checkpoints
+        assert files.read_json(checkpoints[-1] / "train_state.json")["step"] == int(checkpoints[-1].name)
         files.remove_temporary_files(folder)
-        assert sorted(folder.iterdir()) == kept
+        assert sorted(folder.iterdir()) == checkpoints
         if not os.WIFSIGNALED(status):
             break
         kills += 1
     assert kills > 60
-    assert [path.name for path in kept] == ["000002"]
+    assert [path.name for path in checkpoints] == ["000002"]
 
 
 def test_files_are_complete_after_a_kill_at_any_moment(tmp_path):
@@ -838,12 +838,12 @@ def test_files_are_complete_after_a_kill_at_any_moment(tmp_path):
         with suppress(BlockingIOError):
             os.read(heard, 10_000)
         os.set_blocking(heard, True)
-        kept = sorted(path for path in tmp_path.iterdir() if path.name.isdigit())
-        for folder in kept:
+        checkpoints = sorted(path for path in tmp_path.iterdir() if path.name.isdigit())
+        for folder in checkpoints:
             files.verify(folder)
             assert tensor_files.read_tensors(folder / "model.safetensors")[0]["a"].eq(int(folder.name)).all()
-        assert int(kept[-1].name) > newest
-        newest = int(kept[-1].name)
+        assert int(checkpoints[-1].name) > newest
+        newest = int(checkpoints[-1].name)
         assert tensor_files.read_tensors(tmp_path / "model.safetensors")[0]["a"][0, 0].item() in (newest, newest - 1)
     assert newest >= 20
     os.close(heard)

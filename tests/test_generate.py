@@ -188,8 +188,8 @@ def test_an_interrupted_search_returns_its_best_hypotheses(toy, alpha, rows, mon
     )
     expected = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=6, **search), frame=Frame(2))
     assert [[item[:2] for item in best] for best in actual] == [[item[:2] for item in best] for best in expected]
-    for here, there in zip(actual, expected, strict=True):
-        assert [item.score for item in here] == pytest.approx([item.score for item in there], abs=1e-4)
+    for actual_row, expected_row in zip(actual, expected, strict=True):
+        assert [item.score for item in actual_row] == pytest.approx([item.score for item in expected_row], abs=1e-4)
     batches = 3 if rows == 4 else 1
     assert {total for _, total in requests} == {batches * 100_000}
     assert requests[0][0] == 1 and requests == sorted(requests) and requests[-1][0] <= (batches - 1) * 100_000 + 6
@@ -204,17 +204,17 @@ def test_results_do_not_depend_on_the_batch(toy, options, monkeypatch):
     for rows in (1, 7):
         monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
         small = generate(model, LETTERS, prompts, options, frame=Frame(2))
-        for many, few in zip(full, small, strict=True):
-            assert [item[:2] for item in many] == [item[:2] for item in few]
-            assert [item.log_prob for item in many] == pytest.approx([item.log_prob for item in few], abs=1e-4)
-    assert [len(many) for many in full] == [3] * 5
+        for samples, few in zip(full, small, strict=True):
+            assert [item[:2] for item in samples] == [item[:2] for item in few]
+            assert [item.log_prob for item in samples] == pytest.approx([item.log_prob for item in few], abs=1e-4)
+    assert [len(samples) for samples in full] == [3] * 5
 
 
 def test_seeds_are_reproducible_and_samples_differ():
     model, options = Hashed(13), GenerationConfig(max_new_tokens=20, num_samples=4, seed=1)
     first = generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert first == generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
-    assert len({item.text for many in first for item in many}) == 8
+    assert len({item.text for samples in first for item in samples}) == 8
     other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), frame=Frame(None))
     assert {item.text for item in other[0]}.isdisjoint(item.text for item in first[0])
     # one more sample leaves those before it as they were
@@ -242,10 +242,10 @@ def test_special_tokens_are_never_generated(options):
     table[:, :3] = 0.0  # the model would say little else
     model, options = Bigram(13, table=table.log_softmax(1)), GenerationConfig(max_new_tokens=8, **options)
     [running] = generate(model, LETTERS, [""], options, frame=Frame(None))
-    assert all(min(one.token_ids) > 2 and len(one.token_ids) == 8 for one in running)
+    assert all(min(continuation.token_ids) > 2 and len(continuation.token_ids) == 8 for continuation in running)
     [lines] = generate(model, LETTERS, [""], options, frame=Frame(2))
-    assert {min(one.token_ids) for one in lines} == {2}
-    assert all(2 not in one.token_ids[:-1] for one in lines)
+    assert {min(continuation.token_ids) for continuation in lines} == {2}
+    assert all(2 not in continuation.token_ids[:-1] for continuation in lines)
 
 
 def test_eos_is_blocked_until_min_new_tokens():
@@ -253,9 +253,11 @@ def test_eos_is_blocked_until_min_new_tokens():
     table[:, 2] = 0.0
     model = Bigram(13, table=table.log_softmax(1))
     for more in ({}, {"temperature": 0.0}, {"beam_size": 2}):
-        [[one]] = generate(model, LETTERS, [""], GenerationConfig(max_new_tokens=9, min_new_tokens=4, **more), frame=Frame(2))
-        assert len(one.token_ids) >= 5
-        assert one.token_ids.index(2) >= 4
+        [[continuation]] = generate(
+            model, LETTERS, [""], GenerationConfig(max_new_tokens=9, min_new_tokens=4, **more), frame=Frame(2)
+        )
+        assert len(continuation.token_ids) >= 5
+        assert continuation.token_ids.index(2) >= 4
 
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -279,9 +281,9 @@ def test_log_probs_of_real_models_equal_their_scores(mixer, device):
         actual = generate(
             model, LETTERS, prompts, GenerationConfig(max_new_tokens=10, **options), frame=Frame(2), device=device
         )
-        for prompt, many in zip(prompts, actual, strict=True):
+        for prompt, samples in zip(prompts, actual, strict=True):
             before = [1, *LETTERS.ids(prompt)]
-            for item in many:
+            for item in samples:
                 tokens = torch.tensor([before + item.token_ids], device=device)
                 again = model.score(tokens)[0, len(before) - 1 :].sum().item()
                 assert item.log_prob == pytest.approx(again, abs=1e-3)
@@ -311,8 +313,8 @@ def test_estimated_state_size_equals_the_actual_size(name):
     for read in range(1, 31):
         _, state = model.start(torch.tensor([[3]]), None, state)
         maximum = max(maximum, sum(part.nbytes for part in tree_leaves(state)))
-        said = model.bytes_per_row(read) - 2 * 4 * 20
-        assert said == maximum if read < 10 else maximum <= said <= 10 / 9 * maximum
+        estimate = model.bytes_per_row(read) - 2 * 4 * 20
+        assert estimate == maximum if read < 10 else maximum <= estimate <= 10 / 9 * maximum
     assert model.bytes_per_row(10**9) == model.bytes_per_row(10)
 
 
@@ -333,8 +335,8 @@ def test_state_size_of_ngram_models_and_ensembles():
 
 
 def held(monkeypatch, number):
-    for position in ("batch_size", "generate"):
-        monkeypatch.setattr(f"weft.decode.{position}.free_device_memory", lambda device: number)
+    for attribute in ("batch_size", "generate"):
+        monkeypatch.setattr(f"weft.decode.{attribute}.free_device_memory", lambda device: number)
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
@@ -346,12 +348,12 @@ def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch
     assert generate(toy, LETTERS, ["abcd"], options, frame=Frame(2))
     toy.steps_taken.clear()
     held(monkeypatch, needed - 1)
-    what, cure = ("a beam of 4 rows", "`beam_size` or `max_new_tokens`") if rows > 1 else ("a row", "`max_new_tokens`")
+    unit, cure = ("a beam of 4 rows", "`beam_size` or `max_new_tokens`") if rows > 1 else ("a row", "`max_new_tokens`")
     for call in (generate, stream):
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
-            f"generate: {what} of up to 54 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; reduce {cure}"
+            f"generate: {unit} of up to 54 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; reduce {cure}"
         )
     assert toy.steps_taken == []
 
@@ -375,17 +377,17 @@ def test_memory_for_long_prompts_is_measured_on_one_prompt(monkeypatch):
         LanguageModelConfig(layer_type="gru", hidden_size=64).with_defaults(), vocab_size=13, context_length=8, vocabulary=""
     ).eval()
     with torch.no_grad():
-        one = measure_peak_memory(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
-    assert one > COPIES * model.bytes_per_row(402)
+        peak = measure_peak_memory(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
+    assert peak > COPIES * model.bytes_per_row(402)
     read = []
     monkeypatch.setattr(model, "start", lambda *given: read.append(given[0].shape) or type(model).start(model, *given))
     options, prompts = GenerationConfig(max_new_tokens=2), ["ab" * 200] * 20
     full = generate(model, LETTERS, prompts, options, frame=Frame(None))
     assert read == [(1, 401), (20, 401)]
     read.clear()
-    held(monkeypatch, 3 * one)
-    assert [[one.text for one in actual] for actual in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
-        [one.text for one in actual] for actual in full
+    held(monkeypatch, 3 * peak)
+    assert [[peak.text for peak in actual] for actual in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
+        [peak.text for peak in actual] for actual in full
     ]
     assert read == [(1, 401), *[(3, 401)] * 6, (2, 401)]
     read.clear()
@@ -465,14 +467,14 @@ def test_max_positions_of_an_ensemble_is_that_of_its_shortest_member():
 
 
 def test_incompatible_ensemble_members_are_rejected():
-    one, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
+    model, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
     with pytest.raises(UsageError) as caught:
-        Ensemble([one, one, other], LogLinearEnsemble([1, 1, 1]))
+        Ensemble([model, model, other], LogLinearEnsemble([1, 1, 1]))
     assert str(caught.value) == (
         "ensemble: models 1 and 3 have different tokenizers (ab12cd34, 99887766); train both with `tokenizer_from`"
     )
     with pytest.raises(UsageError) as caught:
-        Ensemble([one, one], LogLinearEnsemble([1.0]))
+        Ensemble([model, model], LogLinearEnsemble([1.0]))
     assert str(caught.value) == "ensemble: 2 models, but 1 weights"
     with pytest.raises(UsageError) as caught:
         LogLinearEnsemble([1.0, 0.0])

@@ -73,9 +73,9 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     states.append(stack.final_norm(x))
     results, edges, texts = [], list[tuple[int, int]](), ""
     for token in ids:
-        shown = run.vocabulary.decode([token])
-        edges.append((len(texts), len(texts) + len(shown)))
-        texts += shown
+        text_of_token = run.vocabulary.decode([token])
+        edges.append((len(texts), len(texts) + len(text_of_token)))
+        texts += text_of_token
     assert texts == line
     words = [(item.start(), item.end(), item[0]) for item in re.finditer(r"\w+|\.", line)]
     for y in states:
@@ -122,30 +122,30 @@ def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> Non
     assert side["compared"] == sum(number >= 5 for number in sentences.values())
     assert any(counts[word] >= 5 > number for word, number in sentences.items())  # often, but in few sentences
     stages = [by_hand(language, line) for line in lines]
-    for index, told in enumerate(side["layers"]):
+    for index, layer in enumerate(side["layers"]):
         rows = [(number, row) for number, stage in enumerate(stages) for row in stage[index]["rows"]]
         words = [word for stage in stages for word in stage[index]["words"]]
         contexts = defaultdict(list)
         for word, row in zip(words, rows, strict=True):
             contexts[word].append(row)
-        own = [contexts[word] for word, number in sentences.items() if number >= 5]
-        any_two, same = between(rows), np.mean([between(item) for item in own])
+        frequent = [contexts[word] for word, number in sentences.items() if number >= 5]
+        any_two, same = between(rows), np.mean([between(item) for item in frequent])
         within = np.mean(
             [
                 np.mean([cosine(row, item["rows"].mean(axis=0)) for row in item["rows"]])
                 for item in (stage[index] for stage in stages)
             ]
         )
-        assert told["anisotropy"] == pytest.approx(any_two, abs=1e-6)
-        assert told["self_similarity"] == pytest.approx(same, abs=1e-6)
-        assert told["intra_sentence"] == pytest.approx(within, abs=1e-6)
-        assert told["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
-        assert told["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
-        tables = [np.array([row for _, row in item]) for item in own]
+        assert layer["anisotropy"] == pytest.approx(any_two, abs=1e-6)
+        assert layer["self_similarity"] == pytest.approx(same, abs=1e-6)
+        assert layer["intra_sentence"] == pytest.approx(within, abs=1e-6)
+        assert layer["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
+        assert layer["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
+        tables = [np.array([row for _, row in item]) for item in frequent]
         mev = np.mean([first_share(table) for table in tables if np.ptp(table, axis=0).max() > 1e-9])  # one vector: no variance
         baseline = first_share(np.array([row for _, row in rows]))
-        assert told["mev"] == pytest.approx(mev, abs=1e-5) and told["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
-        assert told["mev_adjusted"] == pytest.approx(mev - baseline, abs=1e-5)
+        assert layer["mev"] == pytest.approx(mev, abs=1e-5) and layer["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
+        assert layer["mev_adjusted"] == pytest.approx(mev - baseline, abs=1e-5)
     # a word is read alike wherever it stands, but for what its line begins with, which has no space before it
     assert 0.9 < side["layers"][0]["self_similarity"] < 1
 
@@ -164,19 +164,19 @@ def test_vectors_that_exceed_memory_are_recomputed(language: Any, text: Path, mo
 
 def test_explained_variance() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 5)) + 100
-    for own in (rows, rows.T):
-        assert explained.explained_variance(torch.from_numpy(own)) == pytest.approx(first_share(own), abs=1e-9)
+    for matrix in (rows, rows.T):
+        assert explained.explained_variance(torch.from_numpy(matrix)) == pytest.approx(first_share(matrix), abs=1e-9)
     line = np.outer(np.arange(5.0), np.ones(3)) + 7  # all on one
     assert explained.explained_variance(torch.from_numpy(line)) == pytest.approx(1.0)
     # a word that is one vector has no variance that could be explained, whatever rounding leaves
     assert np.isnan(explained.explained_variance(torch.full((7, 3), 0.1))) and np.isnan(
         explained.explained_variance(torch.zeros(3, 2))
     )
-    kept = explained.VectorStore()
-    kept.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
+    store = explained.VectorStore()
+    store.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
     expected = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
-    assert kept.mev(2) == pytest.approx((expected, first_share(rows)), abs=1e-5)
-    assert np.isnan(kept.mev(0)[0])
+    assert store.mev(2) == pytest.approx((expected, first_share(rows)), abs=1e-5)
+    assert np.isnan(store.mev(0)[0])
 
 
 def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
@@ -185,11 +185,11 @@ def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
     pairs, sentences = PairwiseCosine(2, 3), [0, 0, 0, 1, 1, 2, 2]
     groups = torch.tensor([0, 1, 0, 0, 0, 1, 0])
     for number in range(3):
-        here = torch.tensor(sentences) == number
-        pairs.add(rows[here], groups[here])
+        is_sentence = torch.tensor(sentences) == number
+        pairs.add(rows[is_sentence], groups[is_sentence])
     for group in range(2):
-        own = [(sentences[index], rows[index].numpy()) for index in range(7) if groups[index] == group]
-        assert float(pairs.mean()[group]) == pytest.approx(between(own), abs=1e-12)
+        members = [(sentences[index], rows[index].numpy()) for index in range(7) if groups[index] == group]
+        assert float(pairs.mean()[group]) == pytest.approx(between(members), abs=1e-12)
     alone = StageStatistics(0, 3)
     alone.add(rows[:1], torch.tensor([-1]))
     assert all(np.isnan(value) for value in alone.scores())
@@ -204,10 +204,10 @@ def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
     run: Any = weft.load(pairs.folder(name), device="cpu")
-    known = sequence_stages(run)
+    stages = sequence_stages(run)
     selection = sample([run], None, max_words=40)
     (line,) = selection.examples[0]
-    sides = word_vectors(line, known, run.device)
+    sides = word_vectors(line, stages, run.device)
     source, target = next(iter(pairs_of(run.config.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
@@ -275,9 +275,9 @@ def test_principal_components() -> None:
 
 def test_projection_contains_the_selected_words(language: Any, text: Path) -> None:
     view = geometry(language, text, words=["cat", "river"], layer=1, max_words=500)
-    told = view.data["sides"][0]["map"]
-    assert told["layer"] == "layer 1" and {item["text"] for item in told["points"]} == {"cat", "river"}
-    assert all(item["text"] in item["context"] for item in told["points"])
+    projection = view.data["sides"][0]["map"]
+    assert projection["layer"] == "layer 1" and {item["text"] for item in projection["points"]} == {"cat", "river"}
+    assert all(item["text"] in item["context"] for item in projection["points"])
     assert [picture.caption for picture in view.figures] == [
         "Similarity by layer: text",
         "Maximum explainable variance (MEV) by layer: text",
@@ -286,7 +286,7 @@ def test_projection_contains_the_selected_words(language: Any, text: Path) -> No
     selection = sample([language], text, max_words=500, distinct=True)
     (actual,) = measure_geometry(language, selection, words=["cat", "river"], layer=1)
     places, _ = principal_components(torch.stack(actual.occurrences.vectors).numpy())
-    assert [item["x"] for item in told["points"]] == pytest.approx(places[:, 0].tolist())
+    assert [item["x"] for item in projection["points"]] == pytest.approx(places[:, 0].tolist())
     assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
 
 

@@ -76,12 +76,12 @@ def recorded(name: str) -> dict[str, Any]:
     scene = SCENES[name]
     Path(f"{name}.toml").write_text(scene.run_file, encoding="utf-8")
     called(("train", f"{name}.toml", "--quiet", *scene.options))
-    asked = next(case for case in scene.cases if case.name == SAID[name])
+    case_found = next(case for case in scene.cases if case.name == SAID[name])
     logged = lines((Path(scene.run) / "metrics.jsonl").read_text(encoding="utf-8"))
     return {
         "metrics": [{key: value for key, value in line.items() if key not in UNKEPT} for line in logged],
         "scores": json.loads(called(("evaluate", scene.run, "--json")))["scores"],
-        "said": lines(called(asked.words, asked.stdin)),
+        "said": lines(called(case_found.words, case_found.stdin)),
     }
 
 
@@ -92,8 +92,8 @@ def named(value: Any, renamed: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [named(inner, renamed) for inner in value]
     if isinstance(value, str) and renamed:
-        known = "|".join(map(re.escape, sorted(renamed, key=len, reverse=True)))
-        return re.sub(f"(?<![a-zA-Z0-9])({known})(?![a-zA-Z0-9])", lambda match: renamed[match[1]], value)
+        pattern = "|".join(map(re.escape, sorted(renamed, key=len, reverse=True)))
+        return re.sub(f"(?<![a-zA-Z0-9])({pattern})(?![a-zA-Z0-9])", lambda match: renamed[match[1]], value)
     return value
 
 
@@ -147,9 +147,9 @@ def test_renamed_entries_are_compared_by_value():
 def rewrite() -> None:
     """Record everything anew; with it, what was renamed is forgotten."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as made:
-        golden_data.make(Path(made))
-        os.chdir(made)
+    with tempfile.TemporaryDirectory() as directory:
+        golden_data.make(Path(directory))
+        os.chdir(directory)
         actual = {"renamed": {}, "runs": {name: recorded(name) for name in SAID}}
         os.chdir(ROOT)
     RECORDED.write_text(json.dumps(actual, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

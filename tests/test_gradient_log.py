@@ -58,10 +58,10 @@ def test_each_line_has_mean_and_maximum_norm_lr_and_clipped_steps_since_the_last
     assert 0 < sum(norm > 0.35 for norm in norms) < 10  # or the test would tell nothing
     factor = schedule("linear", warmup=0.0)
     for line, (before, step) in zip(lines, pairwise([0, *steps]), strict=True):
-        own = norms[before:step]
-        assert line["grad_norm"] == pytest.approx(sum(own) / len(own), rel=1e-5)
-        assert line["grad_norm_max"] == pytest.approx(max(own), rel=1e-5)
-        assert line["clipped_steps"] == sum(norm > 0.35 for norm in own)
+        interval = norms[before:step]
+        assert line["grad_norm"] == pytest.approx(sum(interval) / len(interval), rel=1e-5)
+        assert line["grad_norm_max"] == pytest.approx(max(interval), rel=1e-5)
+        assert line["clipped_steps"] == sum(norm > 0.35 for norm in interval)
         assert line["learning_rate"] == pytest.approx(0.1 * factor((step - 0.5) / 10))
 
 

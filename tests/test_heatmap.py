@@ -79,12 +79,12 @@ def test_legend_has_the_colors_of_the_cells():
 def test_axis_titles_are_optional():
     weights, words = square(3)
     plain = drawn(weights, words, words)
-    named = ET.fromstring(heatmap(weights, rows=words, columns=words, axes=("out<put", "source")))
-    across, down = named.find(f"{SVG}g").findall(f"{SVG}text")
+    titled = ET.fromstring(heatmap(weights, rows=words, columns=words, axes=("out<put", "source")))
+    across, down = titled.find(f"{SVG}g").findall(f"{SVG}text")
     assert (across.text, down.text) == ("source", "out<put") and down.get("transform").endswith("rotate(-90)")
-    assert [now - before for now, before in zip(size(named), size(plain), strict=True)] == [16, 16]
+    assert [now - before for now, before in zip(size(titled), size(plain), strict=True)] == [16, 16]
     # above the labels of the columns, left of those of the rows, each at the middle of the grid
-    left, top = map(float, re.search(r"translate\((\S+) (\S+)\) scale", ET.tostring(named, "unicode")).groups())
+    left, top = map(float, re.search(r"translate\((\S+) (\S+)\) scale", ET.tostring(titled, "unicode")).groups())
     cell = 40
     assert float(across.get("x")) == left + 1.5 * cell and float(across.get("y")) < top
     x, y = map(float, re.search(r"translate\((\S+) (\S+)\)", down.get("transform")).groups())

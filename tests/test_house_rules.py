@@ -248,8 +248,8 @@ def layering(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: relative import; write weft.{part}"
         for name in imported(node):
             steps = name.split(".")
-            own = part.split(".")[0] if part in ("tasks", "runs") else part
-            if steps[0] != "weft" or steps[1:2] in ([], [own], ["__version__"]) or node in free:
+            package = part.split(".")[0] if part in ("tasks", "runs") else part
+            if steps[0] != "weft" or steps[1:2] in ([], [package], ["__version__"]) or node in free:
                 continue
             if not {steps[1], ".".join(steps[1:3])} & LAYERS[part]:
                 yield f"{getattr(node, 'lineno', 0)}: weft.{part} may not import {name}"
@@ -275,8 +275,8 @@ def asking_for_kinds(path: Path, module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or dotted(node.func) not in ("isinstance", "issubclass", "hasattr"):
             continue
-        asked = {dotted(part).split(".")[-1] for part in ast.walk(node.args[1])}
-        if dotted(node.func) == "hasattr" or asked & KINDS:
+        classes = {dotted(part).split(".")[-1] for part in ast.walk(node.args[1])}
+        if dotted(node.func) == "hasattr" or classes & KINDS:
             yield f"{node.lineno}: {ast.unparse(node)}; the protocol is missing something"
 
 
@@ -288,11 +288,11 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         if not isinstance(node, ast.Compare | ast.Match):
             continue
-        asked = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
-        inside = [part for item in asked for part in ast.walk(item)]
+        operands = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
+        inside = [part for item in operands for part in ast.walk(item)]
         constants = {part.value for part in inside if isinstance(part, ast.Constant)}
-        named = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
-        if named and (isinstance(node, ast.Match) or constants & MIXERS):
+        is_layer_type = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
+        if is_layer_type and (isinstance(node, ast.Match) or constants & MIXERS):
             yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `config.traits`"
 
 
@@ -344,12 +344,12 @@ def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     """What two tasks share is in tasks/ itself, or below it."""
-    own = task_folder(path)
-    for node in ast.walk(module) if own is not None else ():
+    task = task_folder(path)
+    for node in ast.walk(module) if task is not None else ():
         for name in imported(node):
             steps = name.split(".")
-            if steps[:2] == ["weft", "tasks"] and steps[2] in TASK_FOLDERS - {own}:
-                yield f"{getattr(node, 'lineno', 0)}: tasks/{own} imports {name}, of another task"
+            if steps[:2] == ["weft", "tasks"] and steps[2] in TASK_FOLDERS - {task}:
+                yield f"{getattr(node, 'lineno', 0)}: tasks/{task} imports {name}, of another task"
 
 
 def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
@@ -531,7 +531,7 @@ def fragments(node: ast.AST) -> list[str]:
 
 def test_every_error_message_is_asserted_somewhere():
     """By the longest fixed piece of its problem: a test that has it word for word has the message."""
-    known = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
+    asserted = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
     results = []
     for name, path in zip(NAMES, SOURCES, strict=True):
         for node in ast.walk(tree(path)):
@@ -539,7 +539,7 @@ def test_every_error_message_is_asserted_somewhere():
                 continue
             piece = max(fragments(node.args[1]), key=len, default="").strip(" :;,.'()")
             flags = re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", piece)  # as the command line shows it
-            if len(piece) > 3 and piece not in known and flags not in known:
+            if len(piece) > 3 and piece not in asserted and flags not in asserted:
                 results.append(f"{name}:{node.lineno}: no test has {piece!r}")
     assert not results, "\n" + "\n".join(results)
 
@@ -552,16 +552,16 @@ def test_package_layers_have_no_cycle():
 
 
 def test_exceptions_to_the_rules_still_exist():
-    for position in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
-        name, _, _ = position.partition(":")
-        assert name in NAMES, f"{position} is excused and not there"
+    for location in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
+        name, _, _ = location.partition(":")
+        assert name in NAMES, f"{location} is excused and not there"
 
 
 def tracked() -> list[Path]:
     """The files of the repository: as git knows them, else those of the folders that hold them."""
-    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
-        listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     except (OSError, subprocess.CalledProcessError):
         folders = ("src", "tests", "docs", "examples", "benchmarks", "tools")
         return [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]

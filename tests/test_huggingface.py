@@ -64,13 +64,13 @@ def make_model(kind: str, words: int, **options: Any) -> Any:
         case "bert":
             model: Any = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=words, **SIZES, **options))
         case "roberta":
-            given = {"max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1, **SIZES, **options}
-            model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=words, **given))
+            settings = {"max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1, **SIZES, **options}
+            model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=words, **settings))
         case "distilbert":
             model = transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(vocab_size=words, **DISTILLED, **options))
         case _:
-            given = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40, **options}
-            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=words, **given))
+            settings = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40, **options}
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=words, **settings))
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.dim() == 1 else 0.0))
@@ -134,12 +134,12 @@ def test_hidden_states_and_probabilities_match_transformers(pair):
     for line in LINES:
         ids = torch.tensor([their_ids(folder, kind, line)])
         with torch.no_grad():
-            there = model(input_ids=ids, output_hidden_states=True)
+            reference = model(input_ids=ids, output_hidden_states=True)
         y = hidden(run, our_text(run, line))
-        assert y.shape == there.hidden_states[-1].shape
-        assert (y - there.hidden_states[-1]).abs().max() < NEAR
+        assert y.shape == reference.hidden_states[-1].shape
+        assert (y - reference.hidden_states[-1]).abs().max() < NEAR
         actual = scores(run, y)
-        expected = there.logits.log_softmax(-1)
+        expected = reference.logits.log_softmax(-1)
         order = torch.tensor([row for row in their_rows(folder, kind) if row is not None])
         ours = torch.tensor([index for index, row in enumerate(their_rows(folder, kind)) if row is not None])
         if kind == "gpt2":  # <s> is read, never said
@@ -156,9 +156,9 @@ def their_rows(folder: Path, kind: str) -> list[int | None]:
 def test_token_ids_are_remapped_without_loss(pair):
     kind, model, folder, path = pair
     run, rows = load(path, device="cpu"), their_rows(folder, kind)
-    known = [row for row in rows if row is not None]
-    assert sorted(set(known)) == list(range(model.config.vocab_size))
-    assert len(known) == len(set(known)) + (kind == "gpt2")
+    mapped = [row for row in rows if row is not None]
+    assert sorted(set(mapped)) == list(range(model.config.vocab_size))
+    assert len(mapped) == len(set(mapped)) + (kind == "gpt2")
     assert len(rows) == run.vocabulary.vocab_size + (kind != "gpt2")
     assert [run.vocabulary.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
     if kind == "gpt2":
@@ -173,13 +173,13 @@ def test_export_restores_the_imported_checkpoint(pair, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     for line in LINES[:4] if kind == "gpt2" else LINES:
         text = our_text(run, line)
-        given = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
+        ids = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
         if kind == "gpt2":
-            given = torch.cat([torch.tensor([[1]]), given], dim=1)
-        assert given.tolist() == text.tokens.tolist()
+            ids = torch.cat([torch.tensor([[1]]), ids], dim=1)
+        assert ids.tolist() == text.tokens.tolist()
         with torch.no_grad():
-            there = again(input_ids=given).last_hidden_state
-        assert (hidden(run, text) - there[..., :24]).abs().max() < NEAR
+            reference = again(input_ids=ids).last_hidden_state
+        assert (hidden(run, text) - reference[..., :24]).abs().max() < NEAR
     assert notes == [BIAS.format(3) if kind == "gpt2" else POOLER]
     if kind == "gpt2":
         assert_says_the_same(run, tmp_path / "back")
@@ -198,11 +198,11 @@ def test_export_restores_the_imported_checkpoint(pair, tmp_path):
 
 def assert_says_the_same(run: Any, folder: Path) -> None:
     """A language model, and what it became there."""
-    there = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     for line in LINES[:4]:
         text = our_text(run, line)
         with torch.no_grad():
-            expected = there(input_ids=text.tokens).logits.log_softmax(-1)
+            expected = reference(input_ids=text.tokens).logits.log_softmax(-1)
         actual = scores(run, hidden(run, text))
         assert actual.shape == expected.shape and (actual.exp() - expected.exp()).abs().max() < NEAR
         assert (actual.clamp_min(-50) - expected.clamp_min(-50)).abs().max() < 1e-3
@@ -227,8 +227,8 @@ def test_text_pairs_have_segments(tmp_path):
     order = torch.tensor(their_rows(tmp_path / "theirs", "bert"))
     with torch.no_grad():
         y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool), segments))
-        there = model(input_ids=order[row], token_type_ids=segments, output_hidden_states=True).hidden_states[-1]
-    assert (y - there).abs().max() < NEAR
+        reference = model(input_ids=order[row], token_type_ids=segments, output_hidden_states=True).hidden_states[-1]
+    assert (y - reference).abs().max() < NEAR
 
 
 @pytest.mark.parametrize(
@@ -244,20 +244,20 @@ def test_transformers_options_are_respected(tmp_path, kind, options):
     model = make_folder(tmp_path / "theirs", kind, **options)
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     with torch.no_grad():
-        there = model(input_ids=torch.tensor([their_ids(tmp_path / "theirs", kind, LINES[0])]), output_hidden_states=True)
+        reference = model(input_ids=torch.tensor([their_ids(tmp_path / "theirs", kind, LINES[0])]), output_hidden_states=True)
     y = hidden(run, our_text(run, LINES[0]))
-    assert (y - there.hidden_states[-1]).abs().max() < NEAR
+    assert (y - reference.hidden_states[-1]).abs().max() < NEAR
     order = torch.tensor([row for row in their_rows(tmp_path / "theirs", kind)[3:]])
-    assert (scores(run, y)[..., 3:] - there.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
+    assert (scores(run, y)[..., 3:] - reference.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
     export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
-    given = our_text(run, LINES[0]).tokens
+    ids = our_text(run, LINES[0]).tokens
     with torch.no_grad():
-        assert (again(input_ids=given).last_hidden_state[..., :24] - y).abs().max() < NEAR  # beside them: a bias
+        assert (again(input_ids=ids).last_hidden_state[..., :24] - y).abs().max() < NEAR  # beside them: a bias
     if kind != "gpt2":
         full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         with torch.no_grad():
-            assert (full(input_ids=given).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
+            assert (full(input_ids=ids).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
 
 
 def test_an_encoder_without_a_head_is_reported(tmp_path):
@@ -283,8 +283,8 @@ def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
     make_folder(tmp_path / "theirs", "bert")
     tensors, _ = read_external(tmp_path / "theirs" / "model.safetensors")
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
-        for name, one in tensors.items()
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
     }
     names = sorted(old)
     halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
@@ -295,7 +295,7 @@ def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
     index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text(json.dumps(index))
     after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
-    assert all(torch.equal(one, after.model.state_dict()[name]) for name, one in before.model.state_dict().items())
+    assert all(torch.equal(tensor, after.model.state_dict()[name]) for name, tensor in before.model.state_dict().items())
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
     assert refusal(tmp_path / "theirs") == (
         f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: corrupted: weight_map must contain names of files in this directory"
@@ -396,12 +396,12 @@ def test_a_pruned_encoder_gives_the_same_outputs_in_transformers(tmp_path):
     run: Any = load(tmp_path / "run", device="cpu")
     lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size"
     assert export_model(run, tmp_path / "there") == [lost, POOLER]
-    there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
+    reference = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
     for line in LINES:
         text = our_text(run, line)
         with torch.no_grad():
-            expected = there(input_ids=text.tokens).logits.log_softmax(-1)
+            expected = reference(input_ids=text.tokens).logits.log_softmax(-1)
         assert (scores(run, hidden(run, text)) - expected).abs().max() < 1e-3
         assert our_text(again, line).tokens.tolist() == text.tokens.tolist()
         assert (scores(again, hidden(again, text)) - expected).abs().max() < 1e-3
@@ -424,11 +424,11 @@ def test_weft_runs_are_exported(tmp_path):
         model = transformers.AutoModel.from_pretrained(tmp_path / f"{name}-hf").eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
         for line in ("the cat sees", "by the old tree ."):
-            given = our_text(run, line)
-            assert tokenizer(line)["input_ids"] == given.tokens[0, int(name == "gpt") :].tolist()
+            encoded = our_text(run, line)
+            assert tokenizer(line)["input_ids"] == encoded.tokens[0, int(name == "gpt") :].tolist()
             with torch.no_grad():
-                there = model(input_ids=given.tokens).last_hidden_state[..., :8]
-            assert (there - hidden(run, given)).abs().max() < NEAR
+                reference = model(input_ids=encoded.tokens).last_hidden_state[..., :8]
+            assert (reference - hidden(run, encoded)).abs().max() < NEAR
 
 
 # ---- refusals
@@ -490,9 +490,9 @@ def test_invalid_configs_are_rejected(bert):
 def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
     from safetensors.torch import save_file
 
-    tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
+    tensors = {name: tensor.clone() for name, tensor in read_external(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.output.dense.weight"
-    save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
+    save_file({key: tensor for key, tensor in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: tensor {name!r} (24x40) is missing"
     assert refusal(bert) == line
     assert refused(capsys, "import", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
@@ -510,7 +510,7 @@ def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
 def test_non_finite_weights_are_rejected(bert, capsys, number):
     from safetensors.torch import save_file
 
-    tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
+    tensors = {name: tensor.clone() for name, tensor in read_external(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.attention.self.key.weight"
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")
@@ -621,12 +621,12 @@ def test_a_real_model_gives_the_same_embeddings(tmp_path):
     lines = [*LINES, "It's 5 o'clock; don't worry (e.g., re-read Straße №7)!", "word " * 600]
     batch = tokenizer(lines, padding=True, truncation=True, max_length=512, return_tensors="pt")
     with torch.no_grad():
-        there = model(**batch).last_hidden_state
-    for line, rows, keep in zip(lines[:-1], there, batch["attention_mask"], strict=False):
+        reference = model(**batch).last_hidden_state
+    for line, rows, keep in zip(lines[:-1], reference, batch["attention_mask"], strict=False):
         y = hidden(run, our_text(run, line))[0]
         assert y.shape[0] == int(keep.sum()) and (y - rows[: len(y)]).abs().max() < NEAR
     keep = batch["attention_mask"][..., None].float()
-    mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
+    mean = ((reference * keep).sum(1) / keep.sum(1)).numpy()
     vectors, truncated = run.embed_with_info(lines)
     assert np.abs(vectors - mean).max() < NEAR and truncated.sum() == 1
-    assert np.abs(run.embed(lines, pooling="first") - there[:, 0].numpy()).max() < NEAR
+    assert np.abs(run.embed(lines, pooling="first") - reference[:, 0].numpy()).max() < NEAR

@@ -53,8 +53,8 @@ def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
 def test_new_and_unused_parameters_are_reported(runs, tmp_path):
     first, watcher = runs.folder("lstm"), Silent()
     train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
-    said = next(note for note in watcher.notes if note.startswith("Initialized "))
-    assert "; not in " not in said and "; unused: " in said and "attention" in said
+    message = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert "; not in " not in message and "; unused: " in message and "attention" in message
 
 
 def test_a_resumed_run_continues_from_its_own_weights(runs, tmp_path):
@@ -204,8 +204,8 @@ def test_a_language_model_initializes_a_decoder_on_the_command_line(runs, lm, tm
 
 def test_the_initialized_side_gets_the_tokenizer_of_the_run(runs, lm, tmp_path):
     file = {"file": str((lm / "tokenizer.json").resolve())}
-    own = {"source": {"type": "char"}, "target": {"type": "word"}}
-    values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": own}
+    separate = {"source": {"type": "char"}, "target": {"type": "word"}}
+    values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": separate}
     assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"type": "char"}, "target": file}
     assert with_tokenizer_of_init({**values, "tokenizer": {"type": "bpe"}}, lm)["tokenizer"] == {
         "source": {"type": "bpe"},

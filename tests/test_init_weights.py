@@ -99,8 +99,8 @@ SILENT = [
 
 @pytest.mark.parametrize(("options", "named"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
 def test_an_option_that_changes_the_function_is_rejected_by_name(options, named):
-    there = made("masked-lm", "bert", **BERT)
-    assert refusal(there, made("masked-lm", "bert", **{**BERT, **options})) == (
+    old_run = made("masked-lm", "bert", **BERT)
+    assert refusal(old_run, made("masked-lm", "bert", **{**BERT, **options})) == (
         f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
         "use the same options, or set train.init_strict = false to skip these weights"
     )
@@ -141,38 +141,38 @@ def test_architectures_and_tasks_are_compared_too(there, here, named):
 
 def test_the_two_gru_variants_are_incompatible():
     """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
-    there, here, _ = OTHERS[0]
-    _, _, note = started(there, here)
+    old_run, new_run, _ = OTHERS[0]
+    _, _, note = started(old_run, new_run)
     assert "Initialized 3 tensors from" in note and "mixer.input_proj" in note
 
 
 def test_unlisted_options_must_match():
     """A table that grows an option is compared by it from that day on."""
-    there = made("masked-lm", "bert", **BERT)
-    known = {name: getattr(there.config.model, name) for name in type(there.config.model).model_fields}
-    grown = type("Grown", (type(there.config.model),), {"__annotations__": {"twist": int}, "twist": 0})
-    old, new = (BuiltRun(replace(there.config, model=grown(**known, twist=value)), tokens()) for value in (1, 2))
-    model = network(there)
+    old_run = made("masked-lm", "bert", **BERT)
+    options = {name: getattr(old_run.config.model, name) for name in type(old_run.config.model).model_fields}
+    grown = type("Grown", (type(old_run.config.model),), {"__annotations__": {"twist": int}, "twist": 0})
+    old, new = (BuiltRun(replace(old_run.config, model=grown(**options, twist=value)), tokens()) for value in (1, 2))
+    model = network(old_run)
     with pytest.raises(ConfigError, match=r"model\.twist: 1 there, 2 here"):
-        load_initial_weights(network(there), new, origin(old, model))
+        load_initial_weights(network(old_run), new, origin(old, model))
 
 
 # ---- what must go on working
 
 
 def test_training_options_and_a_new_head_are_ignored():
-    there = made("masked-lm", "bert", **BERT)
-    here = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
+    old_run = made("masked-lm", "bert", **BERT)
+    new_run = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
                 head_dim=4, word_dropout=0.1, embedding_dropout=0.3)  # fmt: skip
-    old, new, note = started(there, here)
+    old, new, note = started(old_run, new_run)
     assert re.fullmatch(r"Initialized \d+ tensors from runs/there", note)
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in new.state_dict().items())
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "qa"])
 def test_bert_initializes_every_encoder_task(task):
-    there, here = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
-    old, new, note = started(there, here)
+    old_run, new_run = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
+    old, new, note = started(old_run, new_run)
     assert "; unused: " in note and "head" in note.split("not in runs/there: ")[1]
     stacks = [{name: weight for name, weight in item.state_dict().items() if ".stack." in name} for item in (old, new)]
     assert stacks[0].keys() == stacks[1].keys()
@@ -183,18 +183,18 @@ def test_bert_initializes_every_encoder_task(task):
 
 
 def test_fewer_layers_copy_the_lower_ones_and_additional_layers_are_new():
-    there = made("masked-lm", "bert", **BERT)
-    _, _, note = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
+    old_run = made("masked-lm", "bert", **BERT)
+    _, _, note = started(old_run, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
     assert "; unused: " in note and "encoder.stack.layers.2" in note
-    _, _, note = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
+    _, _, note = started(old_run, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
     assert "not in runs/there: " in note and "encoder.stack.layers.4" in note
 
 
 def test_fewer_learned_positions_copy_the_first_and_more_are_rejected():
-    there = made("masked-lm", "bert", **BERT)
-    old, new, _ = started(there, made("classification", "bert", data={"max_length": 12}, **BERT))
+    old_run = made("masked-lm", "bert", **BERT)
+    old, new, _ = started(old_run, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
-    message = refusal(there, made("classification", "bert", data={"max_length": 20}, **BERT))
+    message = refusal(old_run, made("classification", "bert", data={"max_length": 20}, **BERT))
     assert message.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
@@ -206,13 +206,15 @@ def test_embeddings_are_copied_whatever_the_stack():
 
 
 def test_non_strict_initialization_skips_parts_that_differ():
-    there = made("classification", "lstm", bidirectional=False)
+    old_run = made("classification", "lstm", bidirectional=False)
     old, new, note = started(
-        there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
+        old_run, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
     )
     assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in note
     assert torch.equal(new.encoder.embedder.embedding.weight, old.encoder.embedder.embedding.weight)
-    _, new, note = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False)
+    _, new, note = started(
+        old_run, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False
+    )
     assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in note.split("unused")[0]
 
 
@@ -227,11 +229,11 @@ def test_a_different_context_length_is_reported():
 def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
     """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
     rest = {name: value for name, value in options.items() if name != "arch"}
-    there = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
-    pairs, alone, note = started(there, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
+    old_run = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
+    pairs, alone, note = started(old_run, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
     assert "segments" not in note
-    one = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
-    _, labels, note = started(there, made("classification", options["arch"], **{**rest, **one}))
+    classifier_options = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
+    _, labels, note = started(old_run, made("classification", options["arch"], **{**rest, **classifier_options}))
     assert "not in runs/there: head." in note and "segments" not in note
     with torch.no_grad():
         expected = pairs(text())[text().token_mask]
@@ -245,10 +247,10 @@ def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
 
 def silenced(model: Any) -> Any:
     """The same encoder-decoder with a decoder that hears nothing of its source."""
-    named = dict(model.decoder.named_parameters())
+    weights_by_name = dict(model.decoder.named_parameters())
     with torch.no_grad():
-        for name, weight in named.items():
-            adds = name.endswith("to_out.bias") and name.replace("to_out.", "to_kv.") in named
+        for name, weight in weights_by_name.items():
+            adds = name.endswith("to_out.bias") and name.replace("to_out.", "to_kv.") in weights_by_name
             if ".to_kv." in name or adds or ".start." in name:  # attention finds zeros, and every state starts at zero
                 weight.zero_()
     return model
@@ -290,14 +292,14 @@ def test_attention_around_a_recurrent_decoder_is_new():
 
 
 def test_a_decoder_that_differs_from_the_lm_is_rejected_by_option():
-    there = made("lm", "transformer", num_heads=2)
-    assert refusal(there, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
+    old_run = made("lm", "transformer", num_heads=2)
+    assert refusal(old_run, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
         f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
         "relu here; model.decoder.head_dim: 4 there, 2 here; model.decoder.num_heads: 2 there, 4 here; model.decoder.position_encoding: "
         "learned there, sinusoidal here); use the same options, or set train.init_strict = false to skip these weights"
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
-    assert "model.tie_embeddings: " in refusal(there, made("seq2seq", "transformer", tie_embeddings=True, **options))
+    assert "model.tie_embeddings: " in refusal(old_run, made("seq2seq", "transformer", tie_embeddings=True, **options))
     assert "model.logit_softcap: 15.0 there, 0.0 here" in refusal(
         made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("seq2seq", "transformer", **options)
     )
@@ -315,8 +317,8 @@ ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("kind", "options", "encoder"), ENCODERS)
 def test_a_masked_lm_initializes_a_seq2seq_encoder(kind, options, encoder):
-    there, here = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
-    old, new, note = started(there, here)
+    old_run, new_run = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
+    old, new, note = started(old_run, new_run)
     assert "decoder." in note
     with torch.no_grad():
         read = text()
@@ -326,9 +328,9 @@ def test_a_masked_lm_initializes_a_seq2seq_encoder(kind, options, encoder):
 
 
 def test_a_seq2seq_encoder_initializes_a_classifier():
-    there = made("seq2seq", "transformer", num_heads=2)
-    here = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
-    old, new, _ = started(there, here)
+    old_run = made("seq2seq", "transformer", num_heads=2)
+    new_run = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
+    old, new, _ = started(old_run, new_run)
     with torch.no_grad():
         read = text()
         torch.testing.assert_close(

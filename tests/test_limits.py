@@ -150,10 +150,10 @@ def test_views_limit_the_number_of_tokens_by_memory(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=1, data__context_length=1200)
     run: Any = load(train_here(values, tmp_path / "run").path, device="cpu")
     text = ("the cat sees a bird " * 60)[:1001]
-    for what in ("attention", "gradient-flow"):
+    for view in ("attention", "gradient-flow"):
         with pytest.raises(DataError) as caught:
-            run.explain(text, what)
-        assert str(caught.value) == f"input: 1,001 tokens exceed the limit of 1,000 for {what}; use a part of the text"
+            run.explain(text, view)
+        assert str(caught.value) == f"input: 1,001 tokens exceed the limit of 1,000 for {view}; use a part of the text"
     assert run.explain(text, "surprisal").lines  # which takes what the text takes
 
 

@@ -53,7 +53,7 @@ every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys(
 @every_order
 def test_a_batch_depends_on_nothing_but_epoch_and_index(order: BatchSampler):
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
-    first = [order.batch(*position) for position in places]
+    first = [order.batch(*indices) for indices in places]
     for number in np.random.default_rng(0).permutation(len(places))[:60]:
         again = order.batch(*places[number])
         assert torch.equal(again.tokens, first[number].tokens)
@@ -77,11 +77,11 @@ def test_rows_are_int64_and_at_least_one_target_long(order: BatchSampler):
 
 @every_order
 def test_no_batch_is_larger_than_largest_batch(order: BatchSampler):
-    maximum = order.largest_batch().tokens[:, 1:]
+    largest = order.largest_batch().tokens[:, 1:]
     for index in range(order.batches(0)):
         tokens = order.batch(0, index).tokens[:, 1:]
-        assert tokens.size(1) <= maximum.size(1)
-        assert tokens.numel() <= max(maximum.numel(), 256)
+        assert tokens.size(1) <= largest.size(1)
+        assert tokens.numel() <= max(largest.numel(), 256)
 
 
 def shuffled(count: int, seed: int) -> Permutation:
@@ -188,14 +188,14 @@ def test_every_line_occurs_once_per_epoch_untruncated():
     lengths = [*lengths_like_text(500), 0, 400]
     order = Lines(of_lines(lengths), batch_tokens=128, seed=0)
     for epoch in range(2):
-        calls = []
+        lines_read = []
         for index in range(order.batches(epoch)):
             tokens, keep = order.batch(epoch, index)
             assert tokens[:, 1:].numel() <= 128 or len(tokens) == 1
             for number, row, real in zip(order.lines(epoch, index), tokens, keep, strict=True):
                 assert row[real].tolist() == [1] + [int(number) + 10] * lengths[number] + [2]
-                calls.append(int(number))
-        assert sorted(calls) == list(range(len(lengths)))
+                lines_read.append(int(number))
+        assert sorted(lines_read) == list(range(len(lengths)))
 
 
 def test_little_of_a_batch_is_padding():

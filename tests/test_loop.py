@@ -93,8 +93,8 @@ def small_loop(
     model: LanguageModel, *, stream: bool = False, rows: int = 4, scores: list[float] | None = None, **train: Any
 ) -> Loop:
     """A loop over CORPUS: 24 windows of 4 tokens, 6 batches an epoch; or as streams."""
-    given = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup_ratio": 0.0, "lr_schedule": "constant", **train}
-    table = TrainConfig(**given).with_defaults()
+    options = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup_ratio": 0.0, "lr_schedule": "constant", **train}
+    table = TrainConfig(**options).with_defaults()
     order: BatchSampler = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=rows, seed=0)
     if stream:
         order = Streams(CORPUS, context_length=WINDOW, rows=rows)
@@ -358,9 +358,9 @@ def test_ema_memory_is_counted_in_advance(monkeypatch):
     monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters - 1)
     with pytest.raises(ResourceError) as caught:
         memory.check_weights(small_model, table, CPU.device)
-    needed, there = memory.format_bytes(20 * parameters), memory.format_bytes(20 * parameters - 1)
+    needed, free = memory.format_bytes(20 * parameters), memory.format_bytes(20 * parameters - 1)
     assert str(caught.value) == (
-        f"model: {parameters} parameters need {needed} to train with adamw and EMA, {there} are free; "
+        f"model: {parameters} parameters need {needed} to train with adamw and EMA, {free} are free; "
         "reduce hidden_size or num_layers"
     )
 
@@ -526,7 +526,7 @@ def test_carried_state_is_detached_and_has_a_row_per_stream(mixer):
 
 def test_carried_attention_state_is_bounded_by_the_context_length():
     """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
-    model, sizes, losses, max_length = small_model("attention", position_encoding="rotary"), [], [], None
+    model, sizes, losses, unbounded = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
     watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2)))
     run(loop, watcher)
@@ -535,10 +535,10 @@ def test_carried_attention_state_is_bounded_by_the_context_length():
             layer.mixer._recent = lambda keys, values, key_at: (keys, values, key_at)
     for index in range(12):
         tokens = loop.batch_sampler.batch(0, index).tokens
-        nats, max_length = model.loss(tokens[:, :-1], tokens[:, 1:], max_length)
+        nats, unbounded = model.loss(tokens[:, :-1], tokens[:, 1:], unbounded)
         losses.append(nats.mean().item())
     assert max(sizes) < 2 * WINDOW
-    assert max_length[0].tolist() == [[48], [48]]
+    assert unbounded[0].tolist() == [[48], [48]]
     assert watcher.losses == pytest.approx(losses, abs=1e-5)
 
 
@@ -602,8 +602,8 @@ def test_an_overflowing_gradient_stops_the_run_and_keeps_the_carried_state():
     loop._advance(*loop.train_step())
     carry = detach(loop.carry)
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
-    where = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"
-    assert diverged(loop) == f"step 2: gradient norm is inf ({where}); {CURE}"
+    location = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"
+    assert diverged(loop) == f"step 2: gradient norm is inf ({location}); {CURE}"
     assert all(map(torch.equal, tree_leaves(loop.carry), tree_leaves(carry)))
 
 

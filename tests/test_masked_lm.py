@@ -64,12 +64,12 @@ def test_eighty_ten_ten():
     tokens, keep = rows([1000] * 20)
     torch.manual_seed(0)
     actual = mask_tokens(tokens, keep, Masking(MASK, 0.5))
-    shown, real = actual.tokens[actual.targets_mask], tokens[actual.targets_mask]
-    hidden, same = (shown == MASK).double().mean(), (shown == real).double().mean()
+    inputs, real = actual.tokens[actual.targets_mask], tokens[actual.targets_mask]
+    hidden, same = (inputs == MASK).double().mean(), (inputs == real).double().mean()
     assert hidden == pytest.approx(0.8, abs=0.015)
     assert same == pytest.approx(0.1 + 0.1 / (WORDS - 3), abs=0.01)
-    others = shown[(shown != MASK) & (shown != real)]
-    assert others.min() == 3 and others.max() == WORDS - 1  # no special token, and never the mask
+    replaced = inputs[(inputs != MASK) & (inputs != real)]
+    assert replaced.min() == 3 and replaced.max() == WORDS - 1  # no special token, and never the mask
 
 
 def test_masks_differ_each_time_and_follow_the_generator():

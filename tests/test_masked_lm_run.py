@@ -176,9 +176,9 @@ def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
     assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(expected, abs=1e-6)
     feed(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
-    told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [item["text"] for item in told] == ["the cat", "a dog"]
-    assert np.array([item["vector"] for item in told]) == pytest.approx(
+    json_lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [item["text"] for item in json_lines] == ["the cat", "a dog"]
+    assert np.array([item["vector"] for item in json_lines]) == pytest.approx(
         run.embed(["the cat", "a dog"], pooling="first"), abs=1e-6
     )
     assert main(["embed", str(runs / "word"), "the cat"]) == 0

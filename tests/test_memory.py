@@ -99,9 +99,9 @@ def test_weights_gradients_and_optimizer_state_are_counted_in_advance(monkeypatc
     free(monkeypatch, 4 * copies * parameters)
     assert memory.check_weights(lambda: model(), table, CPU.device) == parameters
     free(monkeypatch, 4 * copies * parameters - 1)
-    shown = {4: "61.2 kB", 3: "45.9 kB"}[copies]
+    formatted = {4: "61.2 kB", 3: "45.9 kB"}[copies]
     assert refusal(lambda: memory.check_weights(lambda: model(), table, CPU.device)) == (
-        f"model: 3.8k parameters need {shown} to train with {optimizer}, {shown} are free; reduce hidden_size or num_layers"
+        f"model: 3.8k parameters need {formatted} to train with {optimizer}, {formatted} are free; reduce hidden_size or num_layers"
     )
 
 
@@ -111,11 +111,11 @@ def test_optimizer_state_is_within_the_estimate(optimizer):
     steps = build_optimizers(of, of.muon_parameters(), table)
     of.loss(batch(2).tokens[:, :-1], batch(2).tokens[:, 1:])[0].sum().backward()
     steps.step(1.0)
-    kept = sum(part.numel() for part in steps.tensors().values() if part.numel() > 1)
+    state_size = sum(part.numel() for part in steps.tensors().values() if part.numel() > 1)
     weights = sum(weight.numel() for weight in of.parameters())
-    assert 0 < kept <= memory.MOMENTS[optimizer] * weights
+    assert 0 < state_size <= memory.MOMENTS[optimizer] * weights
     if optimizer != "muon":  # that keeps one for matrices, two for the rest
-        assert kept == memory.MOMENTS[optimizer] * weights
+        assert state_size == memory.MOMENTS[optimizer] * weights
 
 
 def test_a_model_of_terabytes_is_rejected_without_allocation(tmp_path, text):
@@ -125,9 +125,9 @@ def test_a_model_of_terabytes_is_rejected_without_allocation(tmp_path, text):
     layer = (4 + 8) * 65536**2 + (3 + 1 + 4 + 1) * 65536 + 2 * 2 * 65536
     parameters = 64 * layer + 2 * words * 65536 + words + (16 + 2) * 65536
     message = refusal(lambda: train_here(values, tmp_path / "run"))
-    there = message.rpartition("adamw, ")[2].partition(" are free")[0]
+    free = message.rpartition("adamw, ")[2].partition(" are free")[0]
     assert message == (
-        f"model: {parameters / 1e9:.1f}B parameters need 52.8 TB to train with adamw, {there} are free; "
+        f"model: {parameters / 1e9:.1f}B parameters need 52.8 TB to train with adamw, {free} are free; "
         "reduce hidden_size or num_layers"
     )
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -233,10 +233,10 @@ def test_micro_batches_need_less_memory(accumulate):
     full = check(of, batch(24, 3000), TrainConfig(), CPU)
     part = check(of, batch(24, 3000), TrainConfig(micro_batches=accumulate), CPU)
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
-    covered = gradients if accumulate > 1 else 0  # those of the parts before
-    assert part == covered + check(of, batch(24 // accumulate, 3000), TrainConfig(), CPU)
+    accumulated = gradients if accumulate > 1 else 0  # those of the parts before
+    assert part == accumulated + check(of, batch(24 // accumulate, 3000), TrainConfig(), CPU)
     # gradients are as large as ever
-    assert (part - covered - gradients) * accumulate == pytest.approx(full - gradients, rel=0.1)
+    assert (part - accumulated - gradients) * accumulate == pytest.approx(full - gradients, rel=0.1)
 
 
 def test_accumulated_gradients_are_counted():
@@ -314,13 +314,13 @@ def test_measuring_a_batch_has_no_side_effects():
 
 
 def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monkeypatch):
-    calls = []
-    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: calls.append(widest(FULL)))
+    measured = []
+    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: measured.append(widest(FULL)))
     train_here(run_file(text, "lstm", data__read_as="lines", train__max_steps=1), tmp_path / "run")
     lines = text.read_text().split("\n")[:-1]
     max_length = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
-    assert calls[0].tokens.shape[1] == max_length + 1
-    assert calls[0].tokens.shape[0] == 64 // max_length
+    assert measured[0].tokens.shape[1] == max_length + 1
+    assert measured[0].tokens.shape[0] == 64 // max_length
 
 
 def test_a_too_large_batch_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):
@@ -355,9 +355,9 @@ def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order:
     """The most bytes that arrays take while a model is estimated."""
     tracemalloc.start()
     fit(tokens, starts, NgramConfig(order=order), vocab_size=words, vocabulary="v")
-    maximum = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return maximum
+    return peak
 
 
 @pytest.mark.parametrize("order", [1, 2, 5])
@@ -368,27 +368,27 @@ def test_memory_for_counting_ngrams_is_estimated_in_advance(order, lines):
     starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
     tokens = tokens if starts is None else tokens[: starts[-1]]
     true = counted(tokens, starts, order, words)
-    maximum = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=10**12)
-    sampled = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=maximum - 1)
+    estimate = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=10**12)
+    sampled = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=estimate - 1)
     assert true <= sampled <= 2.5 * true
-    assert sampled <= maximum
+    assert sampled <= estimate
 
 
 def test_a_very_long_line_is_counted_in_blocks(monkeypatch):
-    calls = []
+    blocks = []
 
     def count(tokens, starts, *, order, vocab_size, bos_id):
-        calls.append((len(tokens), starts))
+        blocks.append((len(tokens), starts))
         return count_ngrams(tokens, starts, order=order, vocab_size=vocab_size, bos_id=bos_id)
 
     monkeypatch.setattr(ngram, "count_ngrams", count)
     tokens = zipf(200_000, 50)
     assert estimate_memory(tokens, np.array([0, 10, 200_000]), order=5, vocab_size=53, available_bytes=30_000_000) > 0
-    assert [starts for _, starts in calls] == [None, None]
-    assert all(length <= 60_000 for length, _ in calls)
-    calls.clear()
+    assert [starts for _, starts in blocks] == [None, None]
+    assert all(length <= 60_000 for length, _ in blocks)
+    blocks.clear()
     estimate_memory(tokens, None, order=5, vocab_size=53, available_bytes=10**12)
-    assert calls == []  # whatever the text holds, it fits
+    assert blocks == []  # whatever the text holds, it fits
 
 
 def test_a_text_too_large_to_count_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):

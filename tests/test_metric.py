@@ -104,14 +104,14 @@ def test_a_metric_name_is_resolved_by_its_suite():
     """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
     single = metrics_of(find_task("classification").eval_suites, ["accuracy", "f1_macro"])["f1_macro"]
     multi = metrics_of(find_task("classification").eval_suites, ["exact_match", "f1_macro"])["f1_macro"]
-    gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
-    log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
+    gold, predicted = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
+    log_probs = np.log(np.where(np.arange(3) == predicted[:, None], 0.8, 0.1))
     actual = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
-    assert actual == pytest.approx(100 * f1_score(gold, said, average="macro"))
+    assert actual == pytest.approx(100 * f1_score(gold, predicted, average="macro"))
     expected = np.arange(3) == gold[:, None]
     actual = values(multilabel_items(np.exp(log_probs), expected, np.zeros(4), np.arange(4)), [multi])["f1_macro"]
-    wanted = f1_score(expected, np.arange(3) == said[:, None], average="macro", zero_division=0.0)
-    assert actual == pytest.approx(100 * wanted)
+    reference = f1_score(expected, np.arange(3) == predicted[:, None], average="macro", zero_division=0.0)
+    assert actual == pytest.approx(100 * reference)
 
 
 def test_names_that_are_in_no_common_suite_are_not_resolved():

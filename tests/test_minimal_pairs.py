@@ -203,10 +203,10 @@ BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, wha
 @pytest.mark.parametrize("fault", BAD)
 def test_an_invalid_suite_is_rejected_with_its_line(tmp_path, fault):
     name, content, message = BAD[fault]
-    path, beside = write(tmp_path / name, content), write(tmp_path / "a.text", "a b\na b\n")
+    path, sentences_file = write(tmp_path / name, content), write(tmp_path / "a.text", "a b\na b\n")
     with pytest.raises(DataError) as caught:
         read_suite([path])
-    assert str(caught.value) == message.format(path=path).replace("TEXT", str(beside))
+    assert str(caught.value) == message.format(path=path).replace("TEXT", str(sentences_file))
 
 
 def test_a_directory_without_suites_is_rejected(tmp_path):
@@ -478,12 +478,12 @@ def test_intervals_over_seeds_stay_between_0_and_100():
 
 
 def test_command_compares_runs(runs, suite, tmp_path, capsys):
-    out, each = tmp_path / "t.csv", tmp_path / "p.csv"
+    out, csv_file = tmp_path / "t.csv", tmp_path / "p.csv"
     words = ["analyze", "minimal-pairs", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
-    assert main([*words, "--csv", str(out), "--save-pairs", str(each)]) == 0
-    said, err = capsys.readouterr()
+    assert main([*words, "--csv", str(out), "--save-pairs", str(csv_file)]) == 0
+    output, err = capsys.readouterr()
     assert err == ""
-    lines = [line.rstrip() for line in said.split("\n")]
+    lines = [line.rstrip() for line in output.split("\n")]
     assert lines[0].split() == ["accuracy", "(%)", "pairs", "ngram", "masked"]
     assert [line.split()[0] for line in lines[1:4]] == ["all", "plain", "near"]
     assert "syntax or recency" in lines
@@ -497,7 +497,7 @@ def test_command_compares_runs(runs, suite, tmp_path, capsys):
     assert data["counts"]["ngram"] == {"unknown": 0, "unknown_choice": 0, "equal": 0, "long": 0}
     assert set(data["follows"]) == {"ngram", "masked"}
     assert data["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
-    pairs = list(csv.DictReader(io.StringIO(each.read_text())))
+    pairs = list(csv.DictReader(io.StringIO(csv_file.read_text())))
     assert [row["good"] for row in pairs] == [pair.good for pair in pairs_of(suite)]
     mean = 100 * np.mean([float(row["masked correct"]) for row in pairs])
     assert mean == data["rows"][0]["accuracy"]["masked"]["value"]
@@ -551,12 +551,12 @@ def test_command_rejects_unwritable_outputs_before_scoring(runs, suite, tmp_path
     (tmp_path / "folder").mkdir()
     words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(suite)]
     table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
-    for options, told in (
+    for options, message in (
         (["--csv", nowhere], f"--csv: directory {tmp_path / 'none'} does not exist"),
         (["--save-pairs", folder], f"--save-pairs: {folder} is a directory; name a file"),
         (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; use two files"),
     ):
-        assert refused(capsys, *words, *options) == (2, told)
+        assert refused(capsys, *words, *options) == (2, message)
 
 
 def test_runs_with_equal_names_are_labeled_by_path(runs, suite, tmp_path, monkeypatch, capsys):

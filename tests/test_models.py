@@ -139,9 +139,9 @@ def test_ragged_prompts_equal_each_row_alone_with_any_padding(name, filling):
     together, state = model.start(tokens.masked_fill(~keep, filling), keep)
     stepped, _ = model.step(more[:, 1], state)
     for row, length in enumerate(lengths[:, 0].tolist()):
-        alone, own = model.start(tokens[row : row + 1, :length])
+        alone, row_state = model.start(tokens[row : row + 1, :length])
         torch.testing.assert_close(together[row : row + 1], alone, **CLOSE)
-        torch.testing.assert_close(stepped[row : row + 1], model.step(more[row : row + 1, 1], own)[0], **CLOSE)
+        torch.testing.assert_close(stepped[row : row + 1], model.step(more[row : row + 1, 1], row_state)[0], **CLOSE)
 
 
 @everything_that_steps
@@ -220,8 +220,8 @@ def test_a_loss_in_chunks_equals_the_whole(name, cut):
 
 
 def test_only_learned_positions_are_limited():
-    max_length = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
-    limited = {name: length for name, length in max_length.items() if length is not None}
+    limits = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
+    limited = {name: length for name, length in limits.items() if length is not None}
     transformers = ["transformer", *(f"transformer-{kind}" for kind in CONNECTIONS)]
     assert limited == dict.fromkeys([*transformers, "gpt-learned", "lstm-learned", "product"], WINDOW)
 
@@ -283,11 +283,11 @@ def test_sampled_log_probs_equal_scores(name):
     keep = torch.arange(4) < torch.tensor([[4], [2], [1]])
     noise = [random_noise(0, row, 0) for row in range(3)]
     drawn = list(sample(model, prompt, criteria=StoppingCriteria(max_new_tokens=12), token_mask=keep, noise=noise))
-    said = torch.stack([item.tokens for item in drawn], dim=1)
+    tokens_drawn = torch.stack([item.tokens for item in drawn], dim=1)
     spent = torch.stack([item.log_probs for item in drawn], dim=1)
-    assert len(set(map(tuple, said.tolist()))) == 3
+    assert len(set(map(tuple, tokens_drawn.tolist()))) == 3
     for row, length in enumerate(keep.sum(1).tolist()):
-        full = torch.cat([prompt[row, :length], said[row]])
+        full = torch.cat([prompt[row, :length], tokens_drawn[row]])
         expected = model.score(full[None])[0, length - 1 :].double()
         assert torch.isfinite(expected).all()
         torch.testing.assert_close(spent[row], expected, **CLOSE)
@@ -390,11 +390,11 @@ def test_parameters_of_an_ngram_model_are_its_ngrams():
 @pytest.mark.parametrize("name", [name for name in BUILDERS if not name.startswith("ngram")])
 def test_muon_parameters_are_linear_and_recurrent_matrices(name):
     model = made(name)
-    maps = {position: part for position, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
+    maps = {path: part for path, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
     weights = {
-        f"stack.layers.{position}.{own}"
-        for position, part in maps.items()
-        for own, weight in part.named_parameters()
+        f"stack.layers.{path}.{weight_name}"
+        for path, part in maps.items()
+        for weight_name, weight in part.named_parameters()
         if weight.dim() > 1
     }
     assert model.muon_parameters() == weights and weights

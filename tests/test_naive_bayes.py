@@ -51,8 +51,8 @@ def theirs(events: str, alpha: float):
 
 def test_sparse_products_equal_dense_products():
     sparse, matrix = random_texts(0, 9)
-    correct, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
-    np.testing.assert_allclose(matmul(sparse, correct), matrix @ correct.numpy(), atol=1e-12)
+    right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
+    np.testing.assert_allclose(matmul(sparse, right), matrix @ right.numpy(), atol=1e-12)
     np.testing.assert_allclose(matmul(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
     again = transposed(transposed(sparse))
     for mine, other in zip(again, sparse, strict=True):
@@ -195,8 +195,8 @@ def test_incompatible_targets_are_rejected(targets, weights, message):
 def test_configs_have_default_features_and_reject_incompatible_ones():
     assert not parse_config(NaiveBayesConfig, {}, prefix="model").features.tfidf
     assert parse_config(LogisticRegressionConfig, {}, prefix="model").features.tfidf
-    given = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, prefix="model")
-    assert parse_config(NaiveBayesConfig, to_dict(given), prefix="model") == given
+    custom = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, prefix="model")
+    assert parse_config(NaiveBayesConfig, to_dict(custom), prefix="model") == custom
     for values, message in [
         ({"alpha": 0.0}, "model.alpha: must be greater than 0, got 0.0"),
         ({"event_model": "gaussian"}, "model.event_model: unknown event model 'gaussian'; choose from multinomial, bernoulli"),

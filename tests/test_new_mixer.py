@@ -62,7 +62,7 @@ ROW = Mixer(Smoothing, "smoothing", num_state_vectors=1, options={"decay": 0.9})
 
 
 def below(kind: type[Config]) -> list[type[Config]]:
-    return [kind, *(actual for own in kind.__subclasses__() for actual in below(own))]
+    return [kind, *(actual for subclass in kind.__subclasses__() for actual in below(subclass))]
 
 
 @pytest.fixture(autouse=True)
@@ -286,6 +286,6 @@ def test_comparisons_apply_options_to_the_architectures_that_have_them(there, ca
     code, out, err = compare(capsys, "run.toml", "--models", "smoothing,lstm,conv")
     assert code == 0 and all(name in out for name in ("smoothing", "lstm", "conv"))
     assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]
-    position = there / "runs" / "run-comparison"
-    kept = [path.parent.name for path in position.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
-    assert kept == ["smoothing-5"] and len(Here.trained) == 3
+    directory = there / "runs" / "run-comparison"
+    names = [path.parent.name for path in directory.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
+    assert names == ["smoothing-5"] and len(Here.trained) == 3

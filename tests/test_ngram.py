@@ -30,14 +30,14 @@ every_smoothing = pytest.mark.parametrize("smoothing", FORMULAS)
 def text(seed: int, lines: int = 60) -> list[list[int]]:
     """Lines of skewed random words that depend a little on the word before, each with its end token."""
     generator = np.random.default_rng(seed)
-    made = []
+    line_tokens = []
     for _ in range(lines):
         line, last = [], 0
         for _ in range(generator.integers(0, 9)):
             last = int(min(generator.geometric(0.4) + last % 2, 5)) + 2
             line.append(last)
-        made.append([*line, 2])
-    return made
+        line_tokens.append([*line, 2])
+    return line_tokens
 
 
 def flat(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -189,8 +189,8 @@ def test_padding_on_the_right_changes_nothing():
     log_probs, state = model.start(tokens, keep)
     scores = model.score(tokens, keep)
     for i, length in enumerate([5, 2, 4]):
-        alone, own = model.start(tokens[i : i + 1, :length])
-        assert torch.equal(log_probs[i], alone[0]) and torch.equal(state[i], own[0])
+        alone, row_log_probs = model.start(tokens[i : i + 1, :length])
+        assert torch.equal(log_probs[i], alone[0]) and torch.equal(state[i], row_log_probs[0])
         assert torch.equal(scores[i, : length - 1], model.score(tokens[i : i + 1, :length])[0])
         assert (scores[i, length - 1 :] == 0).all()
 
@@ -207,12 +207,12 @@ def test_rows_of_different_age_join_and_select():
     model = model_of(text(4), order=4)
     _, young = model.start(torch.tensor([[1]]))
     _, old = model.start(torch.tensor([[1, 3, 4, 3, 5]]))
-    both = join(young, old)
-    assert len(both) == 2
-    log_probs, state = model.step(torch.tensor([3, 4]), both)
+    joined = join(young, old)
+    assert len(joined) == 2
+    log_probs, state = model.step(torch.tensor([3, 4]), joined)
     for i, (token, alone) in enumerate([(3, young), (4, old)]):
-        expected, own = model.step(torch.tensor([token]), alone)
-        assert torch.equal(log_probs[i], expected[0]) and torch.equal(state[i], own[0])
+        expected, row_log_probs = model.step(torch.tensor([token]), alone)
+        assert torch.equal(log_probs[i], expected[0]) and torch.equal(state[i], row_log_probs[0])
     order = torch.tensor([1, 1, 0])
     assert torch.equal(
         model.step(torch.tensor([3, 3, 3]), select(state, order))[0][2], model.step(torch.tensor([3, 3]), state)[0][0]

@@ -93,8 +93,8 @@ def test_option_reaches_every_mixer_that_has_it(kind):
     for name in ("rnn", "conv"):
         for two_way in (False, True):
             options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": kind}
-            made: Any = mixer(parse_config(StackConfig, options, prefix="model").with_defaults(), 0, None, input_size=4)
-            parts = (made.forward_mixer, made.backward_mixer) if name == "rnn" and two_way else (made,)
+            built: Any = mixer(parse_config(StackConfig, options, prefix="model").with_defaults(), 0, None, input_size=4)
+            parts = (built.forward_mixer, built.backward_mixer) if name == "rnn" and two_way else (built,)
             assert all(part.nonlinearity in (kind, NONLINEARITIES[kind]) for part in parts)
 
 

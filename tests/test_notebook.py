@@ -43,9 +43,9 @@ def test_cells_run_and_produce_the_saved_outputs(tmp_path, monkeypatch):
         html = getattr(value, "_repr_html_", None)
         assert (html is not None) == ("text/html" in result["data"]), source
         if html is not None:
-            shown, expected = html(), "".join(result["data"]["text/html"])
+            html_output, expected = html(), "".join(result["data"]["text/html"])
             for tag in ("<table", "<svg", "<th>", "<figure"):
-                assert shown.count(tag) == expected.count(tag), (tag, source)
+                assert html_output.count(tag) == expected.count(tag), (tag, source)
 
 
 def test_the_saved_outputs_have_no_errors_and_no_progress_bars():

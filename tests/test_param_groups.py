@@ -112,8 +112,8 @@ def test_gradual_unfreezing_goes_from_top_to_bottom_at_equal_intervals():
 
 
 def test_the_most_specific_name_wins_and_zero_freezes():
-    given = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
-    actual = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=given)).values()]
+    factors = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
+    actual = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=factors)).values()]
     assert actual == [0.1, 0.1, 2.0, 0.1, 0.0]
 
 

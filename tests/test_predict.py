@@ -318,13 +318,15 @@ def test_prefixes_of_several_lengths_equal_each_alone(name, options):
 def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
     for options in ({"beam_size": 4, "n_best": 4}, {"beam_size": 1}, {"num_samples": 4}):
-        said = Counter(
+        counts = Counter(
             token for actual in ask(model, sources, max_new_tokens=8, **options) for item in actual for token in item.token_ids
         )
-        often = [token for token, _ in said.most_common() if token != END][:2]
-        kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
-        left = {token for actual in kept for item in actual for token in item.token_ids}
-        assert len(often) == 2 and not {0, BEGIN, *often} & left
+        often = [token for token, _ in counts.most_common() if token != END][:2]
+        restricted = ask(
+            model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options
+        )
+        remaining = {token for actual in restricted for item in actual for token in item.token_ids}
+        assert len(often) == 2 and not {0, BEGIN, *often} & remaining
 
 
 @every_decoder

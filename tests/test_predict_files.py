@@ -95,9 +95,9 @@ def labels_of(folder: str, texts: list[str]) -> list[list[str]]:
 
 
 def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
-    covered = io.StringIO()
-    csv.writer(covered, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
-    data = ("\ufeff" + covered.getvalue()).encode()
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
+    data = ("\ufeff" + buffer.getvalue()).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
@@ -123,20 +123,20 @@ def test_existing_columns_are_unchanged(bayes, tmp_path, capsys):
     (tmp_path / "a.csv").write_text('text,n\n"cat", 1.50\n"a ""dog""",x\n\n')
     assert out(capsys, "predict", bayes, "--input", str(tmp_path / "a.csv")).split("\n")[1].startswith('"cat", 1.50,animal,')
     (tmp_path / "a.tsv").write_text('prediction\ttext\nold\tthe "cat"\n')
-    said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.tsv"))
-    assert said.startswith('prediction\ttext\tprediction_2\tprobability\nold\tthe "cat"\tanimal\t0.')
+    output = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.tsv"))
+    assert output.startswith('prediction\ttext\tprediction_2\tprobability\nold\tthe "cat"\tanimal\t0.')
 
 
 def test_jsonl_output(bayes, tmp_path, capsys):
     lines = ['{"n": 1.50, "text": "the cat\\né", "label": "tool"}', '{"text": ""}', '{ "text": "saw" }']
     (tmp_path / "a.jsonl").write_text("\n\n".join(lines) + "\n")
-    said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")).split("\n")[:-1]
-    assert said[0].startswith('{"n": 1.50, "text": "the cat\\né", "label": "tool", "prediction": "animal", "probability": 0.')
-    assert [json.loads(line)["prediction"] for line in said] == ["animal", None, "tool"]
+    output = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")).split("\n")[:-1]
+    assert output[0].startswith('{"n": 1.50, "text": "the cat\\né", "label": "tool", "prediction": "animal", "probability": 0.')
+    assert [json.loads(line)["prediction"] for line in output] == ["animal", None, "tool"]
     # a list of objects is answered by lines
     (tmp_path / "a.json").write_text(json.dumps([json.loads(line) for line in lines], indent=1))
     same = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.json")).split("\n")[:-1]
-    assert [json.loads(line) for line in same] == [json.loads(line) for line in said]
+    assert [json.loads(line) for line in same] == [json.loads(line) for line in output]
 
 
 def test_column_names_are_those_of_training(runs, tmp_path, capsys):
@@ -180,9 +180,9 @@ def test_invalid_records_do_not_stop_the_others(bayes, tmp_path, capsys):
         f"weft: warning: {path}:4: invalid utf-8 (byte 0xe9); convert it first; skipped\n"
     )
     lines = out(capsys, "predict", bayes, "--input", str(path), "--json", code=3, err=faults).split("\n")[:-1]
-    told = [json.loads(line) for line in lines]
-    assert [item["text"] for item in told] == ["the cat", None, None, "saw"]
-    assert [set(item) for item in told][:2] == [
+    output = [json.loads(line) for line in lines]
+    assert [item["text"] for item in output] == ["the cat", None, None, "saw"]
+    assert [set(item) for item in output][:2] == [
         {"text", "labels", "probabilities"},
         {"text", "labels", "probabilities", "error"},
     ]
@@ -199,8 +199,8 @@ def test_invalid_records_do_not_stop_the_others(bayes, tmp_path, capsys):
     )
     path.write_text('text\n"open\n')
     message = f"weft: error: {path}:2: invalid CSV: unexpected end of data; close or double the quote"
-    told = out(capsys, "predict", bayes, "--input", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
-    assert told == "text,prediction,probability\n"
+    output = out(capsys, "predict", bayes, "--input", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
+    assert output == "text,prediction,probability\n"
 
 
 def test_file_content_is_preserved_byte_for_byte(runs, bayes, tmp_path, capsysbinary):
@@ -265,9 +265,9 @@ def test_two_texts_are_two_columns(runs, tmp_path, capsys):
 
 def test_text_files_give_one_line_per_line(bayes, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.txt").write_text("the cat,red\n\nsaw\n")
-    said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.txt"))
+    output = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.txt"))
     feed(monkeypatch, b"the cat,red\n\nsaw\n")
-    assert said == out(capsys, "predict", bayes) and said.count("\n") == 3
+    assert output == out(capsys, "predict", bayes) and output.count("\n") == 3
     feed(monkeypatch, b"label,text\n")  # standard input is lines, whatever it looks like
     assert out(capsys, "predict", bayes).count("\n") == 1
 
@@ -282,21 +282,21 @@ def test_labels_in_text_lines_are_not_part_of_the_text(bayes, runs, tmp_path, ca
     path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
     assert out(capsys, "predict", bayes, "--input", str(path)).count("\n") == 4
     first = str(runs.quick("first"))
-    for given, meant, told in (
+    for text, meant, count in (
         ("tool the cat\n" * 4, "the cat\n" * 4, "4 of 4 lines"),
         ("tool the cat\n\ntool saw\nthe tool\n", "the cat\n\nsaw\nthe tool\n", "2 of 3 lines"),  # blank ones are not counted
         ("tool the cat\ntool saw\n", "the cat\nsaw\n", "2 of 2 lines"),
         ("tool the cat\nthe saw\n", "tool the cat\nthe saw\n", None),  # of two lines, both must
         ("tool the cat\ntool saw\na\nthe b\n", "tool the cat\ntool saw\na\nthe b\n", None),  # half are not most
     ):
-        path.write_text(given)
+        path.write_text(text)
         plain.write_text(meant)
         want = [label for (label, _) in labels_of(first, meant.split("\n")[:-1])]
-        said = out(capsys, "predict", first, "--input", str(path), err="" if told is None else note.format(told))
-        assert [line.partition("\t")[0] for line in said.split("\n")[:-1]] == want
+        output = out(capsys, "predict", first, "--input", str(path), err="" if count is None else note.format(count))
+        assert [line.partition("\t")[0] for line in output.split("\n")[:-1]] == want
     path.write_text("tool the cat\n")
-    told = "weft: note: a.txt: 1 of 1 line starts with a label, which is not part of the text\n"
-    out(capsys, "predict", first, "--input", str(path), err=told)
+    count = "weft: note: a.txt: 1 of 1 line starts with a label, which is not part of the text\n"
+    out(capsys, "predict", first, "--input", str(path), err=count)
 
 
 def test_a_text_that_is_a_file_name_gives_a_note(bayes, runs, tmp_path, monkeypatch, capsys):
@@ -338,12 +338,12 @@ def test_conllu_output(runs, tmp_path, capsys):
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress(CONLLU.encode()))
     note = "weft: note: a.conllu.gz: CoNLL-U, tags are written to UPOS\n"
-    said = out(capsys, "predict", folder, "--input", str(path), err=note)
+    output = out(capsys, "predict", folder, "--input", str(path), err=note)
     (one, two), (three,) = tags_of(folder, ["the", "mr"]), tags_of(folder, ["old"])
     expected = CONLLU.replace("the\tthe\tX", f"the\tthe\t{one}").replace("mr\tmr\tX", f"mr\tmr\t{two}")
-    assert said == expected.replace("old\told\tX", f"old\told\t{three}")
-    told = out(capsys, "predict", folder, "--input", str(path), "--json", "-q").split("\n")[:-1]
-    assert [json.loads(line)["words"] for line in told] == [["the", "mr"], ["old"]]
+    assert output == expected.replace("old\told\tX", f"old\told\t{three}")
+    json_lines = out(capsys, "predict", folder, "--input", str(path), "--json", "-q").split("\n")[:-1]
+    assert [json.loads(line)["words"] for line in json_lines] == [["the", "mr"], ["old"]]
 
 
 def test_tag_columns_are_replaced_or_added(runs, tmp_path, capsys):
@@ -398,8 +398,8 @@ def test_questions_from_tables_and_squad(runs, tmp_path, capsys):
     for article in unanswered["data"]:
         del article["paragraphs"][0]["qas"][0]["answers"]
     squad.write_text(json.dumps(unanswered))
-    told = out(capsys, "predict", folder, "--input", str(squad), "--json").split("\n")[:-1]
-    assert [json.loads(line)["answer"] for line in told] == [item.text for item in predictions]
+    json_lines = out(capsys, "predict", folder, "--input", str(squad), "--json").split("\n")[:-1]
+    assert [json.loads(line)["answer"] for line in json_lines] == [item.text for item in predictions]
     lines = tmp_path / "a.txt"
     lines.write_text("".join(f"{row[0]}\t{row[1]}\n" for row in rows))
     assert out(capsys, "predict", folder, "--input", str(lines)) == "".join(f"{item.text}\n" for item in predictions)
@@ -418,8 +418,8 @@ def test_sources_are_read_and_outputs_added(runs, tmp_path, capsys):
     assert out(capsys, "predict", folder, *data, err=note) == f"abc\tA BB C\t{expected[0]}\nfade\tF A DD E\t{expected[1]}\n"
     best = out(capsys, "predict", folder, *data, "--n-best", "2", err=note).split("\n")[:-1]
     assert [line.split("\t")[0] for line in best] == ["1", "1", "2", "2"]
-    told = out(capsys, "predict", folder, *data, "--json", err=note).split("\n")[:-1]
-    assert [json.loads(line)["source"] for line in told] == words
+    json_lines = out(capsys, "predict", folder, *data, "--json", err=note).split("\n")[:-1]
+    assert [json.loads(line)["source"] for line in json_lines] == words
     (tmp_path / "b.csv").write_text("source\nabc\nfade\n")
     assert rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "b.csv")))[1:] == [
         [word, text] for word, text in zip(words, expected, strict=True)
@@ -457,13 +457,13 @@ def test_embeddings_of_files_equal_those_of_their_texts(runs, tmp_path, capsys):
     folder = str(runs.folder("labels-lstm"))
     run = weft.load(folder, device="cpu")
     (tmp_path / "a.csv").write_text('label,text\ntool,"the cat,"\ntool,saw\n')
-    told = out(capsys, "embed", folder, "--input", str(tmp_path / "a.csv")).split("\n")[:-1]
-    assert [json.loads(line)["text"] for line in told] == ["the cat,", "saw"]
-    np.testing.assert_allclose([json.loads(line)["vector"] for line in told], run.embed(["the cat,", "saw"]), atol=1e-5)
+    json_lines = out(capsys, "embed", folder, "--input", str(tmp_path / "a.csv")).split("\n")[:-1]
+    assert [json.loads(line)["text"] for line in json_lines] == ["the cat,", "saw"]
+    np.testing.assert_allclose([json.loads(line)["vector"] for line in json_lines], run.embed(["the cat,", "saw"]), atol=1e-5)
     tags = str(runs.quick("tags"))
     (tmp_path / "a.conllu").write_text(CONLLU)
-    told = out(capsys, "embed", tags, "--input", str(tmp_path / "a.conllu"), "--quiet").split("\n")[:-1]
-    assert [json.loads(line)["text"] for line in told] == ["the mr", "old"]
+    json_lines = out(capsys, "embed", tags, "--input", str(tmp_path / "a.conllu"), "--quiet").split("\n")[:-1]
+    assert [json.loads(line)["text"] for line in json_lines] == ["the mr", "old"]
     for command in ("geometry", "similarity"):
         assert main(["analyze", command, tags, "--data", str(tmp_path / "a.conllu"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) is not None
@@ -550,8 +550,8 @@ def test_a_key_that_only_a_later_object_has_is_not_written_twice(bayes, tmp_path
 def test_prompts_from_cells_stay_on_one_line(runs, tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text('text\n"the cat\nsees"\na dog\n')
-    said = out(capsys, "generate", str(runs.quick("lm")), "--input", str(path), "--max-new-tokens", "2", "-q")
-    first, second = said.split("\n")[:-1]
+    output = out(capsys, "generate", str(runs.quick("lm")), "--input", str(path), "--max-new-tokens", "2", "-q")
+    first, second = output.split("\n")[:-1]
     assert first.startswith("the cat\\nsees") and second.startswith("a dog")
 
 

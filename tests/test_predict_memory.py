@@ -59,16 +59,16 @@ def test_a_search_that_exceeds_memory_is_rejected_before_the_first_step(options,
     monkeypatch.setattr(room, "free_device_memory", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
         predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
-    said = str(caught.value)
-    assert said.startswith(f"predict: {what} of up to 10 tokens needs about ")
-    assert said.endswith(f" kB, 1.0 kB are free; reduce {cure}")
+    message = str(caught.value)
+    assert message.startswith(f"predict: {what} of up to 10 tokens needs about ")
+    assert message.endswith(f" kB, 1.0 kB are free; reduce {cure}")
 
 
 def test_short_memory_reduces_the_batch(monkeypatch):
     sources = source_tokens(8)
     full = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
-    max_length = sorted(sources, key=len)[-1:]
-    one = needed(GROWING, monkeypatch, max_length, beam_size=3)
+    longest_source = sorted(sources, key=len)[-1:]
+    bytes_per_source = needed(GROWING, monkeypatch, longest_source, beam_size=3)
     sizes = []
     request = asking(model_of(GROWING), sources)
 
@@ -76,7 +76,7 @@ def test_short_memory_reduces_the_batch(monkeypatch):
         sizes.append(len(rows))
         return request.encode(rows)
 
-    monkeypatch.setattr(room, "free_device_memory", lambda device: 4 * one + 1)
+    monkeypatch.setattr(room, "free_device_memory", lambda device: 4 * bytes_per_source + 1)
     again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictionConfig(beam_size=3))
     assert max(sizes) == 4
     assert [best[0].token_ids for best in again] == [best[0].token_ids for best in full]
@@ -109,6 +109,10 @@ def test_ensemble_memory_is_the_sum_of_its_members_with_tokens_once():
     parts = [model_of(GROWING), model_of(STANDING)]
     ensemble = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
     state = tuple(encoded(part, source_tokens(1)) for part in parts)
-    assert ensemble.bytes_per_row(9, state) == sum(part.bytes_per_row(9, own) for part, own in zip(parts, state, strict=True))
-    apart = sum(room.estimate_bytes(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
+    assert ensemble.bytes_per_row(9, state) == sum(
+        part.bytes_per_row(9, member_state) for part, member_state in zip(parts, state, strict=True)
+    )
+    apart = sum(
+        room.estimate_bytes(part, room.Rows(3, 9, member_state)) for part, member_state in zip(parts, state, strict=True)
+    )
     assert room.estimate_bytes(ensemble, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9

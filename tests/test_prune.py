@@ -106,16 +106,16 @@ def test_a_pruned_run_equals_the_original_with_masked_heads(runs: Runs, name: st
     run = runs.load(name)
     model, layers = shaken(run), attention_layers(run)
     # one layer loses all, others none, one and three
-    gone = {Head(0, 2), *(Head(1, head) for head in range(4))}
-    gone |= (
+    removed = {Head(0, 2), *(Head(1, head) for head in range(4))}
+    removed |= (
         {Head(3, 0), Head(3, 1), Head(3, 3), Head(4, 1), *(Head(5, head) for head in range(4))} if len(layers) > 2 else set()
     )
     actual = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
-    actual = actual._replace(steps=[*actual.steps, actual.steps[0]._replace(removed=sorted(gone))])
+    actual = actual._replace(steps=[*actual.steps, actual.steps[0]._replace(removed=sorted(removed))])
     write_pruned_run(run, tmp_path / "small", actual, MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu")
     before = [part.total_loss().detach() for part in parts_of(run, tmp_path / "data")]
-    with masked_heads(model, layers, gone):
+    with masked_heads(model, layers, removed):
         silent = [part.total_loss().detach() for part in parts_of(run, tmp_path / "data")]
     after = [part.total_loss().detach() for part in parts_of(smaller, tmp_path / "data")]
     for one, two, full in zip(silent, after, before, strict=True):
@@ -124,10 +124,10 @@ def test_a_pruned_run_equals_the_original_with_masked_heads(runs: Runs, name: st
     theirs, ours = network(run), network(smaller)
     assert theirs is not None and ours is not None
     assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
-    assert [one.num_heads for one in attention_layers(smaller)] == [len(stay) for stay in remaining_heads(layers, gone)]
+    assert [one.num_heads for one in attention_layers(smaller)] == [len(stay) for stay in remaining_heads(layers, removed)]
     assert sum(isinstance(part, PrunedAttention) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
     # layers keep their numbers, whatever they have lost
-    expected = {(one.component, one.layer) for index, one in enumerate(layers) if remaining_heads(layers, gone)[index]}
+    expected = {(one.component, one.layer) for index, one in enumerate(layers) if remaining_heads(layers, removed)[index]}
     assert {(site.component, site.layer) for site in sites(ours)} == expected
 
 
@@ -135,19 +135,19 @@ def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
     """Position by position and step by step, with the cache of those that are left."""
     run = runs.load("lm-rotary")
     model, layers = shaken(run), attention_layers(run)
-    gone = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
+    removed = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
     actual = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
-    write_pruned_run(run, tmp_path / "small", actual._replace(steps=[actual.steps[0]._replace(removed=gone)]), MEASURED)
+    write_pruned_run(run, tmp_path / "small", actual._replace(steps=[actual.steps[0]._replace(removed=removed)]), MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu").model
     tokens = torch.randint(3, 9, (3, 11), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad(), masked_heads(model, layers, gone):
+    with torch.no_grad(), masked_heads(model, layers, removed):
         expected = model.head(model(tokens)[0])
     with torch.no_grad():
         torch.testing.assert_close(smaller.head(smaller(tokens)[0]), expected, rtol=1e-5, atol=1e-5)
-        said, state = smaller.start(tokens[:, :4])
+        pruned_log_probs, state = smaller.start(tokens[:, :4])
         for index in range(4, 11):
-            torch.testing.assert_close(said, expected[:, index - 1], rtol=1e-4, atol=1e-5)
-            said, state = smaller.step(tokens[:, index], state)
+            torch.testing.assert_close(pruned_log_probs, expected[:, index - 1], rtol=1e-4, atol=1e-5)
+            pruned_log_probs, state = smaller.step(tokens[:, index], state)
     assert weft.load(tmp_path / "small").generate("the cat", max_new_tokens=5, seed=1)  # type: ignore[union-attr]
 
 
@@ -190,11 +190,11 @@ def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, 
     assert [item.num_heads for item in attention_layers(weft.load(tmp_path / "on"))] == [
         item.num_heads for item in attention_layers(weft.load(small + "2"))
     ]
-    told = json.loads((tmp_path / "small2" / "prune.json").read_text())
-    assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats per token"
+    report = json.loads((tmp_path / "small2" / "prune.json").read_text())
+    assert report["heads"] == 12 and len(report["steps"]) == 3 and report["unit"] == "nats per token"
     # what was measured, and not how much was allowed: whole batches until there are 300
     sizes = [item.num_tokens for item in eval_batches(weft.load(small), data, tmp_path / "again", max_tokens=300)]
-    assert told["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
+    assert report["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
 
 
 # ---- what heads are worth
@@ -206,27 +206,29 @@ def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, 
 def test_loss_equals_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     actual = mean_loss(parts_of(run, tmp_path / "data"))
-    own = run.config.datasets["valid"]
+    valid = run.config.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
             nats, _ = run.predictor.token_losses(None)
         assert run.config.datasets.keys() == {"train", "valid"}
         assert actual == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
-        scored = run.score(list(pairs(own)))
-        assert actual == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
+        scored = run.score(list(pairs(valid)))
+        assert actual == pytest.approx(
+            -sum(example.log_prob for example in scored) / sum(len(example.tokens) for example in scored), rel=1e-5
+        )
     elif name.startswith("classification"):
-        examples = list(own.records())
-        said = run.predictor.model.log_probs([one.texts for one in examples])
+        examples = list(valid.records())
+        log_probs = run.predictor.model.log_probs([example.texts for example in examples])
         head = run.model.head
         assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
-        scores = torch.from_numpy(said) * float(head.temperature)
-        correct = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
-        assert actual == pytest.approx(torch.nn.functional.cross_entropy(scores, correct).item(), rel=1e-5)
+        scores = torch.from_numpy(log_probs) * float(head.temperature)
+        gold = torch.tensor([run.vocabulary.labels.index(example.labels[0]) for example in examples])
+        assert actual == pytest.approx(torch.nn.functional.cross_entropy(scores, gold).item(), rel=1e-5)
     elif name.startswith("tagging"):
-        sentences = list(own.records())
-        assert 0 < actual < 10 and sum(one.num_items for one in parts_of(run, tmp_path / "data")) == sum(
-            len(one.words) for one in sentences
+        sentences = list(valid.records())
+        assert 0 < actual < 10 and sum(example.num_items for example in parts_of(run, tmp_path / "data")) == sum(
+            len(example.words) for example in sentences
         )
     else:
         gaps = [part.num_items for part in parts_of(run, tmp_path / "data")]
@@ -237,8 +239,8 @@ def test_data_subset_is_deterministic(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-alibi")
     (tmp_path / "data").mkdir()
     full = eval_batches(run, runs.text, tmp_path / "data", max_tokens=10**6)
-    some = eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
-    assert len(some) == 1 <= len(full) and mean_loss(some) == mean_loss(
+    subset = eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
+    assert len(subset) == 1 <= len(full) and mean_loss(subset) == mean_loss(
         eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
     )
 
@@ -298,14 +300,14 @@ def test_heads_are_pruned_in_order_of_importance_and_remeasured(runs: Runs, tmp_
     assert (
         seen == [(index, 25) for index in range(1, 26)] and count_passes(8, 3, 1, "masking") == 25
     )  # 8 + 7 + 6, and four losses
-    gone = list[Head]()
+    removed = list[Head]()
     for step in actual.steps[1:]:
-        worth = importance_by_masking(model, layers, parts, gone)
+        worth = importance_by_masking(model, layers, parts, removed)
         assert step.removed == [min(worth, key=lambda head: worth[head])]
-        gone += step.removed
-        with masked_heads(model, layers, gone):
+        removed += step.removed
+        with masked_heads(model, layers, removed):
             assert mean_loss(parts) == step.loss
-    assert actual.removed == gone and actual.importance == importance_by_masking(model, layers, parts)
+    assert actual.removed == removed and actual.importance == importance_by_masking(model, layers, parts)
     fast = prune(model, layers, parts, num_removed=3, heads_per_round=2, measure="gradient")
     assert [len(step.removed) for step in fast.steps] == [0, 2, 1]
     assert count_passes(8, 3, 2, "gradient") == 5 and count_passes(8, 0, 1, "masking") == 10
@@ -323,7 +325,7 @@ def test_weights_of_a_head_are_sliced_correctly() -> None:
     """Each weight says which head and row of it it is of."""
     from weft.explain.heads import LayerHeads
 
-    own = LayerHeads("decoder", 1, "m", 3, 2)
+    layer_heads = LayerHeads("decoder", 1, "m", 3, 2)
     labels = torch.tensor([[100 * part + 10 * head + row for head in range(3) for row in range(2)] for part in range(3)])
     tensors = {
         "m.to_qkv.weight": labels.flatten()[:, None].expand(18, 5).contiguous(),
@@ -332,14 +334,14 @@ def test_weights_of_a_head_are_sliced_correctly() -> None:
         "m.to_out.bias": torch.arange(5),
         "other": torch.zeros(1),
     }
-    actual = remove_heads(tensors, [own], [[0, 2]])
+    actual = remove_heads(tensors, [layer_heads], [[0, 2]])
     stay = [100 * part + 10 * head + row for part in range(3) for head in (0, 2) for row in range(2)]
     assert actual["m.to_qkv.bias"].tolist() == stay and actual["m.to_qkv.weight"][:, 4].tolist() == stay
     assert actual["m.to_out.weight"].tolist() == [stay[:4]] * 5 and actual["m.to_out.bias"].tolist() == list(range(5))
     assert actual["other"] is tensors["other"]
-    bare = remove_heads(tensors, [own], [[]])
+    bare = remove_heads(tensors, [layer_heads], [[]])
     assert set(bare) == {"other", "m.bias"} and bare["m.bias"].tolist() == list(range(5))
-    assert head_name([own], Head(0, 2)) == "decoder 1.3"
+    assert head_name([layer_heads], Head(0, 2)) == "decoder 1.3"
 
 
 # ---- heads by layer in a run file
@@ -407,28 +409,28 @@ def test_invalid_cross_num_heads_is_rejected(options: dict[str, Any], message: s
 
 def test_prune_errors(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("lm-alibi")
-    position, recurrent = str(run.directory.path), runs.pairs.folder("luong")
+    run_dir, recurrent = str(run.directory.path), runs.pairs.folder("luong")
 
     def line(*words: str) -> str:
         return refused(capsys, "prune", *words, "--quiet")[1]
 
     assert line(str(recurrent)) == f"heads: luong has no attention heads ({recurrent})"
-    assert line(position, "--remove", "half") == "--remove: expected a number or a percentage such as 8 or 50%, got 'half'"
-    assert line(position, "--remove", "9") == "--remove: must be from 1 to 8 heads, got 9"
-    assert line(position, "--remove", "0", "--output-dir", str(tmp_path / "new")).startswith("--remove: must be from 1 to 8")
+    assert line(run_dir, "--remove", "half") == "--remove: expected a number or a percentage such as 8 or 50%, got 'half'"
+    assert line(run_dir, "--remove", "9") == "--remove: must be from 1 to 8 heads, got 9"
+    assert line(run_dir, "--remove", "0", "--output-dir", str(tmp_path / "new")).startswith("--remove: must be from 1 to 8")
     assert not (tmp_path / "new").exists()
-    assert line(position, "--remove", "0%") == "--remove: must be from 1 to 8 heads, got 0%"
-    assert line(position, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be at least 1, got 0"
-    assert line(position, "--importance", "grdient") == (
+    assert line(run_dir, "--remove", "0%") == "--remove: must be from 1 to 8 heads, got 0%"
+    assert line(run_dir, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be at least 1, got 0"
+    assert line(run_dir, "--importance", "grdient") == (
         "--importance: unknown importance measure 'grdient'; did you mean 'gradient'?"
     )
-    assert line(position, "--max-tokens", "0") == "--max-tokens: must be at least 1, got 0"
-    assert line(position, "--output-dir", "x") == "--output-dir: requires --remove, the number of heads to remove"
+    assert line(run_dir, "--max-tokens", "0") == "--max-tokens: must be at least 1, got 0"
+    assert line(run_dir, "--output-dir", "x") == "--output-dir: requires --remove, the number of heads to remove"
     assert (
-        line(position, "--remove", "1", "--output-dir", position)
-        == f"{position}: already contains a run; choose another --output-dir"
+        line(run_dir, "--remove", "1", "--output-dir", run_dir)
+        == f"{run_dir}: already contains a run; choose another --output-dir"
     )
-    assert line(position, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
+    assert line(run_dir, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}
     del values["data"]["valid"]
@@ -452,18 +454,20 @@ def test_empty_data_and_ensembles_are_rejected(runs: Runs, tmp_path: Path) -> No
 
 def test_command_prints_and_plots(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("tagging-relative")
-    position, page = str(run.directory.path), tmp_path / "x.html"
-    assert main(["prune", position, "--plot", str(page), "--quiet"]) == 0  # only measured
+    run_dir, page = str(run.directory.path), tmp_path / "x.html"
+    assert main(["prune", run_dir, "--plot", str(page), "--quiet"]) == 0  # only measured
     out = capsys.readouterr().out
     assert "encoder 1.1" in out and "heads removed" not in out and page.read_text().count("<svg") == 1
-    assert main(["prune", position, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
+    assert main(["prune", run_dir, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["heads"] == 8 and sum(len(step["gone"]) for step in data["steps"]) == 3
     assert data["unit"] == "nats per word" and math.isfinite(data["steps"][-1]["loss"])
     words = [record.words for record in run.config.datasets["valid"].records()]
-    assert data["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
+    assert data["tokens"] == sum(
+        2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in arguments) for arguments in words
+    )
     assert (
-        main(["prune", position, "--remove", "1", "--plot", str(tmp_path / "y.svg"), "--output-dir", str(tmp_path / "small")])
+        main(["prune", run_dir, "--remove", "1", "--plot", str(tmp_path / "y.svg"), "--output-dir", str(tmp_path / "small")])
         == 0
     )
     err = capsys.readouterr().err
@@ -479,7 +483,7 @@ def test_run_file_of_the_pruned_run_is_complete(runs: Runs, tmp_path: Path) -> N
     folder = write_pruned_run(run, tmp_path / "small", actual, MEASURED)
     settings = resolve(folder.read_resolved(), base=folder.path)
     stay = remaining_heads(layers, set(actual.removed))
-    assert settings.model.num_heads == [len(own) for own in stay] and settings.model.head_dim == 4
+    assert settings.model.num_heads == [len(heads_kept) for heads_kept in stay] and settings.model.head_dim == 4
     slopes = [2.0 ** (-8 / 4 * (head + 1)) for head in range(4)]
-    assert settings.model.alibi_slopes == [[pytest.approx(slopes[head]) for head in own] for own in stay]
+    assert settings.model.alibi_slopes == [[pytest.approx(slopes[head]) for head in heads_kept] for heads_kept in stay]
     assert settings.train.init_from == str(tmp_path / "small")

@@ -171,10 +171,10 @@ def test_progress_bar_is_one_line_in_a_terminal_and_absent_elsewhere(lm, tmp_pat
             bar.on_step(state, 1.25)
             bar.on_validation(state, {"loss": 2.5})
             bar.on_step(state, 1.5)
-        said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-        assert ("3/6  loss 1.5000  loss 2.5000" in said) == terminal
-        assert bool(said) == terminal
-        assert "0:00:00" not in said.partition("loss")[2]  # what is done of one work is not done of another
+        text_printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+        assert ("3/6  loss 1.5000  loss 2.5000" in text_printed) == terminal
+        assert bool(text_printed) == terminal
+        assert "0:00:00" not in text_printed.partition("loss")[2]  # what is done of one work is not done of another
     weft.train(lm, output_dir=tmp_path / "run")
     assert capsys.readouterr() == ("", "")
 
@@ -320,11 +320,11 @@ def test_every_task_takes_data_in_memory(tmp_path):
     tagger = weft.train(tag, output_dir=tmp_path / "tags", data={"train": sentences})
     assert (tmp_path / "tags" / "inputs" / "train.conll").read_text() == "Ida\tB-PER\nworks\tO\n\nOtto\tB-PER\nsleeps\tO\n\n"
     assert len(tagger.predict("Ida sleeps").tags) == 2
-    asked = [("who ?", "Ida works", "Ida"), {"question": "what ?", "passage": "she works", "answer": None}]
+    questions = [("who ?", "Ida works", "Ida"), {"question": "what ?", "passage": "she works", "answer": None}]
     qa = weft.train(
-        {"task": "qa", "model": {"arch": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": asked}
+        {"task": "qa", "model": {"arch": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": questions}
     )
-    assert qa.evaluate(asked).units == 2
+    assert qa.evaluate(questions).units == 2
     masked = {
         "task": "masked-lm",
         "model": {"arch": "transformer", "num_heads": 2, **small},
@@ -470,14 +470,14 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     monkeypatch.setattr(comparing, "ParallelTrainer", Here)
     Here.trained = []
     lm["data"]["test"] = 0.1
-    told = Remembers()
+    callback = Remembers()
     options: dict[str, Any] = {"models": ["ngram", "lstm"], "seeds": 2, "max_tokens": 300}
-    actual = weft.compare(lm, output_dir=tmp_path / "all", callback=told, **options)
+    actual = weft.compare(lm, output_dir=tmp_path / "all", callback=callback, **options)
     assert {row.name: row.seeds for row in actual.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
     assert actual.rows[0].best and actual.rows[0].score.value <= actual.rows[1].score.value
     assert actual.report == tmp_path / "all" / "report.html" and actual.report.is_file() and not actual.failures
     assert str(actual).split()[:2] == ["model", "loss"] and actual._repr_html_().count("<tr>") == 3
-    assert {"note", "evaluating", "comparing"} <= {*told.told}
+    assert {"note", "evaluating", "comparing"} <= {*callback.told}
     assert len(Here.trained) == 4
     again = weft.compare(lm, output_dir=tmp_path / "all", **options)
     assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in actual.rows]
@@ -542,8 +542,8 @@ def test_results_have_notebook_representations(tmp_path):
     explanation = run.explain("good <soup>", "attribution")
     assert repr(explanation).startswith("Explanation(view='attribution', title='") and len(repr(explanation)) < 300
     assert str(explanation).splitlines()[0] == explanation.title
-    shown = explanation._repr_html_()
-    assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
+    html = explanation._repr_html_()
+    assert html.startswith("<h4>") and "<svg" in html and "<soup>" not in html
     alignment = Alignment(["a", "b"], ["A"], np.array([[0.25, 0.75]]))
     assert "<svg" in alignment._repr_html_()
 

@@ -296,14 +296,14 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long():
         asked_for, about = rng.integers(1, 30, 5), rng.integers(0, 100, 5)
         truncated = split_passages(asked_for, about, max_length=max_length, stride=stride)
         for number in range(5):
-            own = truncated.question == number
+            is_own = truncated.question == number
             read = {
                 token
-                for low, size in zip(truncated.start[own], truncated.size[own], strict=True)
+                for low, size in zip(truncated.start[is_own], truncated.size[is_own], strict=True)
                 for token in range(low, low + size)
             }
             assert read == set(range(about[number]))
-            assert (3 + truncated_lengths(asked_for, max_length)[number] + truncated.size[own]).max() <= max_length
+            assert (3 + truncated_lengths(asked_for, max_length)[number] + truncated.size[is_own]).max() <= max_length
 
 
 def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> QAExamples:

@@ -75,11 +75,11 @@ def answers(seed: int, count: int) -> list[tuple[list[str], str]]:
 
 
 def test_scores_match_the_squad_script():
-    for references, said in answers(0, 3000):
-        hit, shared = official_raw(references, said)
-        assert exact(said, references) == hit
-        assert best_overlap(said, references) == pytest.approx(shared, abs=1e-12)
-        assert normalize(said) == official_normalize(said)
+    for references, answer in answers(0, 3000):
+        hit, shared = official_raw(references, answer)
+        assert exact(answer, references) == hit
+        assert best_overlap(answer, references) == pytest.approx(shared, abs=1e-12)
+        assert normalize(answer) == official_normalize(answer)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_overlaps_by_hand(said, right, shared):
 
 def some_items(seed: int = 1, count: int = 60) -> ItemStatistics:
     rows = answers(seed, count)
-    return answer_items([said for _, said in rows], [correct for correct, _ in rows], np.arange(count))
+    return answer_items([answer for _, answer in rows], [gold for gold, _ in rows], np.arange(count))
 
 
 def test_scores_are_means_over_questions_with_and_without_an_answer():
@@ -122,9 +122,9 @@ def test_scores_are_means_over_questions_with_and_without_an_answer():
 
 def test_statistics_add_up_over_any_batches():
     rows = answers(2, 40)
-    full = answer_items([said for _, said in rows], [correct for correct, _ in rows], np.arange(40))
+    full = answer_items([answer for _, answer in rows], [gold for gold, _ in rows], np.arange(40))
     parts = [
-        answer_items([said for _, said in rows[index::3]], [correct for correct, _ in rows[index::3]], np.arange(40)[index::3])
+        answer_items([answer for _, answer in rows[index::3]], [gold for gold, _ in rows[index::3]], np.arange(40)[index::3])
         for index in (2, 0, 1)
     ]
     joined = join(parts)

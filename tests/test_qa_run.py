@@ -105,8 +105,8 @@ def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
         assert finite == [0, *range(before, before + size)]
         alone = data.batch(np.array([row]))
         with torch.no_grad():
-            own = model(EncoderInput(*alone[:3]))[0]
-        torch.testing.assert_close(scores[row, : len(own)], own, atol=2e-5, rtol=1e-4)
+            row_logits = model(EncoderInput(*alone[:3]))[0]
+        torch.testing.assert_close(scores[row, : len(row_logits)], row_logits, atol=2e-5, rtol=1e-4)
 
 
 def test_loss_covers_start_and_end_and_reaches_every_parameter():
@@ -221,9 +221,9 @@ def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path):
 
 def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs, tmp_path):
     folder = runs.folder("lstm")
-    kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
+    saved = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
-    assert kept.item() != 0 and math.isfinite(kept.item()) and run.predictor.threshold == pytest.approx(kept.item())
+    assert saved.item() != 0 and math.isfinite(saved.item()) and run.predictor.threshold == pytest.approx(saved.item())
     valid = list(run.config.datasets["valid"].records())
     pairs = [(record.question, record.passage) for record in valid]
     references = [[answer.text for answer in record.answers] for record in valid]
@@ -232,7 +232,7 @@ def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs,
         run.model.head.threshold.fill_(threshold)
         return float(sum(answer.text in (texts or [""]) for answer, texts in zip(run.predict(pairs), references, strict=True)))
 
-    assert right(kept.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
+    assert right(saved.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
     assert right(math.inf) == sum(not texts for texts in references)
     # where every question has an answer, none is never said
     every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
@@ -317,8 +317,8 @@ def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
     copied = [name for name in after if name.startswith("encoder.")]
     assert all(torch.equal(before[name], after[name]) for name in copied)
-    (said,) = [note for note in watcher.notes if note.startswith("Initialized ")]
-    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: head.")
+    (message,) = [note for note in watcher.notes if note.startswith("Initialized ")]
+    assert message.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: head.")
     assert loaded(folder).predict(("who has it ?", PASSAGE))
 
 
@@ -327,8 +327,8 @@ def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
 
 def test_item_statistics_add_up_and_contain_the_answers(runs):
     run = loaded(runs.folder("lstm"))
-    found = run.evaluate(runs.data)
-    scores, items = list(found), found.items
+    evaluation = run.evaluate(runs.data)
+    scores, items = list(evaluation), evaluation.items
     assert items.outputs is not None and len(items.outputs) == 1000
     assert scores[1].value == pytest.approx(100 * items.statistics["exact"].mean())
     records = [answer for _, _, answer in asked()]
@@ -345,10 +345,10 @@ def test_invalid_question_passage_pairs_are_rejected(runs):
         ([(" ", "x")], "line 1: empty question"),
         ([("who ?", "")], "line 1: empty passage"),
     ]
-    for pairs, said in wrong:
+    for pairs, message in wrong:
         with pytest.raises(DataError) as caught:
             run.predict(pairs)
-        assert str(caught.value) == said
+        assert str(caught.value) == message
 
 
 def test_qa_models_embed_texts(runs):

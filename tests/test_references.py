@@ -53,9 +53,9 @@ def sigmoid(x: Array) -> Array:
 
 def window_equations(part: CausalConv, x: Array, past: Array) -> tuple[Array, Array]:
     w, b = array(part.hidden.weight), array(part.hidden.bias)
-    calls = [*past, *x]
-    outputs = [np.tanh(w @ np.concatenate(calls[t : t + part.kernel_size]) + b) for t in range(len(x))]
-    return np.array(outputs), np.array(calls[len(x) :])
+    inputs = [*past, *x]
+    outputs = [np.tanh(w @ np.concatenate(inputs[t : t + part.kernel_size]) + b) for t in range(len(x))]
+    return np.array(outputs), np.array(inputs[len(x) :])
 
 
 def rnn_equations(part: RNN, x: Array, h: Array) -> tuple[Array, Array]:
@@ -127,8 +127,8 @@ def test_recurrent_layer_matches_its_equations(name, started):
     before = (past, past.flip(0)) if name == "lstm" else past
     y, after = part(x, before if started else None)
     for row in range(2):
-        own = tuple(array(side[row]) for side in before) if name == "lstm" else array(before[row])
-        expected, state = equations(part, array(x[row]), own)
+        row_state = tuple(array(side[row]) for side in before) if name == "lstm" else array(before[row])
+        expected, state = equations(part, array(x[row]), row_state)
         agree(y[row], expected)
         for actual, reference in zip(after, state, strict=True) if name == "lstm" else [(after, state)]:
             agree(actual[row], reference)
@@ -231,13 +231,13 @@ def test_lm_head_is_a_capped_softmax(cap):
 def test_without_gradients_the_loss_is_computed_in_chunks(monkeypatch):
     part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
     monkeypatch.setattr(heads, "MAX_LOGITS", 18)  # three positions
-    requests: list[int] = []
+    sizes: list[int] = []
     scores = part.logits
-    monkeypatch.setattr(part, "logits", lambda x: requests.append(len(x)) or scores(x))
+    monkeypatch.setattr(part, "logits", lambda x: sizes.append(len(x)) or scores(x))
     full = part.loss(x, targets)
     with torch.no_grad():
         torch.testing.assert_close(part.loss(x, targets), full)
-    assert requests == [14, 3, 3, 3, 3, 2]
+    assert sizes == [14, 3, 3, 3, 3, 2]
 
 
 def test_tied_weights_are_one_parameter_with_summed_gradients():
@@ -294,11 +294,11 @@ def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -
     size = queries.shape[1] // part.num_heads
     y = np.zeros_like(queries)
     for head in range(part.num_heads):
-        own = slice(head * size, (head + 1) * size)
+        columns = slice(head * size, (head + 1) * size)
         for i in range(len(x)):
             seen = range(max(0, i - window + 1), i + 1)
-            weights = np.exp([score(part, kind, queries[i, own], keys[j, own], (head, i, j)) for j in seen])
-            y[i, own] = (weights / weights.sum()) @ values[list(seen), own]
+            weights = np.exp([score(part, kind, queries[i, columns], keys[j, columns], (head, i, j)) for j in seen])
+            y[i, columns] = (weights / weights.sum()) @ values[list(seen), columns]
     return y @ array(part.to_out.weight).T + array(part.to_out.bias)
 
 
@@ -340,18 +340,18 @@ def test_rotary_equals_the_paper_up_to_the_order_of_coordinates():
 @pytest.mark.parametrize("shift", [1, 17, 1000])
 def test_rotary_scores_depend_on_distances_only(shift):
     part, q, k, index = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
-    here = part.rotate(q, index) @ part.rotate(k, index).mT
-    there = part.rotate(q, index + shift) @ part.rotate(k, index + shift).mT
-    torch.testing.assert_close(there, here, atol=1e-9, rtol=0.0)
-    assert (part.rotate(q, index + shift) @ part.rotate(k, index).mT - here).abs().max() > 0.1
+    scores = part.rotate(q, index) @ part.rotate(k, index).mT
+    shifted = part.rotate(q, index + shift) @ part.rotate(k, index + shift).mT
+    torch.testing.assert_close(shifted, scores, atol=1e-9, rtol=0.0)
+    assert (part.rotate(q, index + shift) @ part.rotate(k, index).mT - scores).abs().max() > 0.1
 
 
 def test_position_encodings_stay_exact_at_position_10_million():
     """In float32 the angle of position 10 million would be off by half a radian."""
     part, q, k, index = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
-    here = part.rotate(q, index) @ part.rotate(k, index).mT
+    scores = part.rotate(q, index) @ part.rotate(k, index).mT
     far = index + 10**7
-    torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, here, atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, scores, atol=1e-5, rtol=0.0)
     waves = SinusoidalPositions(8).add_to(torch.zeros(1, 6, 8), far)
     exact = SinusoidalPositions(8).double().add_to(torch.zeros(1, 6, 8, dtype=torch.double), far)
     torch.testing.assert_close(waves, exact.float(), atol=1e-6, rtol=0.0)
@@ -439,9 +439,9 @@ def test_attention_matches_torch():
 def test_transformer_matches_torch(connection, activation):
     torch.manual_seed(0)
     before = connection == "residual"
-    one = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
     top = nn.LayerNorm(8) if before else None
-    reference = shaken(nn.TransformerEncoder(one, 2, norm=top, enable_nested_tensor=False))
+    reference = shaken(nn.TransformerEncoder(layer, 2, norm=top, enable_nested_tensor=False))
     options = {"layer_type": "attention", "hidden_size": 8, "num_heads": 2, "ffn_dim": 16, "norm": "layernorm"}
     full = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
     for number, theirs in enumerate(reference.layers):

@@ -117,9 +117,9 @@ def test_fitting_is_deterministic_and_weights_round_trip():
 
 def test_progress_callback_sees_every_evaluation_and_may_stop():
     train, _ = random_texts(1, 60)
-    asked = list[int]()
-    regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=asked.append)
-    assert asked == list(range(1, len(asked) + 1)) and len(asked) > 5
+    evaluations = list[int]()
+    regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=evaluations.append)
+    assert evaluations == list(range(1, len(evaluations) + 1)) and len(evaluations) > 5
 
     def stop(count: int) -> None:
         raise KeyboardInterrupt

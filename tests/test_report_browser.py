@@ -99,8 +99,8 @@ def test_an_axis_of_similar_costs_has_tick_labels_on_a_phone(look):
     seen = look(document)
     seen.page.set_viewport_size({"width": 390, "height": 800})
     seen.page.wait_for_function("document.querySelector('[data-chart=cost] svg.chart').clientWidth < 390")
-    told = seen.all("[data-chart=cost] svg.chart text")
-    assert sum(text.endswith("k") for text in told) >= 2, told
+    labels = seen.all("[data-chart=cost] svg.chart text")
+    assert sum(text.endswith("k") for text in labels) >= 2, labels
 
 
 def test_every_column_sorts_in_both_directions_with_missing_values_last(look):
@@ -234,9 +234,9 @@ def test_tooltips_describe_the_point_under_the_pointer(look):
     box = spot.bounding_box()
     seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     last = [curve for curve in translation()["curves"] if curve["name"] == "transformer"][1]["valid"][-1]
-    told = seen.page.locator('[data-chart="curves"] .tip:visible').inner_text()
-    assert re.fullmatch(r"transformer, seed [01]\nstep 1,500: \d+\.\d+", told)
-    assert f"{last['step']:,}" in told
+    tooltip = seen.page.locator('[data-chart="curves"] .tip:visible').inner_text()
+    assert re.fullmatch(r"transformer, seed [01]\nstep 1,500: \d+\.\d+", tooltip)
+    assert f"{last['step']:,}" in tooltip
 
 
 def pareto(document: Any, cost: str) -> list[str]:
@@ -247,8 +247,12 @@ def pareto(document: Any, cost: str) -> list[str]:
 
     sign = 1 if document["metric"]["better"] == "higher" else -1
     rows = [(price(row), sign * row["score"]["value"], row["name"]) for row in document["rows"]]
-    kept = [one for one in rows if not any(a <= one[0] and b >= one[1] and (a, b) != one[:2] for a, b, _ in rows)]
-    return [name for _, _, name in sorted(kept)]
+    front = [
+        candidate
+        for candidate in rows
+        if not any(a <= candidate[0] and b >= candidate[1] and (a, b) != candidate[:2] for a, b, _ in rows)
+    ]
+    return [name for _, _, name in sorted(front)]
 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
@@ -267,8 +271,8 @@ def test_pareto_front_has_the_undominated_rows(look, better):
     }
     for cost, title in titles.items():
         box.get_by_text(title, exact=True).first.click()
-        told = box.locator(".status").inner_text()
-        assert told == f"On the Pareto front, from the cheapest: {', '.join(pareto(document, cost))}.", cost
+        status = box.locator(".status").inner_text()
+        assert status == f"On the Pareto front, from the cheapest: {', '.join(pareto(document, cost))}.", cost
 
 
 def test_items_can_be_compared_sorted_filtered_and_opened(look):
@@ -325,7 +329,7 @@ def test_labels_are_marked_correct_or_wrong_and_unordered(look):
     document = labels()
     ranked = sorted(document["rows"], key=lambda row: -row["score"]["value"])
     best, other = (row["name"] for row in ranked[:2])  # what is compared first
-    said = {"late, damage": "damage, late", "": "damage", "late": ""}
+    predicted = {"late, damage": "damage, late", "": "damage", "late": ""}
     document["items"] = [
         {
             "key": index,
@@ -334,7 +338,7 @@ def test_labels_are_marked_correct_or_wrong_and_unordered(look):
             "outputs": {best: text, other: "late"},
             "values": {best: 100.0 * (index == 0), other: 100.0 * (index == 2)},
         }
-        for index, (expected, text) in enumerate(said.items())
+        for index, (expected, text) in enumerate(predicted.items())
     ]
     seen = look(document)
     assert seen.all("article .verdict > span:last-child") == [
@@ -406,8 +410,8 @@ def test_confusions_are_described_by_pointer_and_keyboard(look):
     figure.locator("svg.heat").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         seen.page.keyboard.press(key)
-    told = figure.locator(".status").inner_text()
-    assert told.startswith(f"gold Chinese, predicted Chinese: {matrix[1][1]} of {sum(matrix[1])} (")
+    status = figure.locator(".status").inner_text()
+    assert status.startswith(f"gold Chinese, predicted Chinese: {matrix[1][1]} of {sum(matrix[1])} (")
     figure.locator("rect.cell").first.hover()
     assert (
         figure.locator(".status")

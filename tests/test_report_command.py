@@ -38,9 +38,9 @@ def save(document: Any, folder: Path) -> Path:
 def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
     folder = save(translation(), tmp_path / "comparison")
     assert write_report([folder], DEFAULT) == 0
-    made = folder / "report.html"
-    assert capsys.readouterr().out == f"{made}\n"
-    assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
+    report = folder / "report.html"
+    assert capsys.readouterr().out == f"{report}\n"
+    assert report.read_text() == page(json.loads((folder / "comparison.json").read_text()))
     other = tmp_path / "other.html"
     assert write_report([folder / "comparison.json"], DEFAULT._replace(file=other, json=True)) == 0
     data = json.loads(capsys.readouterr().out)
@@ -49,7 +49,7 @@ def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
         "bytes": other.stat().st_size,
         "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
     }
-    assert other.read_bytes() == made.read_bytes()
+    assert other.read_bytes() == report.read_bytes()
 
 
 def test_invalid_comparisons_are_rejected(tmp_path):
@@ -77,15 +77,15 @@ def test_invalid_comparisons_are_rejected(tmp_path):
 
 def changed(document: Any, place: Place, value: Any) -> Any:
     """A copy with another value at a place; Ellipsis takes it out."""
-    made = copy.deepcopy(document)
-    inner = made
+    edited = copy.deepcopy(document)
+    inner = edited
     for step in place[:-1]:
         inner = inner[step]
     if value is ...:
         del inner[place[-1]]
     else:
         inner[place[-1]] = value
-    return made
+    return edited
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def without(value: Any, names: set[str]) -> Any:
 def small(document: Any) -> Any:
     """As little of a document as has all of its kinds of parts."""
     document["curves"] = [{**curve, "train": curve["train"][:2], "valid": curve["valid"][:2]} for curve in document["curves"]]
-    *others, last = document["rows"]
-    actual = {**document, "rows": [others[0], last], "items": document["items"][:4]}
-    return without(actual, {row["name"] for row in others[1:]})
+    *rest, last = document["rows"]
+    actual = {**document, "rows": [rest[0], last], "items": document["items"][:4]}
+    return without(actual, {row["name"] for row in rest[1:]})
 
 
 DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"], {}, [[[[[[]]]]]]]
@@ -146,15 +146,15 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 @pytest.mark.parametrize("make", [translation, language, labels, tags])
 def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0
-    known = list(places(document))
-    for position in known:
+    key_paths = list(places(document))
+    for key_path in key_paths:
         for value in DAMAGE:
-            made = changed(document, position, value)
-            if made.get("rows") and made.get("metric") and not find_problem(made):
-                page(made).encode()
+            damaged = changed(document, key_path, value)
+            if damaged.get("rows") and damaged.get("metric") and not find_problem(damaged):
+                page(damaged).encode()
             else:
                 refused_ones += 1
-    assert refused_ones > 5 * len(known)
+    assert refused_ones > 5 * len(key_paths)
 
 
 def test_an_edited_comparison_is_rejected(tmp_path, capsys):

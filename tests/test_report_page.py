@@ -89,9 +89,9 @@ def test_csp_allows_only_its_own_script_and_style():
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
     assert style and script and text.count("<script") == 2
-    known = [base64.b64encode(hashlib.sha256(part[1].encode()).digest()).decode() for part in (style, script)]
+    hashes = [base64.b64encode(hashlib.sha256(part[1].encode()).digest()).decode() for part in (style, script)]
     assert policy == (
-        f"default-src 'none'; style-src 'sha256-{known[0]}'; script-src 'sha256-{known[1]}'; "
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -143,13 +143,13 @@ def test_missing_values_are_dashes_and_never_nan():
 
 
 def test_summary_states_the_results():
-    said = re.sub("<.*?>", "", page(translation()))
-    assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in said
-    assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in said
-    assert "lstm,attention is smaller: 1.6M parameters instead of 2M." in said
+    summary = re.sub("<.*?>", "", page(translation()))
+    assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in summary
+    assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in summary
+    assert "lstm,attention is smaller: 1.6M parameters instead of 2M." in summary
     assert (
         "On the longest inputs (31+ tokens, 25 items), transformer scores 33.0 and rnn 4.0; on the shortest (1-5), 36.5 and 27.0."
-        in said
+        in summary
     )
     assert "lstm is worse (p = 0.012)." in re.sub("<.*?>", "", page(language()))
     several = language()
@@ -177,12 +177,12 @@ def test_breakdown_metrics_have_their_own_names_and_directions():
     }
     document["breakdowns"][0] |= words
     text = page(document)
-    said = re.sub("<.*?>", "", text)
+    visible = re.sub("<.*?>", "", text)
     # of an edit rate the lowest is the best, so it is the RNN that is ahead; yet the transformer's interval is above it
-    assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in said
+    assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in visible
     actual = embedded(text)
     assert actual["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
-    assert actual["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in said
+    assert actual["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in visible
     assert actual["item_metric"] == {"name": "chrF", "better": "higher"}
     assert actual["curve_metrics"] == {
         "train": {"name": "loss", "better": "lower"},
@@ -192,17 +192,17 @@ def test_breakdown_metrics_have_their_own_names_and_directions():
 
 def test_labels_have_precision_recall_and_f1():
     actual = labels()
-    (one,) = [one for one in actual["breakdowns"] if one["by"] == "label"]
+    (breakdown,) = [breakdown for breakdown in actual["breakdowns"] if breakdown["by"] == "label"]
     name = actual["rows"][0]["name"]
-    one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
+    breakdown["precision"], breakdown["recall"] = ({name: [share] * len(breakdown["bins"])} for share in (97.25, 88.0))
     assert find_problem(actual) == ""
     text = page(actual)
     assert "<summary>Table: F1, precision (P) and recall (R)</summary>" in text
-    assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
-    assert page_data(actual)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
-    one["recall"][name] = [1.0]
-    index = f"breakdowns[{actual['breakdowns'].index(one)}]"
-    assert find_problem(actual) == f"{index}.recall.{name} has 1 values for {len(one['bins'])} bins"
+    assert text.count("<small>P 97.2, R 88.0</small>") == len(breakdown["bins"])  # the other rows were not measured so
+    assert page_data(actual)["breakdowns"][-1]["precision"][0] == [97.25] * len(breakdown["bins"])
+    breakdown["recall"][name] = [1.0]
+    index = f"breakdowns[{actual['breakdowns'].index(breakdown)}]"
+    assert find_problem(actual) == f"{index}.recall.{name} has 1 values for {len(breakdown['bins'])} bins"
 
 
 def test_curves_of_a_minority_metric_are_omitted():
@@ -237,14 +237,14 @@ def test_too_little_test_data_is_reported_and_no_rows_are_tied():
         row["tied_with_best"] = bool(row["best"])
     text = page(document)
     assert [row[2] for row in cells(text)] == ["best", *["? too little test data"] * 3]
-    said = re.sub("<.*?>", "", text)
+    visible = re.sub("<.*?>", "", text)
     assert (
         "There is too little test data (6 blocks of about 1,000 bytes) to tell the best model from "
         "lstm,attention, lstm and rnn."
-        in said
-        or "to tell the best model from rnn, lstm and lstm,attention." in said
+        in visible
+        or "to tell the best model from rnn, lstm and lstm,attention." in visible
     )
-    assert "not significantly" not in said and "are worse" not in said and "is smaller" not in said
+    assert "not significantly" not in visible and "are worse" not in visible and "is smaller" not in visible
 
 
 def test_the_difference_from_the_best_has_a_column():
@@ -326,10 +326,10 @@ def test_models_without_an_optimizer_have_no_optimizer_options():
         for name, kind in kinds.items()
     }
     text = page(document)
-    shown = text[text.index('aria-label="options that differ"') :].split("</table>")[0]
+    table = text[text.index('aria-label="options that differ"') :].split("</table>")[0]
     rows = {
         re.sub("<.*?>", "", row[0]): [re.sub("<.*?>", "", cell) for cell in row[1:]]
-        for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", shown)[1:])
+        for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", table)[1:])
     }
     assert rows["train.optimizer"] == ["" if kinds[name] == "ngram" else "&quot;adamw&quot;" for name in names]
     for name, task in ((name, find_task(name)) for name in TASKS):
@@ -347,8 +347,8 @@ def test_header_names_the_evaluation_setup():
     document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": index} for index in (0, 1, 2, 1)]}}
     text = page(document)
     assert "4 encoder-decoders on de-en.test.tsv (1,000 lines)" in re.sub("<.*?>", "", text)
-    shown = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
-    assert dict(shown) == {
+    entries = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
+    assert dict(entries) == {
         "training data": "30,000 words",
         "tokenizer": "bpe (8,000 tokens)",
         "budget": "3,500 steps",
@@ -503,8 +503,8 @@ def test_noisy_curves_have_running_means():
     curve["train"] = curve["train"][:20]  # of few points every one is seen
     assert page_data(document)["curves"][0]["train"]["smooth"] == []
     assert page_data(document)["curves"][0]["valid"]["smooth"] == []
-    many = [{"step": index + 1, "value": float(index % 2)} for index in range(5000)]
-    curve["train"] = many
+    points = [{"step": index + 1, "value": float(index % 2)} for index in range(5000)]
+    curve["train"] = points
     actual = page_data(document)["curves"][0]["train"]
     assert len(actual["smooth"]) == len(actual["value"]) <= MAX_POINTS + 2 and set(np.round(actual["smooth"][5:-5], 1)) == {0.5}
 
@@ -553,8 +553,8 @@ def test_row_colors_are_distinguishable_and_contrast_with_the_background(scheme)
             light, dark = max(paper, TO_XYZ[1] @ colour), min(paper, TO_XYZ[1] @ colour)
             assert (light + 0.05) / (dark + 0.05) >= 3.0  # WCAG 2.1, 1.4.11, of graphics
     for matrix in VISION.values():
-        calls = [lab(np.asarray(matrix) @ colour) for colour in colours]
-        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(calls, 2)) > 15
+        perceived = [lab(np.asarray(matrix) @ colour) for colour in colours]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(perceived, 2)) > 15
 
 
 # ---- words

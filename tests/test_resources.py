@@ -30,9 +30,9 @@ def test_size_format():
 
 
 def test_free_memory_is_at_most_total_memory():
-    there = free_device_memory(CPU)
+    free = free_device_memory(CPU)
     pages = int(next(line for line in Path("/proc/meminfo").read_text().split("\n") if "MemTotal" in line).split()[1])
-    assert 0 < there <= pages * 1024
+    assert 0 < free <= pages * 1024
 
 
 def place_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[str, str]) -> None:
@@ -76,12 +76,12 @@ V2, V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
 )
 def test_page_cache_counts_as_free(tmp_path, monkeypatch, limit, used, cached):
     """A container that has read a large text has little left by its count, but gets what it asks for."""
-    where = str(Path(limit).parent)
+    group = str(Path(limit).parent)
     stat = f"anon 1000000\nactive_file 5\n{cached} 3500000000\nslab 7\n"
     place_files(
         monkeypatch,
         tmp_path,
-        {**MEMINFO, limit: "4000000000\n", used: "3900000000\n", f"{where}/memory.stat": stat},
+        {**MEMINFO, limit: "4000000000\n", used: "3900000000\n", f"{group}/memory.stat": stat},
     )
     assert free_device_memory(CPU) == 4_000_000_000 - 400_000_000
 
@@ -103,12 +103,12 @@ def test_the_tightest_cgroup_counts(tmp_path, monkeypatch):
 def test_macos_has_no_free_page_count(tmp_path, monkeypatch):
     """It has no /proc, and no name for them."""
     place_files(monkeypatch, tmp_path, {})
-    known = {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_048_576}
+    sysconf_values = {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_048_576}
 
     def sysconf(name: str) -> int:
-        if name not in known:
+        if name not in sysconf_values:
             raise ValueError("unrecognized configuration name")
-        return known[name]
+        return sysconf_values[name]
 
     monkeypatch.setattr(machine.os, "sysconf", sysconf)
     assert free_device_memory(CPU) == 16384 * 1_048_576

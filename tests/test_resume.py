@@ -210,8 +210,8 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
 
 def listed_again(folder: Path) -> None:
     """The manifest of a checkpoint in which something was changed on purpose."""
-    noted = files.read_json(folder / files.MANIFEST)
-    files.write_manifest(folder, {name: noted[name] for name in ("owner", "vocabulary", "data")})
+    manifest = files.read_json(folder / files.MANIFEST)
+    files.write_manifest(folder, {name: manifest[name] for name in ("owner", "vocabulary", "data")})
 
 
 FILES = [
@@ -247,7 +247,7 @@ def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text)
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
     assert watcher.notes[:3] == [
-        *[f"{position}: incomplete (manifest.json is missing)" for position in places],
+        *[f"{path}: incomplete (manifest.json is missing)" for path in places],
         "all checkpoints are corrupted; training restarts from step 0",
     ]
     assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer

@@ -173,8 +173,8 @@ def test_weights_of_another_shape_are_rejected(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs.folder("lstm-lines"), folder)
     tensors, notes = read_tensors(folder / "model.safetensors")
-    kept = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
-    write_tensors(folder / "model.safetensors", kept, notes)
+    smaller = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
+    write_tensors(folder / "model.safetensors", smaller, notes)
     assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
         f"{folder / 'model.safetensors'}: does not match resolved.toml: head.bias is missing"
     )
@@ -191,9 +191,9 @@ def test_the_tokenizer_of_another_run_is_rejected(runs, tmp_path):
 
 def test_moved_runs_are_loaded(runs, tmp_path):
     shutil.copytree(runs.folder("gpt-windows"), tmp_path / "moved")
-    moved, here = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
-    assert moved.score(["the cat"]) == here.score(["the cat"])
-    assert moved.evaluate().scores == here.evaluate().scores  # the data is where it was
+    moved, run = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
+    assert moved.score(["the cat"]) == run.score(["the cat"])
+    assert moved.evaluate().scores == run.evaluate().scores  # the data is where it was
 
 
 def test_run_info(runs):
@@ -216,12 +216,14 @@ def test_greedy_text_is_deterministic_and_independent_of_the_batch(runs, name):
     run, options = runs[name], GenerationConfig(max_new_tokens=8, temperature=0.0)
     prompts = ["an", "", "otto"]
     actual = run.generate(prompts, options)
-    assert [one.alternatives for one in actual] == [(), (), ()]
-    assert [one.token_ids for one in actual] == [one.token_ids for one in runs[name].generate(prompts, options)]
-    for prompt, one in zip(prompts, actual, strict=True):
+    assert [continuation.alternatives for continuation in actual] == [(), (), ()]
+    assert [continuation.token_ids for continuation in actual] == [
+        continuation.token_ids for continuation in runs[name].generate(prompts, options)
+    ]
+    for prompt, continuation in zip(prompts, actual, strict=True):
         alone = run.generate(prompt, options)
-        assert (alone.token_ids, alone.text) == (one.token_ids, one.text)
-        assert alone.log_prob == pytest.approx(one.log_prob, abs=1e-4)
+        assert (alone.token_ids, alone.text) == (continuation.token_ids, continuation.text)
+        assert alone.log_prob == pytest.approx(continuation.log_prob, abs=1e-4)
         # the argmax path, read anew each time
         tokens = [*first(run), *run.vocabulary.encode(prompt).tolist()]
         for token in alone.token_ids:
@@ -416,8 +418,8 @@ def test_evaluate_uses_the_test_data_of_the_run_by_default(runs, name, tmp_path)
     run = runs[name]
     # the last tenth, in lines, or in characters from the nearest line end on
     ends = [index + 1 for index, letter in enumerate(SENTENCES) if letter == "\n"]
-    position = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
-    part = "\n".join(NAMES[144:]) + "\n" if run.predictor.reads_lines else SENTENCES[position:]
+    boundary = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
+    part = "\n".join(NAMES[144:]) + "\n" if run.predictor.reads_lines else SENTENCES[boundary:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
     calls: list[tuple[int, int]] = []
     assert (
@@ -523,9 +525,9 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     assert scores.tolist() == pytest.approx(means.tolist(), rel=1e-4)
     options = GenerationConfig(max_new_tokens=12, beam_size=3, n_best=2)
     texts = generate(ensemble, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].predictor.eos_id))
-    assert [len(many) for many in texts] == [2, 2]
-    others = Ensemble([runs["gpt-windows"].model], LinearEnsemble([1.0]))
-    assert refusal(UsageError, lambda: Ensemble([ensemble, others], LinearEnsemble([0.5, 0.5]))) == (
+    assert [len(samples) for samples in texts] == [2, 2]
+    single = Ensemble([runs["gpt-windows"].model], LinearEnsemble([1.0]))
+    assert refusal(UsageError, lambda: Ensemble([ensemble, single], LinearEnsemble([0.5, 0.5]))) == (
         f"ensemble: models 1 and 2 have different tokenizers ({parts[0].vocabulary.hash[:8]}, "
         f"{runs['gpt-windows'].vocabulary.hash[:8]}); train both with `tokenizer_from`"
     )
@@ -533,9 +535,9 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
 
 def test_options_can_be_passed_by_name(runs):
     run = runs["ngram-windows"]
-    named = run.generate("The", max_new_tokens=5, temperature=0)
-    assert named == run.generate("The", GenerationConfig(max_new_tokens=5, temperature=0))
-    assert "".join(run.stream("The", max_new_tokens=5, temperature=0)) == named.text
+    by_name = run.generate("The", max_new_tokens=5, temperature=0)
+    assert by_name == run.generate("The", GenerationConfig(max_new_tokens=5, temperature=0))
+    assert "".join(run.stream("The", max_new_tokens=5, temperature=0)) == by_name.text
     message = refusal(UsageError, lambda: run.generate("The", GenerationConfig(), seed=1))
     assert message == "options: are given as an object and by name (seed); use one of the two"
     message = refusal(UsageError, lambda: run.generate("The", top_q=0.9))

@@ -49,10 +49,10 @@ def test_defaults_then_the_preset_then_the_run_file_then_set():
     assert (plain.hidden_size, plain.num_layers, plain.logit_softcap) == (256, 4, 15.0)
     written = settings_of("gpt", model={"num_layers": 6, "hidden_size": 64}).model
     assert (written.hidden_size, written.num_layers, written.logit_softcap) == (64, 6, 15.0)
-    asked = settings_of(
+    resolved = settings_of(
         "gpt", settings=("model.num_layers=8", "model.logit_softcap=0"), model={"num_layers": 6, "hidden_size": 64}
     ).model
-    assert (asked.hidden_size, asked.num_layers, asked.logit_softcap) == (64, 8, 0)
+    assert (resolved.hidden_size, resolved.num_layers, resolved.logit_softcap) == (64, 8, 0)
 
 
 def test_precedence_in_the_train_table():

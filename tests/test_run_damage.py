@@ -337,10 +337,10 @@ def test_non_finite_weights_are_rejected(whole, stopped, text, value):
         f"{path}: embedding.weight has NaN or infinite values"
     )
     newest = stopped / "checkpoints" / "000005"
-    noted = files.read_json(newest / files.MANIFEST)
+    manifest = files.read_json(newest / files.MANIFEST)
     rewrite(newest / "model.safetensors", spoil)
     (newest / files.MANIFEST).unlink()
-    files.write_manifest(newest, {name: noted[name] for name in ("owner", "vocabulary", "data")})
+    files.write_manifest(newest, {name: manifest[name] for name in ("owner", "vocabulary", "data")})
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
         f"{newest / 'model.safetensors'}: embedding.weight has NaN or infinite values; remove {newest}"
     )
@@ -462,8 +462,8 @@ def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, made, 
     unreadable.add("000005")
     watcher = Silent()
     train_here(small(text), stopped, watcher)
-    position = stopped / "checkpoints" / "000005" / "metrics.jsonl"
-    message = f"{position}: can't be read: Input/output error; resuming from the previous checkpoint"
+    path = stopped / "checkpoints" / "000005" / "metrics.jsonl"
+    message = f"{path}: can't be read: Input/output error; resuming from the previous checkpoint"
     assert watcher.notes == [message, "resuming at step 4"]
     unreadable.clear()
     assert sums(stopped) == sums(made / "whole")
@@ -489,12 +489,12 @@ def test_leftovers_of_a_kill_in_a_finished_run_are_removed(whole, text, capsys):
 
 def test_leftovers_of_a_kill_next_to_an_output_file_are_removed(tmp_path):
     dead = 2**22 + 1  # no process has such a number
-    left, others = tmp_path / f".x.html.tmp-{dead}-0123456789ab", tmp_path / f".y.html.tmp-{dead}-0123456789ab"
+    leftover, unrelated = tmp_path / f".x.html.tmp-{dead}-0123456789ab", tmp_path / f".y.html.tmp-{dead}-0123456789ab"
     at_work = tmp_path / f".x.html.tmp-{os.getpid()}-0123456789ab"
-    for path in (left, others, at_work):
+    for path in (leftover, unrelated, at_work):
         path.touch()
     files.write_text(tmp_path / "x.html", "page", user_path=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([others.name, at_work.name, "x.html"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([unrelated.name, at_work.name, "x.html"])
 
 
 # ---- data
@@ -571,8 +571,8 @@ def test_every_log_line_ends_with_its_checksum(whole):
     for name in ("metrics.jsonl", "timings.jsonl"):
         lines = (whole / name).read_bytes().split(b"\n")[:-1]
         for line in lines:
-            body, _, noted = line.partition(b', "crc32": ')
-            assert noted == b'"%08x"}' % zlib.crc32(body + b"}")
+            body, _, checksum = line.partition(b', "crc32": ')
+            assert checksum == b'"%08x"}' % zlib.crc32(body + b"}")
         assert lines
 
 
@@ -588,8 +588,8 @@ def test_every_flipped_bit_of_a_log_is_detected(whole, capsys):
         ), bit
         path.write_bytes(good)
     flip(path, 8 * len(good) - 3)  # the end of the last line
-    there = good[:-1].rfind(b"\n") + 1
-    message = f"{path}: corrupted: {there} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
+    start = good[:-1].rfind(b"\n") + 1
+    message = f"{path}: corrupted: {start} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
     assert refused(capsys, "info", str(whole)) == (4, message)
     shutil.copy(whole / "run.toml", whole.parent / "run.toml")
     assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0

@@ -180,9 +180,9 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
 
 @pytest.mark.parametrize("what", ["text", "no text", "weights", "memory"])
 def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, what):
-    values, said = unfit(tmp_path, text)[what]
+    values, message = unfit(tmp_path, text)[what]
     before = contents(run)
-    with pytest.raises(WeftError, match=said):
+    with pytest.raises(WeftError, match=message):
         train_here(values, run, fresh=True)
     assert contents(run) == before
     train_here(small(text), run)  # it is finished, and stays so
@@ -191,11 +191,11 @@ def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, what):
 
 def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, text):
     before = {name: data for name, data in contents(run).items() if name != ".lock"}
-    calls = []
+    states = []
 
     class Looking(Silent):
         def on_progress(self, name, done, total):
-            calls.append(
+            states.append(
                 {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".previous" in name}
             )
 
@@ -204,7 +204,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, tex
             return super().should_stop()
 
     train_here(small(text, seed=4), run, Looking(), fresh=True)
-    assert calls[0] == before
+    assert states[0] == before
     assert not (run / ".previous").exists()
 
 
@@ -339,10 +339,10 @@ def test_after_a_kill_before_the_backup_is_removed_the_new_run_stays(run, text):
 
 
 def test_a_file_is_not_a_run_directory(tmp_path):
-    for name, what in (("a.toml", "a run file"), ("a.txt", "a file")):
+    for name, description in (("a.toml", "a run file"), ("a.txt", "a file")):
         (tmp_path / name).write_text("x")
         assert refusal(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
-            f"{tmp_path / name}: is {what}, not a run directory"
+            f"{tmp_path / name}: is {description}, not a run directory"
         )
 
 
@@ -373,8 +373,8 @@ def test_a_directory_with_only_hidden_files_counts_as_empty(tmp_path, text):
 
 def test_a_locked_directory_rejects_training_and_allows_reading(run, text):
     with Lock(run):
-        for fresh in (False, True):
-            message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
+        for overwrite in (False, True):
+            message = refusal(InUseError, lambda overwrite=overwrite: train_here(small(text), run, fresh=overwrite))
             assert re.fullmatch(
                 re.escape(f"{run}: in use by another process (process {os.getpid()} since ")
                 + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
@@ -584,13 +584,13 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     train_here(small(text, train__tensorboard=True), tmp_path / "run")
     (events,) = (tmp_path / "run" / "tensorboard").iterdir()
-    shown: dict[str, list[tuple[int, float]]] = {}
+    logged: dict[str, list[tuple[int, float]]] = {}
     for event in loader.EventFileLoader(str(events)).Load():
         for value in event.summary.value:
-            shown.setdefault(value.tag, []).append((event.step, pytest.approx(value.tensor.float_val[0])))
+            logged.setdefault(value.tag, []).append((event.step, pytest.approx(value.tensor.float_val[0])))
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().split("\n") if line]
     for name in ("train_loss", "valid_loss", "tokens"):
-        assert [(record["step"], record[name]) for record in records if name in record] == shown[name]
+        assert [(record["step"], record[name]) for record in records if name in record] == logged[name]
     assert sums(tmp_path / "run").items() - sums(finished).items() == {("best", sums(tmp_path / "run")["best"])}
     assert sums(tmp_path / "run")["model"] == sums(finished)["model"]
 
@@ -609,10 +609,10 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
     assert checkpoint.names(out) == ["000004"]
     train_here(values, out)
     assert len(list((out / "tensorboard").iterdir())) == 2
-    shown = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
+    events = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n") if line]
     for name in ("train_loss", "valid_loss"):
-        points = [(event.step, event.value) for event in shown.Scalars(name)]
+        points = [(event.step, event.value) for event in events.Scalars(name)]
         assert points == [(record["step"], pytest.approx(record[name])) for record in records if name in record]
 
 

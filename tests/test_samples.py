@@ -128,7 +128,7 @@ def test_seq2seq_samples_are_the_first_lines_with_references(tmp_path, pairs):
     translator: Any = weft.load(tmp_path / "run", device="cpu")
     last = actual[-3:]
     if json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4:
-        outputs = [own.text for own in translator.predict([item["source"] for item in last], beam_size=1)]
+        outputs = [prediction.text for prediction in translator.predict([item["source"] for item in last], beam_size=1)]
         assert [item["text"] for item in last] == outputs
 
 

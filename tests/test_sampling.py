@@ -37,13 +37,13 @@ def naive_top_k(row, size):
 def naive_top_p(row, mass):
     if not any(map(math.exp, row)):
         return row
-    chances, kept, total = probabilities(row), set(), 0.0
+    chances, nucleus, total = probabilities(row), set(), 0.0
     for i in sorted(range(len(row)), key=lambda i: -row[i]):
         if total >= mass:
             break
-        kept.add(i)
+        nucleus.add(i)
         total += chances[i]
-    return [value if i in kept else -math.inf for i, value in enumerate(row)]
+    return [value if i in nucleus else -math.inf for i, value in enumerate(row)]
 
 
 def naive_min_p(row, fraction):
@@ -91,9 +91,9 @@ def test_no_repeat_ngram_equals_the_naive_loop(histories, size):
     histories = [sorted(row, key=lambda token: token >= 0) for row in histories]
     actual = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
     for row, history in zip(actual.tolist(), histories, strict=True):
-        said = [token for token in history if token >= 0]
-        grams = {tuple(said[i : i + size]) for i in range(len(said) - size + 1)}
-        newest = said[len(said) - size + 1 :]
+        generated = [token for token in history if token >= 0]
+        grams = {tuple(generated[i : i + size]) for i in range(len(generated) - size + 1)}
+        newest = generated[len(generated) - size + 1 :]
         full = len(newest) == size - 1
         assert [value == -math.inf for value in row] == [full and (*newest, word) in grams for word in range(4)]
 
@@ -120,9 +120,9 @@ def test_a_row_without_possible_tokens_samples_nothing():
     row[1, 3] = -1.0
     filters = [choose.ban_tokens([0]), choose.no_repeat_ngram(1), choose.repetition_penalty(1.5), choose.temperature(0.7)]
     filters += [choose.top_k(3), choose.top_p(0.5), choose.min_p(0.1)]
-    left = choose.compose(filters)(row, history)
-    assert choose.sample_token(left).tolist() == [-1, 3]
-    assert choose.sample_token(left, torch.tensor([0.5, 0.999999999999])).tolist() == [-1, 3]
+    processed = choose.compose(filters)(row, history)
+    assert choose.sample_token(processed).tolist() == [-1, 3]
+    assert choose.sample_token(processed, torch.tensor([0.5, 0.999999999999])).tolist() == [-1, 3]
 
 
 @given(st.floats(0, 1, exclude_max=True))
@@ -181,10 +181,10 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
     for row, prompt in enumerate(prompts):
         mine = None if greedy else [choose.random_noise(7, row, 0)]
         alone = list(sample(model, torch.tensor([prompt]), criteria=until, processor=adjust, noise=mine))
-        said = [drawn.tokens.item() for drawn in alone]
-        assert tokens[row].tolist() == said + [-1] * (len(together) - len(said))
-        assert END not in said[:2]
-        again = model.score(torch.tensor([prompt + said]))[0, len(prompt) - 1 :].sum().item()
+        tokens_drawn = [drawn.tokens.item() for drawn in alone]
+        assert tokens[row].tolist() == tokens_drawn + [-1] * (len(together) - len(tokens_drawn))
+        assert END not in tokens_drawn[:2]
+        again = model.score(torch.tensor([prompt + tokens_drawn]))[0, len(prompt) - 1 :].sum().item()
         assert log_probs[row].sum().item() == pytest.approx(again, abs=1e-4)
 
 
@@ -219,8 +219,8 @@ def test_a_row_without_possible_tokens_ends_and_others_continue():
 def test_rows_end_when_the_stopping_criterion_is_met():
     model = Bigram(6)
     until = StoppingCriteria(9, finished=lambda tokens: tokens == 4)
-    said = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), criteria=until)], 1)
-    for row in said.tolist():
+    tokens_drawn = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), criteria=until)], 1)
+    for row in tokens_drawn.tolist():
         ended = row.index(4) if 4 in row else len(row) - 1
         assert all(token == -1 for token in row[ended + 1 :])
 

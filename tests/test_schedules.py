@@ -201,15 +201,15 @@ def test_a_restored_optimizer_continues_bit_for_bit(name, mixer):
     again = small_model(mixer)
     again.load_state_dict(weights)
     restored = started(name, again)
-    given = {key: value.clone() for key, value in saved.items()}
-    restored.restore(given)
+    copies = {key: value.clone() for key, value in saved.items()}
+    restored.restore(copies)
     train(again, restored, range(10, 20))
-    for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
-        assert torch.equal(one, other), key
+    for (key, tensor), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(tensor, other), key
     assert parts.tensors().keys() == restored.tensors().keys()
     for key, value in parts.tensors().items():
         assert torch.equal(value, restored.tensors()[key]), key
-        assert torch.equal(given[key], saved[key]), key  # updates are in place, and what was read may be a memory map
+        assert torch.equal(copies[key], saved[key]), key  # updates are in place, and what was read may be a memory map
 
     forgetful = small_model(mixer)
     forgetful.load_state_dict(weights)
@@ -245,8 +245,8 @@ def test_weight_decay_applies_to_matrices_only(name):
     parts.step(0.5)
     for key, weight in model.named_parameters():
         rate = 0.02 if name == "muon" and key in matrices_of(model) else 0.01
-        kept = 1.0 - 0.5 * rate * 0.1 if weight.dim() == 2 else 1.0
-        torch.testing.assert_close(weight.detach(), kept * before[key], atol=1e-7, rtol=1e-6)
+        factor = 1.0 - 0.5 * rate * 0.1 if weight.dim() == 2 else 1.0
+        torch.testing.assert_close(weight.detach(), factor * before[key], atol=1e-7, rtol=1e-6)
 
 
 def test_lr_factors_multiply_the_configured_lr():

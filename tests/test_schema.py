@@ -43,11 +43,11 @@ def problems(value: Any, schema: dict[str, Any], at: str = "run") -> list[str]:
     if "oneOf" in schema and sum(not problems(value, part, at) for part in schema["oneOf"]) != 1:
         actual.append(at)
     if isinstance(value, dict):
-        known = schema.get("properties", {})
+        properties = schema.get("properties", {})
         actual += [f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value]
         for name, inner in value.items():
             more = schema.get("additionalProperties", True)
-            part = known.get(name, more if isinstance(more, dict) else None)
+            part = properties.get(name, more if isinstance(more, dict) else None)
             actual += problems(inner, part, f"{at}.{name}") if part is not None else [] if more else [f"{at}.{name}"]
     if isinstance(value, list) and "items" in schema:
         actual += [problem for part in value for problem in problems(part, schema["items"], at)]
@@ -120,7 +120,7 @@ def test_defaults_are_those_of_the_architecture(schemas):
 
 
 def every_table(kind: type[Config]) -> list[type[Config]]:
-    return [actual for own in kind.__subclasses__() for actual in (own, *every_table(own))]
+    return [actual for subclass in kind.__subclasses__() for actual in (subclass, *every_table(subclass))]
 
 
 def test_every_option_of_every_table_has_one_sentence():

@@ -57,7 +57,7 @@ def test_a_single_line_is_not_a_pair():
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_every_line_is_read_once_per_epoch(epoch):
-    lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
+    lines = [" ".join(np.random.default_rng(number).choice(list("abcdefghij"), 1 + number % 5)) for number in range(37)]
     order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
     read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
     actual = sorted(
@@ -134,8 +134,8 @@ def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
     }  # fmt: skip
     watcher = Silent()
     train_here(values, tmp_path / "second", watcher)
-    (said,) = [note for note in watcher.notes if note.startswith("Initialized ")]
-    assert said.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")
+    (message,) = [note for note in watcher.notes if note.startswith("Initialized ")]
+    assert message.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")
     first, alone, second = (
         weft.load(tmp_path / name, device="cpu").model.encoder.embedder.segments.weight.detach()
         for name in ("first", "alone", "second")

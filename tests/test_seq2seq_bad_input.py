@@ -91,9 +91,9 @@ def test_an_invalid_line_has_no_source_in_json(runs, capsys, monkeypatch):
 def test_one_batch_with_two_types_of_invalid_lines(runs, capsys, monkeypatch):
     folder = runs.folder("lstm")
     feed(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
-    code, actual, said = predicted(capsys, str(folder))
+    code, actual, output = predicted(capsys, str(folder))
     assert (code, actual) == (3, ["", "", *outputs(runs, "abc")])
-    assert said.split("\n")[:-1] == [
+    assert output.split("\n")[:-1] == [
         "weft: warning: line 1: 21 tokens exceed the model's limit of 16; shorten it or set --truncate; skipped",
         "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped",
     ]
@@ -150,9 +150,9 @@ def test_batches_are_full_and_ordered_and_end_with_the_input():
 
 
 def test_an_output_with_a_newline_is_printed_on_one_line(runs, capsys, monkeypatch):
-    said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
+    prediction = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
-        "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+        "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[prediction] for _ in read]
     )
     folder = str(runs.folder("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
@@ -164,14 +164,14 @@ def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
-    code, actual, said = predicted(capsys, folder)
+    code, actual, message = predicted(capsys, folder)
     assert (code, len(actual)) == (0, 4)
-    assert said == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
+    assert message == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
     feed(monkeypatch, b"x\x1b\n")
     assert predicted(capsys, folder)[2] == "weft: warning: 2 tokens are not in the vocabulary, read as <unk>: x, \\u{1b}\n"
-    for option, said in ([], "weft: warning: 1 token is not in the vocabulary, read as <unk>: x\n"), (["--quiet"], ""):
+    for option, message in ([], "weft: warning: 1 token is not in the vocabulary, read as <unk>: x\n"), (["--quiet"], ""):
         feed(monkeypatch, b"xa\n")
-        assert predicted(capsys, folder, *option)[2] == said
+        assert predicted(capsys, folder, *option)[2] == message
 
 
 def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
@@ -336,7 +336,7 @@ def test_init_from_a_directory_with_an_apostrophe(runs, tmp_path, capsys):
 def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, option):
     run = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
     shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
-    kept = sorted(path.name for path in run.iterdir())
+    names = sorted(path.name for path in run.iterdir())
     code, message = refused(
         capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(run), option, str(run), "--overwrite", "--quiet"
     )
@@ -345,7 +345,7 @@ def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, o
         2,
         f"{run}: --overwrite would delete {eaten}, which this run needs; choose another --output-dir",
     )
-    assert sorted(path.name for path in run.iterdir()) == kept
+    assert sorted(path.name for path in run.iterdir()) == names
 
 
 def test_swapped_tokenizers_are_named(runs, tmp_path):
@@ -385,10 +385,10 @@ def test_memory_is_measured_on_a_proportional_crop():
 
 def test_a_long_source_does_not_inflate_the_target(monkeypatch):
     """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
-    calls = []
+    sizes = []
 
     def bytes_of(learner: Any, batch: PairBatch, position: DeviceConfig) -> int:
-        calls.append((batch.source.size(1), batch.tokens.size(1)))
+        sizes.append((batch.source.size(1), batch.tokens.size(1)))
         return batch.source.size(1) + 1000 * batch.tokens.size(1)
 
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
@@ -399,7 +399,7 @@ def test_a_long_source_does_not_inflate_the_target(monkeypatch):
     table = TrainConfig(max_steps=1).with_defaults()
     widest, position = partial(crop_batch, batch), DeviceConfig(torch.device("cpu"), torch.float32)
     needed = memory.check_batch(torch.nn.Module(), widest, table, position)  # type: ignore[arg-type]
-    assert 4096 + 100 * 1000 <= needed <= 150_000 and calls[0] == (1024, 25)
+    assert 4096 + 100 * 1000 <= needed <= 150_000 and sizes[0] == (1024, 25)
 
 
 # ---- progress
@@ -414,9 +414,9 @@ def test_progress_of_reading_is_reported(runs, monkeypatch):
 
     run.evaluate(runs.place / "phones.txt", progress=progress)
     assert calls and calls[-1][0] == calls[-1][1] > 0
-    shown = []
-    monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))
+    updates = []
+    monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": updates.append(what))
     assert Evaluate(run_dir=runs.folder("lstm"), device="cpu", beam_size=1).run() == 0
-    assert shown[0] == "reading" and shown[-1] == "evaluating"
+    assert updates[0] == "reading" and updates[-1] == "evaluating"
     assert Evaluate(run_dir=runs.folder("lm-ngram"), data=[runs.place / "phones.txt"]).run() == 0
-    assert "tokenizing" in shown
+    assert "tokenizing" in updates

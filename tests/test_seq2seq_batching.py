@@ -87,9 +87,9 @@ def test_a_batch_depends_on_nothing_but_epoch_and_index():
     source, target = like_text(300)
     order, other = (Pairs(source, target, batch_tokens=256, seed=3) for _ in range(2))
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
-    for position in np.random.default_rng(0).permutation(places)[:30].tolist():
-        for here, there in zip(order.batch(*position), other.batch(*position), strict=True):
-            assert torch.equal(here, there)
+    for indices in np.random.default_rng(0).permutation(places)[:30].tolist():
+        for actual, expected in zip(order.batch(*indices), other.batch(*indices), strict=True):
+            assert torch.equal(actual, expected)
 
 
 def companions(order: Pairs, epoch: int) -> set[tuple[int, int]]:

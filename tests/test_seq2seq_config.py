@@ -48,19 +48,19 @@ def test_stack_options_apply_to_encoder_and_decoder_unless_overridden():
         "encoder": {"hidden_size": 8},
         "decoder": {"hidden_size": 8},
     }
-    own = {
+    options = {
         "hidden_size": 8,
         "layer_type": "gru",
         "encoder": {"hidden_size": 6},
         "attention": "additive",
         "decoder": {"num_layers": 3},
     }
-    assert broadcast_to_sides(own) == {
+    assert broadcast_to_sides(options) == {
         "attention": "additive",
         "encoder": {"hidden_size": 6, "layer_type": "gru"},
         "decoder": {"hidden_size": 8, "layer_type": "gru", "num_layers": 3},
     }
-    assert own["encoder"] == {"hidden_size": 6}  # a copy was changed
+    assert options["encoder"] == {"hidden_size": 6}  # a copy was changed
     assert broadcast_to_sides({"encoder": 3, "hidden_size": 8}) == {"encoder": 3, "decoder": {"hidden_size": 8}}
 
 
@@ -78,9 +78,11 @@ def test_run_file_overrides_the_preset_table_by_table():
     assert (changed.encoder.reverse_source, changed.encoder.bidirectional) == (False, True)
     # an option at [model] wins over what the preset says of one side
     assert settings_of("cho", model={"hidden_size": 64, "decoder": {"hidden_size": 32}}).model.encoder.hidden_size == 64
-    asked = settings_of("luong", settings=("model.encoder.num_layers=3", "model.decoder.num_layers=1", "model.bridge=project"))
-    assert (asked.model.encoder.num_layers, asked.model.decoder.num_layers, asked.model.bridge) == (3, 1, "project")
-    assert asked.model.decoder.dropout == 0.2
+    resolved = settings_of(
+        "luong", settings=("model.encoder.num_layers=3", "model.decoder.num_layers=1", "model.bridge=project")
+    )
+    assert (resolved.model.encoder.num_layers, resolved.model.decoder.num_layers, resolved.model.bridge) == (3, 1, "project")
+    assert resolved.model.decoder.dropout == 0.2
 
 
 @every_kind
@@ -133,8 +135,8 @@ def test_seq2seq_architectures_match_their_papers():
 @pytest.mark.parametrize("budget", [{"max_minutes": 2.0}, {"max_epochs": 3.0}, {"max_tokens": 500}, {"max_steps": 7}])
 def test_run_file_budget_replaces_the_preset_budget(budget):
     train = settings_of("lstm", train=budget).train
-    given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_epochs", "max_minutes")}
-    assert {name: value for name, value in given.items() if value is not None} == budget
+    budgets = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_epochs", "max_minutes")}
+    assert {name: value for name, value in budgets.items() if value is not None} == budget
     assert settings_of("lstm").train.max_steps == 3500
     assert settings_of("lstm", settings=("train.max_minutes=2.0",)).train.max_steps is None
 
@@ -455,8 +457,8 @@ def test_a_joint_tokenizer_allows_shared_embeddings_and_copying():
 def test_changing_the_layer_type_removes_preset_options_of_the_old_one(kind, sides):
     settings = settings_of(kind, model=sides)
     for side in ("encoder", "decoder"):
-        table, own = getattr(settings.model, side), {**sides, **sides.get(side, {})}
-        assert table.layer_type == own.get("layer_type", broadcast_to_sides(TRANSLATE[kind].values)[side].get("layer_type"))
+        table, options = getattr(settings.model, side), {**sides, **sides.get(side, {})}
+        assert table.layer_type == options.get("layer_type", broadcast_to_sides(TRANSLATE[kind].values)[side].get("layer_type"))
         assert (table.num_heads is not None) == (table.layer_type == "attention")
         assert table.dropout == broadcast_to_sides(TRANSLATE[kind].values)[side]["dropout"]  # what any mixer has, stays
     assert resolve(tomllib.loads(settings.to_toml()), base=BASE).model == settings.model

@@ -99,9 +99,9 @@ def test_forced_prefixes_of_several_lengths_equal_each_row_alone(name):
     keep = torch.arange(3) < lengths[:, None]
     log_probs, state = model.start(torch.where(keep, tokens, WORDS - 1), keep, model.encode(source, source_keep))
     after, _ = stepped(model, more, state)
-    for number, (length, own) in enumerate(zip(LENGTHS, lengths.tolist(), strict=True)):
+    for number, (length, prefix_length) in enumerate(zip(LENGTHS, lengths.tolist(), strict=True)):
         state = model.encode(*row(source, number, length))
-        alone, state = model.start(tokens[number : number + 1, :own], None, state)
+        alone, state = model.start(tokens[number : number + 1, :prefix_length], None, state)
         torch.testing.assert_close(log_probs[number : number + 1], alone, **CLOSE)
         torch.testing.assert_close(after[number : number + 1], stepped(model, more[number : number + 1], state)[0], **CLOSE)
 
@@ -145,12 +145,12 @@ def test_the_source_affects_every_target_position(name):
 @torch.no_grad()
 def test_state_leaves_are_batch_first_and_selectable(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
-    given = model.encode(source, keep)
-    _, state = model.start(tokens, None, given)
-    assert tree_leaves(given) and all(leaf.size(0) == 3 for leaf in [*tree_leaves(given), *tree_leaves(state)])
+    initial = model.encode(source, keep)
+    _, state = model.start(tokens, None, initial)
+    assert tree_leaves(initial) and all(leaf.size(0) == 3 for leaf in [*tree_leaves(initial), *tree_leaves(state)])
     order = torch.tensor([2, 0, 0, 1])
-    full = stepped(model, tokens, given)[0]
-    torch.testing.assert_close(stepped(model, tokens[order], select(given, order))[0], full[order], **CLOSE)
+    full = stepped(model, tokens, initial)[0]
+    torch.testing.assert_close(stepped(model, tokens[order], select(initial, order))[0], full[order], **CLOSE)
 
 
 @every
@@ -233,9 +233,9 @@ def test_muon_parameters_are_two_dimensional(name):
 
 def test_where_selects_rows_by_mask():
     new, old = (torch.ones(2, 3), (torch.ones(2, 1, 2), None)), (torch.zeros(2, 3), (torch.zeros(2, 1, 2), None))
-    covered = where(new, old, torch.tensor([True, False]))
-    assert covered[0].tolist() == [[1.0] * 3, [0.0] * 3]
-    assert covered[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and covered[1][1] is None
+    merged = where(new, old, torch.tensor([True, False]))
+    assert merged[0].tolist() == [[1.0] * 3, [0.0] * 3]
+    assert merged[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and merged[1][1] is None
 
 
 # ---- numerical gradients
@@ -248,14 +248,14 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 def gradients_agree(part: nn.Module, inputs: tuple[Tensor, ...], run: Callable[..., Tensor], **within: float) -> None:
     """Of inputs and of every weight, against numerical ones."""
     part.double()
-    given = tuple(value.detach().requires_grad_() for value in inputs)
+    leaves = tuple(value.detach().requires_grad_() for value in inputs)
     weights = tuple(weight.requires_grad_() for weight in part.parameters())
-    probe = random(*run(*given).shape, seed=9)
+    probe = random(*run(*leaves).shape, seed=9)
 
     def loss(*values: Tensor) -> Tensor:
-        return (run(*values[: len(given)]).double() * probe).sum()
+        return (run(*values[: len(leaves)]).double() * probe).sum()
 
-    assert torch.autograd.gradcheck(loss, (*given, *weights), **{"atol": 1e-6, "fast_mode": True, **within})
+    assert torch.autograd.gradcheck(loss, (*leaves, *weights), **{"atol": 1e-6, "fast_mode": True, **within})
 
 
 def masked(values: Tensor, summary: Tensor) -> Memory:

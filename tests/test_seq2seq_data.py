@@ -334,10 +334,10 @@ def test_source_and_target_corpora_are_the_encoded_texts(tmp_path):
 def test_source_and_target_corpora_are_not_confused(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["ab"]))
-    known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
+    provenance = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
     message = "not the text that the run was started with (side was 'source', now 'target'); restore it or start a new run"
     assert (
-        refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=known))
+        refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=provenance))
         == f"{tmp_path / 'a.tsv'} (target): {message}"
     )
     assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
@@ -346,16 +346,16 @@ def test_source_and_target_corpora_are_not_confused(tmp_path):
 def test_a_corpus_is_rebuilt_only_if_its_own_file_changes(tmp_path, monkeypatch):
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde"]))
-    known = {
+    provenance = {
         which: write_corpus(Dataset((en, de), PairFormat()).column(which), tokenizer, tmp_path, which).provenance
         for which in ("source", "target")
     }
     write(de, "c\ne\n")
     again = Dataset((en, de), PairFormat())
-    write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=known["source"])
-    assert refusal(lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
-        f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run"
-    )
+    write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=provenance["source"])
+    assert refusal(
+        lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=provenance["target"])
+    ) == (f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run")
 
 
 @pytest.fixture

@@ -142,12 +142,14 @@ def test_score_command_reproduces_the_scores_of_predict(runs, name, capsys, monk
     folder = str(runs.folder(name))
     feed(monkeypatch, b"abc\nfade\ncab\n")
     _, out, _ = said(capsys, "predict", folder, "--json", "--n-best", "3", "--length-penalty", "0")
-    pairs = [(row["source"], one) for row in map(json.loads, out.splitlines()) for one in row["predictions"]]
-    ended = [(source, one) for source, one in pairs if one["tokens"] < 32]  # what is cut off at the limit has no </s>
-    feed(monkeypatch, "".join(f"{source}\t{one['text']}\n" for source, one in ended).encode())
+    pairs = [(row["source"], prediction) for row in map(json.loads, out.splitlines()) for prediction in row["predictions"]]
+    ended = [
+        (source, prediction) for source, prediction in pairs if prediction["tokens"] < 32
+    ]  # what is cut off at the limit has no </s>
+    feed(monkeypatch, "".join(f"{source}\t{prediction['text']}\n" for source, prediction in ended).encode())
     _, out, _ = said(capsys, "score", folder, "--json")
     again = [json.loads(line)["log_prob"] for line in out.splitlines()]
-    assert ended and again == pytest.approx([one["score"] for _, one in ended], abs=1e-4)
+    assert ended and again == pytest.approx([prediction["score"] for _, prediction in ended], abs=1e-4)
 
 
 def test_a_too_long_pair_is_reported_with_its_line(runs, capsys, monkeypatch):
@@ -179,8 +181,8 @@ def test_outputs_cut_by_max_new_tokens_are_marked_truncated(runs, capsys):
     folder = str(runs.folder("lstm"))
     for length, truncated in (("1", True), ("30", False)):
         _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--min-new-tokens", "1", "--max-new-tokens", length)
-        (one,) = json.loads(out)["predictions"]
-        assert (one["truncated"], one["tokens"] == int(length)) == (truncated, truncated)
+        (prediction,) = json.loads(out)["predictions"]
+        assert (prediction["truncated"], prediction["tokens"] == int(length)) == (truncated, truncated)
 
 
 def test_a_too_long_source_in_evaluation_is_reported_with_its_line(runs, capsys, tmp_path):

@@ -174,15 +174,15 @@ def with_strangers(rows: int, generator: torch.Generator, known: int, words: int
 
 @pytest.mark.parametrize("options", [{"layer_type": "lstm", "attention": "multiplicative"}], ids=["lstm"])
 def test_copy_mechanism_copies_unseen_tokens(options):
-    known, words = 203, 303
+    known_words, words = 203, 303
     model = pair_model(hidden_size=48, words=words, copy_mechanism=True, **options)
-    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
-    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) >= 0.9
+    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known_words))) >= 0.95
+    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known_words, words)) >= 0.9
 
 
 @pytest.mark.slow
 def test_without_copy_mechanism_unseen_tokens_are_never_generated():
-    known, words = 203, 303
+    known_words, words = 203, 303
     model = pair_model(hidden_size=48, words=words, layer_type="lstm", attention="multiplicative")
-    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
-    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) == 0
+    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known_words))) >= 0.95
+    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known_words, words)) == 0

@@ -103,14 +103,14 @@ def copy_transformer(reference: Any, model: Any) -> None:
     for side, parts in ((reference.encoder, 2), (reference.decoder, 3)):
         ours = (model.encoder if parts == 2 else model.decoder).stack
         for number, layer in enumerate(side.layers):
-            own = ours.layers[parts * number : parts * (number + 1)]
-            copy_attention(layer.self_attn, own[0])
+            sublayers = ours.layers[parts * number : parts * (number + 1)]
+            copy_attention(layer.self_attn, sublayers[0])
             if parts == 3:
-                copy_attention(layer.multihead_attn, own[1])
-            own[-1].mixer.up_proj.load_state_dict(layer.linear1.state_dict())
-            own[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
-            for norm, where in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), own, strict=False):
-                where.norm.load_state_dict(norm.state_dict())
+                copy_attention(layer.multihead_attn, sublayers[1])
+            sublayers[-1].mixer.up_proj.load_state_dict(layer.linear1.state_dict())
+            sublayers[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
+            for norm, sublayer in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), sublayers, strict=False):
+                sublayer.norm.load_state_dict(norm.state_dict())
         ours.final_norm.load_state_dict(side.norm.state_dict())
 
 
@@ -219,11 +219,11 @@ def log_probs(model: EncoderDecoder, states: list[Array]) -> Array:
 def agrees(model: EncoderDecoder, states: Any) -> None:
     """What the model says of two ragged sources, against the states that the equations reach for each row."""
     (source, keep), tokens = sources(6, 4), targets(2, 5)
-    y, _ = model(tokens, (known := model.encode(source, keep)))
+    y, _ = model(tokens, (encoded := model.encode(source, keep)))
     for number, length in enumerate((6, 4)):
         expected = states(model, source[number, :length], tokens[number])
         agree(y[number], np.array(expected), atol=1e-9, rtol=1e-8)
-        said = torch.stack([model.head(position, known[1])[number] for position in y.unbind(1)])
+        said = torch.stack([model.head(position, encoded[1])[number] for position in y.unbind(1)])
         agree(said, log_probs(model, expected), **FLOAT32)
 
 
@@ -396,9 +396,9 @@ def test_copy_mechanism_equals_the_explicit_mixture():
     expected, seen = mixture(part, array(x), memory), part.init_state(memory, SOURCE)
     for index in range(3):
         agree(part(x[:, index], seen), np.log(expected[:, index]), **FLOAT32)
-    wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
-    nats = part.loss(x, wanted, seen)
-    agree(nats, -np.log(np.take_along_axis(expected, wanted.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
+    targets = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
+    nats = part.loss(x, targets, seen)
+    agree(nats, -np.log(np.take_along_axis(expected, targets.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
 
 
 def test_gradient_of_the_copy_mechanism_equals_that_of_the_explicit_mixture():

@@ -78,8 +78,8 @@ def test_every_architecture_trains_and_loads(runs, name):
     run = weft.load(folder, device="cpu")
     assert run.task == "seq2seq" and not run.model.training
     joint = name == "joint"
-    kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
-    assert {path.name for path in folder.glob("tokenizer*")} == kept
+    tokenizer_files = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
+    assert {path.name for path in folder.glob("tokenizer*")} == tokenizer_files
     assert run.vocabulary.is_shared == joint
     assert run.model.vocabulary == run.vocabulary.target.hash
     valid = records(folder, "valid_loss")
@@ -100,10 +100,10 @@ def test_every_architecture_trains_and_loads(runs, name):
 def test_a_shared_and_tied_embedding_is_saved_once_and_loaded_tied(runs):
     run = loaded(runs, "joint")
     with safe_open(run.directory.weights, "pt") as tensors:
-        one = {"encoder.embedder.embedding.weight", "decoder.embedder.embedding.weight", "head.head.weight"} & set(
+        saved = {"encoder.embedder.embedding.weight", "decoder.embedder.embedding.weight", "head.head.weight"} & set(
             tensors.keys()
         )
-    assert len(one) == 1
+    assert len(saved) == 1
     assert run.model.head.head.weight is run.model.encoder.embedder.embedding.weight
 
 
@@ -153,17 +153,17 @@ def test_the_monitored_metric_selects_the_weights(runs, monitor):
         "train.ema_decay=0",
     ]
     folder = runs.folder(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
-    decides = monitor or "loss"
-    values = [(line["step"], line[f"valid_{decides}"]) for line in records(folder, f"valid_{decides}")]
+    metric = monitor or "loss"
+    values = [(line["step"], line[f"valid_{metric}"]) for line in records(folder, f"valid_{metric}")]
     assert len(values) == 6
-    best = (max if decides == "exact_match" else min)(value for _, value in values)
+    best = (max if metric == "exact_match" else min)(value for _, value in values)
     cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")
     assert (cursor["best"], cursor["best_step"]) == (best, next(step for step, value in values if value == best))
     # and the weights that are kept are those
-    run, covered = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
-    covered.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    actual = {score.name: score.value for score in run.evaluate(covered, PredictionConfig(beam_size=1))}
-    assert actual[decides] == pytest.approx(best, abs=1e-4)
+    run, valid_file = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
+    valid_file.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
+    actual = {score.name: score.value for score in run.evaluate(valid_file, PredictionConfig(beam_size=1))}
+    assert actual[metric] == pytest.approx(best, abs=1e-4)
 
 
 def test_the_choice_of_monitor_matters(runs):
@@ -232,18 +232,18 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     for prefixes in (None, [prefix] * 4):
         predictions = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
         flat = [
-            (word, one)
+            (word, prediction)
             for word, best in zip(words, predictions, strict=True)
-            for one in best.ranked()
-            if one.token_ids[-1] == end
+            for prediction in best.ranked()
+            if prediction.token_ids[-1] == end
         ]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
-        again = run.score([(word, one.text) for word, one in flat])
+        again = run.score([(word, prediction.text) for word, prediction in flat])
         skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
-        for (_, one), score in zip(flat, again, strict=True):
-            assert one.text.startswith(prefix if prefixes else "")
-            assert one.log_prob == pytest.approx(sum(score.token_log_probs[skipped:]), abs=1e-4)
-            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** 0.6, abs=1e-4)
+        for (_, prediction), score in zip(flat, again, strict=True):
+            assert prediction.text.startswith(prefix if prefixes else "")
+            assert prediction.log_prob == pytest.approx(sum(score.token_log_probs[skipped:]), abs=1e-4)
+            assert prediction.score == pytest.approx(prediction.log_prob / len(prediction.token_ids) ** 0.6, abs=1e-4)
 
 
 def test_options_are_passed_as_an_object_or_by_name(runs):
@@ -304,9 +304,9 @@ def test_a_target_prefix_with_unknown_tokens_is_rejected(runs):
 
 def test_banned_tokens_are_not_generated(runs):
     run = loaded(runs, "lstm")
-    said = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
-    kept = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(said)) for token in best.text.split()}
-    assert said and not said & kept
+    generated = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
+    remaining = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(generated)) for token in best.text.split()}
+    assert generated and not generated & remaining
     assert refusal(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
         "banned_tokens: 'A BB' is 2 tokens; ban single tokens"
     )
@@ -346,15 +346,15 @@ def test_evaluate_counts_predictions(runs, name):
     options = PredictionConfig(beam_size=2, max_new_tokens=9)
     scores = {score.name: score for score in run.evaluate(None, options)}
     written = [best.text.split() for best in run.predict([source for source, _ in pairs], options)]
-    exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
+    exact = np.mean([prediction == target.split() for prediction, (_, target) in zip(written, pairs, strict=True)])
     assert scores["exact_match"].value == pytest.approx(100 * exact)
     assert "beam:2/alpha:1" in scores["exact_match"].signature
     scored = run.score([(source, target) for source, target in pairs])
     nats = -sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored)
     assert scores["loss"].value == pytest.approx(nats)
     (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    both = run.evaluate([str(runs.place / "test.tsv")], options)
-    again, items = list(both), both.items
+    evaluation = run.evaluate([str(runs.place / "test.tsv")], options)
+    again, items = list(evaluation), evaluation.items
     assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
     assert [line.split() for line in items.outputs or []] == written
 
@@ -384,13 +384,13 @@ def test_ensemble_averages_the_probabilities_of_its_members(runs):
     names = ["lstm", "transformer", "sutskever"]
     folders = [runs.folder(name) for name in names]
     ensemble, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
-    alone = [[one.token_log_probs for one in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
+    alone = [[pair_score.token_log_probs for pair_score in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
     for weights in (None, [0.5, 0.25, 0.25]):
         ensemble = weft.ensemble(folders, weights=weights, device="cpu")
         shares = np.array(weights or [1 / 3] * 3)
-        for number, one in enumerate(ensemble.score(pairs)):
+        for number, pair_score in enumerate(ensemble.score(pairs)):
             mean = np.log(np.einsum("m,mt->t", shares, np.exp([member[number] for member in alone])))
-            assert one.token_log_probs == pytest.approx(mean.tolist(), abs=1e-4)
+            assert pair_score.token_log_probs == pytest.approx(mean.tolist(), abs=1e-4)
         for word, best in zip(["abc", "fade"], ensemble.predict(["abc", "fade"], beam_size=4), strict=True):
             again = ensemble.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
@@ -405,8 +405,8 @@ def test_ensemble_averages_the_probabilities_of_its_members(runs):
 
 
 def test_an_ensemble_of_one_run_equals_the_run(runs):
-    run, one = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], weights=[1.0], device="cpu")
-    assert one.predict(WORDS) == run.predict(WORDS)
+    run, ensemble = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], weights=[1.0], device="cpu")
+    assert ensemble.predict(WORDS) == run.predict(WORDS)
     assert refusal(UsageError, lambda: weft.ensemble([runs.folder("lstm")], weights=[0.5, 0.5])) == (
         "ensemble: 1 models, but 2 weights"
     )
@@ -443,8 +443,8 @@ def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
         assert ensemble.predictor.invalid_pairs([("abc", "A " * 12)]) == {
             0: "13 target tokens exceed the model's limit of 9; shorten it"
         }
-    beside = weft.ensemble([lstm], lm=lm, device="cpu")
-    assert beside.info()["parameters"] == alone[lstm] + alone[lm]
+    fused = weft.ensemble([lstm], lm=lm, device="cpu")
+    assert fused.info()["parameters"] == alone[lstm] + alone[lm]
 
 
 def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monkeypatch):
@@ -481,16 +481,16 @@ def test_an_ensemble_with_different_target_vocabularies_is_rejected(runs):
 def test_shallow_fusion_adds_lm_log_probs(runs, kind):
     folders, lm = [runs.folder("lstm"), runs.folder("transformer")], runs.folder(f"lm-{kind}")
     pairs = [("abc", "A BB C"), ("fade", "F A DD E"), ("b", "")]
-    helper = [one.token_log_probs for one in weft.load(lm, device="cpu").score([target for _, target in pairs])]
+    helper = [pair_score.token_log_probs for pair_score in weft.load(lm, device="cpu").score([target for _, target in pairs])]
     for members in (folders[:1], folders):
         plain = weft.ensemble(members, device="cpu").score(pairs)
         fused = weft.ensemble(members, lm=lm, lm_weight=0.7, device="cpu")
-        for one, without, beside in zip(fused.score(pairs), plain, helper, strict=True):
-            expected = np.array(without.token_log_probs) + 0.7 * np.array(beside)
-            assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+        for pair_score, without, lm_score in zip(fused.score(pairs), plain, helper, strict=True):
+            expected = np.array(without.token_log_probs) + 0.7 * np.array(lm_score)
+            assert pair_score.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
         for best in fused.predict(["abc", "", "fade"], n_best=2):
-            for one in best.ranked():
-                assert one.score == pytest.approx(one.log_prob / max(1, len(one.token_ids)), abs=1e-4)
+            for pair_score in best.ranked():
+                assert pair_score.score == pytest.approx(pair_score.log_prob / max(1, len(pair_score.token_ids)), abs=1e-4)
         best = fused.predict("abc")
         assert best.log_prob == pytest.approx(fused.score([("abc", best.text)])[0].log_prob, abs=1e-4)
 
@@ -549,8 +549,8 @@ def test_alignments_of_several_batches(runs):
 
 def test_ensembles_have_no_alignment(runs):
     ensemble = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
-    for run in (ensemble, beside):
+    fused = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
+    for run in (ensemble, fused):
         message = refusal(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "return_alignments: not available for several models; align with one run"
 
@@ -603,12 +603,12 @@ def test_n_best_and_samples_have_line_number_and_score(runs, capsys, monkeypatch
 def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     drawn = [
-        [prediction.text for prediction in some.ranked()]
-        for some in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)
+        [prediction.text for prediction in samples.ranked()]
+        for samples in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)
     ]
     assert drawn[0] != drawn[2]
     again = run.predict(["abc", "bad"], num_samples=2, seed=4, numbers=[3, 4])
-    assert [[prediction.text for prediction in some.ranked()] for some in again] == drawn[2:]
+    assert [[prediction.text for prediction in samples.ranked()] for samples in again] == drawn[2:]
     message = "numbers: expected one per line (2), got 1"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
@@ -659,8 +659,8 @@ def test_an_invalid_line_gives_an_empty_line_and_others_are_answered(runs, capsy
     # numbers go on from one batch to the next
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
-    code, lines, said = predicted(capsys, str(folder))
-    assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
+    code, lines, output = predicted(capsys, str(folder))
+    assert (code, lines, output) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
     feed(monkeypatch, b"ab" * 10 + b"\n")
     assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15]).text], "")
 
@@ -683,17 +683,17 @@ def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):
 
 
 def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_path):
-    folder, position = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
+    folder, directory = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
     feed(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
-    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(position))
+    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(directory))
     assert (code, len(lines)) == (3, 4)
-    assert sorted(path.name for path in position.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
-    actual = files.read_json(position / "000004.json")
+    assert sorted(path.name for path in directory.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
+    actual = files.read_json(directory / "000004.json")
     assert (actual["source"], actual["text"]) == (["f", "a", "d", "e", "</s>"], lines[3])
     assert " ".join(actual["target"]).removesuffix(" </s>") == lines[3]
     assert np.array(actual["weights"]).shape == (len(actual["target"]), 5)
     assert np.array(actual["weights"]).sum(1) == pytest.approx(np.ones(len(actual["target"])), abs=1e-3)
-    assert (position / "000001.svg").read_text().startswith("<svg")
+    assert (directory / "000001.svg").read_text().startswith("<svg")
 
 
 def test_command_errors(runs, capsys, tmp_path):

@@ -56,7 +56,7 @@ def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[lis
 def streams(references: list[list[str]]) -> list[list[str | None]]:
     """As sacrebleu has them: the first of every line, the second, ...; None where there is none."""
     maximum = max(map(len, references))
-    return [[some[index] if index < len(some) else None for some in references] for index in range(maximum)]
+    return [[group[index] if index < len(group) else None for group in references] for index in range(maximum)]
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])
@@ -75,8 +75,8 @@ def streams(references: list[list[str]]) -> list[list[str | None]]:
 def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
     for seed in range(4):
         outputs, references = corpus(seed, alphabet, most)
-        how = seq2seq_setup(references, search="greedy", tokenize=tokenize)
-        actual = {item.name: item for item in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), how)}
+        setup = seq2seq_setup(references, search="greedy", tokenize=tokenize)
+        actual = {item.name: item for item in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), setup)}
         theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
         for name, metric in theirs.items():
             assert actual[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
@@ -90,8 +90,8 @@ def test_error_rates_match_jiwer_with_the_nearest_reference(most):
         outputs, references = corpus(seed, "latin", most)
         actual = {item.name: item.value for item in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
         words, letters = [], []
-        for said, expected in zip(outputs, references, strict=True):
-            tables = [(jiwer.process_words(item, said), jiwer.process_characters(item, said)) for item in expected]
+        for output, expected in zip(outputs, references, strict=True):
+            tables = [(jiwer.process_words(item, output), jiwer.process_characters(item, output)) for item in expected]
             sizes = [(len(item.split()), len(item.strip())) for item in expected]
             for index, rows in enumerate((words, letters)):
                 edits = [item[index].substitutions + item[index].deletions + item[index].insertions for item in tables]
@@ -100,7 +100,8 @@ def test_error_rates_match_jiwer_with_the_nearest_reference(most):
             edits, sizes = np.array(rows).sum(0)
             assert actual[name] == pytest.approx(100 * edits / -sizes)
         exact = [
-            any(said.split() == item.split() for item in expected) for said, expected in zip(outputs, references, strict=True)
+            any(output.split() == item.split() for item in expected)
+            for output, expected in zip(outputs, references, strict=True)
         ]
         assert actual["exact_match"] == pytest.approx(100 * np.mean(exact))
 
@@ -145,8 +146,8 @@ def refusal(action: Any, error: type[Exception] = UsageError) -> str:
 
 
 def test_missing_tokenizers_are_rejected_with_a_suggestion(monkeypatch, tmp_path):
-    known = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
-    assert ", ".join(TOKENIZERS) == known
+    names = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
+    assert ", ".join(TOKENIZERS) == names
     assert refusal(lambda: check_tokenizer("zhh")) == "tokenize: unknown tokenizer 'zhh'; did you mean 'zh'?"
     for name, module in (("MeCab", "ja"), ("mecab_ko", "ko")):
         monkeypatch.setitem(sys.modules, name, None)
@@ -249,15 +250,15 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     outputs = [best.text for best in run.predict([line for line, _ in pairs], beam_size=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
-    actual = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1))}
+    actual = {score.name: score for score in run.evaluate(None, PredictionConfig(beam_size=1))}
     assert actual["bleu"].value == pytest.approx(expected)
     assert "|tok:none|" in actual["bleu"].signature and actual["exact_match"].signature.startswith("nrefs:")
     assert main(["evaluate", str(several), "--beam-size", "1", "--json", "--device", "cpu"]) == 0
-    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
-    assert told["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in told
+    scores_by_name = {score["name"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores_by_name["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in scores_by_name
     assert main(["evaluate", str(several), "--beam-size", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
-    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
-    assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
+    scores_by_name = {score["name"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores_by_name["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
     valid = run.config.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
     greedy = [best.text for best in run.predict([line for line, _ in pairs_of(valid)], beam_size=1)]
@@ -300,7 +301,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
     values["data"]["target_column"] = ["one", "two"]
     letters = train_here(values, runs.place / "several-letters").path
     for folder, tokenizer in ((several, "none"), (letters, "13a")):
-        actual = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
+        actual = {score.name: score for score in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
         assert f"|tok:{tokenizer}|" in actual["bleu"].signature
     calls = []
     for words in ([], ["--tokenize", "none"]):
@@ -309,7 +310,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
         capsys.readouterr()
         evidence = [json.loads(path.read_text()) for path in sorted(out.glob("results/*/results.json"))]
         calls.append(
-            {signature.partition("|weft:")[0] for one in evidence for name, signature in one["scores"] if name == "bleu"}
+            {signature.partition("|weft:")[0] for score in evidence for name, signature in score["scores"] if name == "bleu"}
         )
     assert [len(actual) for actual in calls] == [1, 1]
     assert "|tok:13a|" in min(calls[0]) and "|tok:none|" in min(calls[1])

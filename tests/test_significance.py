@@ -52,9 +52,9 @@ def test_students_t_matches_scipy(freedom):
 def test_randomization_test_approximates_exact_enumeration():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0, 1, 10), rng.normal(0.6, 1, 10)
-    seen = abs((a - b).mean())
+    observed = abs((a - b).mean())
     swaps = [abs(((a - b) * np.array(signs)).mean()) for signs in itertools.product((1, -1), repeat=10)]
-    exact = np.mean([value >= seen - 1e-12 for value in swaps])
+    exact = np.mean([value >= observed - 1e-12 for value in swaps])
     assert randomization_test(mean_items(a), mean_items(b), RATE, samples=500) == pytest.approx(exact, abs=0.03)
     # where there are no more exchanges than samples, each is looked at once
     assert randomization_test(mean_items(a), mean_items(b), RATE, samples=512) == exact
@@ -70,8 +70,8 @@ def test_equal_runs_are_not_significant_and_uniformly_better_runs_are():
 def test_corpus_level_metrics_are_tested_too():
     lines = [f"the cat number {index} sat on a mat of {index}" for index in range(30)]
     worse = [line.replace("sat on", "was by") for line in lines]
-    some = [w if index < 2 else line for index, (w, line) in enumerate(zip(worse, lines, strict=True))]
-    correct, wrong, nearly = (seq2seq_items(said, lines) for said in (lines, worse, some))
+    mixed = [w if index < 2 else line for index, (w, line) in enumerate(zip(worse, lines, strict=True))]
+    correct, wrong, nearly = (seq2seq_items(outputs, lines) for outputs in (lines, worse, mixed))
     assert randomization_test(correct, wrong, BLEU, samples=300) < 0.01
     assert randomization_test(correct, nearly, BLEU, samples=300) > 0.2
     assert randomization_test(correct, correct, BLEU, samples=50) == 1.0
@@ -81,9 +81,9 @@ def test_infinite_scores():
     """One line that a model calls impossible may be luck; half of the lines are not."""
     rng = np.random.default_rng(0)
     a = rng.normal(3, 1, 30)
-    one, half = a.copy(), a.copy()
-    one[4], half[::2] = math.inf, math.inf
-    assert randomization_test(mean_items(a), mean_items(one), RATE, samples=200) == 1.0
+    changed, half = a.copy(), a.copy()
+    changed[4], half[::2] = math.inf, math.inf
+    assert randomization_test(mean_items(a), mean_items(changed), RATE, samples=200) == 1.0
     assert randomization_test(mean_items(a), mean_items(half), RATE, samples=200) < 0.01
     assert randomization_test(mean_items(half), mean_items(half), RATE, samples=200) == 1.0
     assert math.isnan(welch_test_of_items([mean_items(a)] * 2, [mean_items(half)] * 2, RATE, samples=50))
@@ -116,8 +116,8 @@ def test_runs_without_training_variance():
     rng = np.random.default_rng(5)
     a, b = mean_items(rng.normal(0, 1, 100)), mean_items(rng.normal(0, 1, 100))
     assert welch_test_of_items([a, a], [a, a, a], RATE, samples=100) == 1.0
-    many = welch_test_of_items([a, a, a], [b, b, b], RATE, samples=4000)
-    assert many == pytest.approx(randomization_test(a, b, RATE, samples=4000), abs=0.05)
+    p = welch_test_of_items([a, a, a], [b, b, b], RATE, samples=4000)
+    assert p == pytest.approx(randomization_test(a, b, RATE, samples=4000), abs=0.05)
     constant = mean_items(np.ones(20))
     assert welch_test_of_items([constant] * 2, [mean_items(np.full(20, 2.0))] * 2, RATE, samples=20) == 0.0
 

@@ -122,8 +122,8 @@ def test_matrix_plots() -> None:
         np.array([[1.0, 0.25], [0.0, 0.5]]), rows=["a", "<b>"], columns=["c", "d"], name="bits", axes=("x", "y")
     )
     assert actual.count("<title>") == 4 and "&lt;b&gt;, c: 0.000" in actual and ">0.25<" in actual and ">bits<" in actual
-    many = similarity_matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
-    assert ">0.00<" not in many  # no room for numbers
+    large = similarity_matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
+    assert ">0.00<" not in large  # no room for numbers
     with pytest.raises(UsageError) as shape:
         similarity_matrix(np.zeros((2, 3)), rows=["a"], columns=["b"], name="bits")
     assert str(shape.value) == "similarity_matrix: shape (2, 3) does not match 1 rows and 1 columns"
@@ -189,10 +189,12 @@ def test_runs_with_different_tokenizers_are_compared_by_words(words: Any, letter
 
 
 def test_a_run_has_similarity_1_with_itself(words: Any, text: Path) -> None:
-    own, twice = (layer_similarity(words, text, other, max_words=200).data["sides"][0]["cka"] for other in (None, words))
-    np.testing.assert_allclose(own, twice, atol=1e-12)
-    np.testing.assert_allclose(np.diagonal(own), 1.0, atol=1e-12)
-    assert (np.array(own) <= 1 + 1e-12).all() and (np.array(own) >= 0).all()
+    self_similarity, twice = (
+        layer_similarity(words, text, other, max_words=200).data["sides"][0]["cka"] for other in (None, words)
+    )
+    np.testing.assert_allclose(self_similarity, twice, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(self_similarity), 1.0, atol=1e-12)
+    assert (np.array(self_similarity) <= 1 + 1e-12).all() and (np.array(self_similarity) >= 0).all()
 
 
 def test_several_runs_are_compared_pairwise(words: Any, letters: Any, third: Any, text: Path) -> None:
@@ -287,8 +289,8 @@ def test_attention_pooling_has_no_heads(place: Path, capsys: pytest.CaptureFixtu
 
 
 def test_similarity_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, two, data = str(words.directory.path), str(letters.directory.path), ["--data", str(text), "--max-words", "200"]
-    assert main(["analyze", "similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
+    run_dir, two, data = str(words.directory.path), str(letters.directory.path), ["--data", str(text), "--max-words", "200"]
+    assert main(["analyze", "similarity", run_dir, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
     assert (
         "Layers of" in out
@@ -296,39 +298,42 @@ def test_similarity_command(words: Any, letters: Any, text: Path, place: Path, c
         and "divergence (bits)" in out
         and (place / "x.html").read_text().count("<svg") == 2
     )
-    assert main(["analyze", "similarity", one, two, *data, "--json", "--quiet"]) == 0
+    assert main(["analyze", "similarity", run_dir, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
-    assert view["view"] == "layers" and view["runs"] == [one, two]
+    assert view["view"] == "layers" and view["runs"] == [run_dir, two]
     assert (
         main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0
     )  # nothing attends there, and its own data is read
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
-    assert main(["analyze", "similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0
+    assert main(["analyze", "similarity", run_dir, "--data", str(text), "--max-words", "20", "--quiet"]) == 0
     assert "warning: few tokens for vectors of size 12: CKA is biased upward; use more text" in capsys.readouterr().out
 
 
 def test_similarity_errors(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = str(words.directory.path), pairs.folder("transformer")
+    run_dir, other = str(words.directory.path), pairs.folder("transformer")
 
     def line(*given: str) -> str:
         return refused(capsys, "analyze", "similarity", *given, "--quiet")[1]
 
     assert (
-        line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs with the same kind of input"
+        line(run_dir, str(other))
+        == f"similarity: {run_dir} and {other} read texts and pairs; compare runs with the same kind of input"
     )
     assert (
-        line(one, one, str(other))
-        == f"similarity: {one} and {other} read texts and pairs; compare runs with the same kind of input"
+        line(run_dir, run_dir, str(other))
+        == f"similarity: {run_dir} and {other} read texts and pairs; compare runs with the same kind of input"
     )
-    assert line(one, one, "--layer", "1") == "--layer: requires three or more runs; one or two are compared by all layers"
+    assert (
+        line(run_dir, run_dir, "--layer", "1") == "--layer: requires three or more runs; one or two are compared by all layers"
+    )
     two = str(letters.directory.path)
-    assert line(one, one, two, "--layer", "2") == f"--layer: must be from 0 (the input) to 1 for {two}, got 2"
+    assert line(run_dir, run_dir, two, "--layer", "2") == f"--layer: must be from 0 (the input) to 1 for {two}, got 2"
     with pytest.raises(UsageError) as alone:
         model_similarity([words])
     assert str(alone.value) == "similarity: requires at least two runs, got 1"
-    assert line(one, "--max-words", "0") == "--max-words: must be at least 1, got 0"
-    assert line(one, "--top", "0") == "--top: must be at least 1, got 0"
+    assert line(run_dir, "--max-words", "0") == "--max-words: must be at least 1, got 0"
+    assert line(run_dir, "--top", "0") == "--top: must be at least 1, got 0"
     with pytest.raises(UsageError) as caught:
         head_divergence(letters)
     assert str(caught.value) == f"similarity: lstm has no attention ({letters.directory.path})"

@@ -48,6 +48,6 @@ def test_they_are_rejected_on_request(run_file, tmp_path, capsys):
 def test_check_counts_them_once_per_file(run_file, tmp_path, capsys):
     assert main(["check", str(run_file), "--json"]) == 0
     actual = [item for item in json.loads(capsys.readouterr().out)["findings"] if item["name"] == "skipped"]
-    what = f"2 of 6 texts (33.3%) are empty and skipped, the first at {tmp_path / 'train.tsv'}:4"
+    message = f"2 of 6 texts (33.3%) are empty and skipped, the first at {tmp_path / 'train.tsv'}:4"
     cure = "remove them, or set data.skip_empty = false to make them an error"
-    assert [(item["split"], item["count"], item["message"], item["fix"]) for item in actual] == [("train", 2, what, cure)]
+    assert [(item["split"], item["count"], item["message"], item["fix"]) for item in actual] == [("train", 2, message, cure)]

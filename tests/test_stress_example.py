@@ -30,11 +30,11 @@ LINES = [
 
 
 def test_every_vowel_of_a_word_has_its_stress():
-    made = runpy.run_path(str(STRESS / "make.py"))
-    assert made["tagged"]("AH0 B AW1 T") == ("AH 0", "B -", "AW 1", "T -")
-    words = made["text"](LINES, 10).removesuffix("\n").split("\n\n")
+    script = runpy.run_path(str(STRESS / "make.py"))
+    assert script["tagged"]("AH0 B AW1 T") == ("AH 0", "B -", "AW 1", "T -")
+    words = script["text"](LINES, 10).removesuffix("\n").split("\n\n")
     assert sorted(words) == ["AH 0\nB -\nAW 1\nT -", "B -\nAH 0\nN -\nAE 1\nN -\nAH 0"]
-    assert made["text"](LINES, 1) in ("AH 0\nB -\nAW 1\nT -\n", "B -\nAH 0\nN -\nAE 1\nN -\nAH 0\n")
+    assert script["text"](LINES, 1) in ("AH 0\nB -\nAW 1\nT -\n", "B -\nAH 0\nN -\nAE 1\nN -\nAH 0\n")
 
 
 def test_every_command_works(tmp_path, monkeypatch, capsys):

@@ -214,19 +214,19 @@ def refusal(error: type[Exception], action: Any) -> str:
 @pytest.mark.parametrize("kind", ["ngram", "conv", "lstm", "transformer", "gpt"])
 def test_a_long_line_is_read_in_windows(monkeypatch, kind):
     model: Any = ngram() if kind == "ngram" else network(kind, window=40)
-    corpus, requests = in_lines([30, 7]), []
+    corpus, windows = in_lines([30, 7]), []
     full = nats_of(model, corpus, Context("reset", 40))
     real = model.loss
 
     def loss(tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        requests.append(tokens.size(1))
+        windows.append(tokens.size(1))
         return real(tokens, targets, state)
 
     monkeypatch.setattr(model, "loss", loss)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 9)
     np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), full, atol=1e-5)
-    assert max(requests) == 9
-    assert sum(requests) == 31
+    assert max(windows) == 9
+    assert sum(windows) == 31
 
 
 def test_a_line_beyond_the_last_position_is_rejected_with_its_number():
@@ -264,10 +264,10 @@ def test_context_policies_on_the_command_line():
     assert parsed("stride:16") == Context("stride", 64, 16)
     assert parsed("carry") == Context("carry", 64)
     assert parsed("reset", lines=True) == parsed("full") == parsed("full", lines=True) == Context("reset", 64)
-    named = [Context("stride", 64, 16), Context("carry", 64), Context("reset", 64)]
-    assert [str(context) for context in named] == ["stride:16/64", "carry:warm-64", "reset:line"]
+    policies = [Context("stride", 64, 16), Context("carry", 64), Context("reset", 64)]
+    assert [str(context) for context in policies] == ["stride:16/64", "carry:warm-64", "reset:line"]
     full = ["full/stride:16/64", "full/carry:warm-64", "reset:line"]
-    assert [str(context._replace(full=True)) for context in named] == full
+    assert [str(context._replace(full=True)) for context in policies] == full
 
 
 REFUSED = {

@@ -82,9 +82,9 @@ def test_help_is_a_command_too(capsys):
     assert TEXT
     for words, same in ((["help"], ["--help"]), (["help", "train"], ["train", "--help"])):
         assert main(words) == 0
-        asked = capsys.readouterr().out
+        help_output = capsys.readouterr().out
         assert main(same) == 0
-        assert capsys.readouterr().out == asked != ""
+        assert capsys.readouterr().out == help_output != ""
 
 
 @pytest.mark.parametrize("word", ["--epochs", "--ephocs", "--epoch", "--res", "--fps", "--refs"])
@@ -128,7 +128,7 @@ def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "resolved.toml").write_text("")
     (tmp_path / "labels.toml").write_text("")
-    for word, said in {
+    for word, message in {
         "runs/lables": "runs/lables: run directory not found; did you mean runs/labels?",
         "labels": "labels: run directory not found; did you mean runs/labels?",
         "runs/zzz": "runs/zzz: run directory not found",
@@ -136,7 +136,7 @@ def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
         "runs": "runs: not a run directory (resolved.toml is missing); choose one of the runs in it: labels, lstm",
         "labels.toml": "labels.toml: is a run file, not a run directory; use its run, runs/labels",
     }.items():
-        assert refused(capsys, "info", word) == (4, said)
+        assert refused(capsys, "info", word) == (4, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -62,8 +62,8 @@ def test_csv_with_semicolons_or_tabs(tmp_path):
     assert read(write(tmp_path / "d.csv", '"a,b";text;label\nx;y;z\n')) == [("z", "y")]
     pairs = write(tmp_path / "p.csv", "source;target\na;b\n")
     assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
-    asked = write(tmp_path / "q.csv", "question;passage;answer\nWho?;Ida sang.;Ida\n")
-    assert [record.passage for record in Dataset((asked,), QuestionFormat()).records()] == ["Ida sang."]
+    qa_file = write(tmp_path / "q.csv", "question;passage;answer\nWho?;Ida sang.;Ida\n")
+    assert [record.passage for record in Dataset((qa_file,), QuestionFormat()).records()] == ["Ida sang."]
 
 
 def test_a_row_with_the_wrong_number_of_fields_names_the_delimiter(tmp_path):
@@ -83,8 +83,8 @@ def test_json_file_is_a_list_of_objects_or_jsonl(tmp_path):
     assert labelled(tmp_path / "a.json").location(1) == f"{tmp_path / 'a.json'}:6"
     pairs = write(tmp_path / "p.json", '[{"source": "a", "target": "b"}]')
     assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
-    asked = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
-    assert [record.answers[0].start for record in Dataset((asked,), QuestionFormat()).records()] == [0]
+    qa_file = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
+    assert [record.answers[0].start for record in Dataset((qa_file,), QuestionFormat()).records()] == [0]
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
     assert source.summary.problem() == message
     # once is enough, for train alone: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
-    actual = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
-    assert [(one.name, one.split, one.message) for one in actual] == [("unique_labels", "train", message)]
+    actual = [finding for finding in check_data(splits, list, LABELLED).findings if finding.severity == "error"]
+    assert [(finding.name, finding.split, finding.message) for finding in actual] == [("unique_labels", "train", message)]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{index % 17}\tsome words\n" for index in range(20)))
     assert labelled(few).summary.problem() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{index} and so on\n" for index in range(12)))
@@ -238,8 +238,8 @@ def test_data_can_be_a_directory_or_a_pattern(tmp_path):
     full = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
     assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == full
 
-    given = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
-    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in given.provenance()
+    listed = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
+    assert "".join(listed.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in listed.provenance()
     # what is not there is said when it is read: a run is loaded without its text
     none = parse_config(TextDataConfig, {"train": "none/*.txt"}, prefix="data").sources(tmp_path)["train"]
     assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"

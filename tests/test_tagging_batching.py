@@ -95,9 +95,9 @@ def test_every_sentence_occurs_once_per_epoch_with_its_words_and_tags(budget):
 def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     order, other, another = (ExampleBatchSampler(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
-    for position in np.random.default_rng(0).permutation(places)[:20].tolist():
-        for here, there in zip(order.batch(*position), other.batch(*position), strict=True):
-            assert here is not None and there is not None and torch.equal(here, there)
+    for indices in np.random.default_rng(0).permutation(places)[:20].tolist():
+        for actual, expected in zip(order.batch(*indices), other.batch(*indices), strict=True):
+            assert actual is not None and expected is not None and torch.equal(actual, expected)
     assert order.buckets.members(0, 0).tolist() != another.buckets.members(0, 0).tolist()
     assert order.rows == order.buckets.rows
 

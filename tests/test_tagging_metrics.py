@@ -214,10 +214,10 @@ def test_tags_of_spans_in_any_order():
 
 
 def test_two_sentences_by_hand():
-    expected = [tags("B-PER I-PER O B-LOC"), tags("O B-LOC O")]
+    gold = [tags("B-PER I-PER O B-LOC"), tags("O B-LOC O")]
     predicted = [tags("B-PER I-PER O B-PER"), tags("O B-LOC B-LOC")]
-    known = [np.array([True, True, True, False]), np.array([False, True, True])]
-    actual = {name: score.value for name, score in scored(predicted, expected, known=known).items()}
+    is_known = [np.array([True, True, True, False]), np.array([False, True, True])]
+    actual = {name: score.value for name, score in scored(predicted, gold, known=is_known).items()}
     assert actual == {
         "token_accuracy": pytest.approx(100 * 5 / 7),
         "sentence_accuracy": 0.0,
@@ -227,8 +227,8 @@ def test_two_sentences_by_hand():
         "span_recall": pytest.approx(100 * 2 / 3),
     }
     assert list(actual) == [metric.name for metric in TAGS]
-    each = per_type(tag_items(predicted, expected, np.arange(2), types=TYPES), TYPES)
-    assert each == {"LOC": (50.0, 50.0, 50.0, 2), "PER": (50.0, 100.0, pytest.approx(200 / 3), 1)}
+    types = per_type(tag_items(predicted, gold, np.arange(2), types=TYPES), TYPES)
+    assert types == {"LOC": (50.0, 50.0, 50.0, 2), "PER": (50.0, 100.0, pytest.approx(200 / 3), 1)}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -236,15 +236,15 @@ def test_two_sentences_by_hand():
 def test_scores_match_seqeval(seed, scheme):
     seqeval = pytest.importorskip("seqeval.metrics")
     labels = labels_of(scheme)
-    expected = [repair(row, scheme) for row in sentences(labels, seed=seed)]
-    said = wrong_in_places(expected, labels, seed)
-    actual = scored(said, expected)
-    assert actual["span_f1"].value == pytest.approx(100 * seqeval.f1_score(expected, said))
-    assert actual["span_precision"].value == pytest.approx(100 * seqeval.precision_score(expected, said))
-    assert actual["span_recall"].value == pytest.approx(100 * seqeval.recall_score(expected, said))
-    assert actual["token_accuracy"].value == pytest.approx(100 * seqeval.accuracy_score(expected, said))
-    report = seqeval.classification_report(expected, said, output_dict=True)
-    for kind, score in per_type(tag_items(said, expected, np.arange(len(said)), types=TYPES), TYPES).items():
+    gold = [repair(row, scheme) for row in sentences(labels, seed=seed)]
+    predicted = wrong_in_places(gold, labels, seed)
+    actual = scored(predicted, gold)
+    assert actual["span_f1"].value == pytest.approx(100 * seqeval.f1_score(gold, predicted))
+    assert actual["span_precision"].value == pytest.approx(100 * seqeval.precision_score(gold, predicted))
+    assert actual["span_recall"].value == pytest.approx(100 * seqeval.recall_score(gold, predicted))
+    assert actual["token_accuracy"].value == pytest.approx(100 * seqeval.accuracy_score(gold, predicted))
+    report = seqeval.classification_report(gold, predicted, output_dict=True)
+    for kind, score in per_type(tag_items(predicted, gold, np.arange(len(predicted)), types=TYPES), TYPES).items():
         theirs = report[kind]
         wanted = [100 * theirs["precision"], 100 * theirs["recall"], 100 * theirs["f1-score"], theirs["support"]]
         assert list(score) == pytest.approx(wanted)
@@ -254,18 +254,18 @@ def test_scores_match_seqeval(seed, scheme):
 def test_tag_scores_and_confusions_match_scikit_learn(seed):
     metrics = pytest.importorskip("sklearn.metrics")
     names = ["DET", "NOUN", "VERB", "ADJ", "never"]
-    expected = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
-    said = wrong_in_places([[tag if tag in names else "DET" for tag in row] for row in expected], names[:4], seed)
-    flat = [[tag for row in rows for tag in row] for rows in (expected, said)]
+    gold = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
+    predicted = wrong_in_places([[tag if tag in names else "DET" for tag in row] for row in gold], names[:4], seed)
+    flat = [[tag for row in rows for tag in row] for rows in (gold, predicted)]
     theirs = metrics.precision_recall_fscore_support(*flat, labels=names, zero_division=0)
-    actual = per_tag(said, expected, names)
+    actual = per_tag(predicted, gold, names)
     assert list(actual) == names
     for index, score in enumerate(actual.values()):
         assert list(score) == pytest.approx(
             [100 * theirs[0][index], 100 * theirs[1][index], 100 * theirs[2][index], theirs[3][index]]
         )
     counts = metrics.confusion_matrix(*flat, labels=[*names, "unseen"])
-    assert np.array_equal(tag_confusion(said, expected, names), counts[:, :-1])
+    assert np.array_equal(tag_confusion(predicted, gold, names), counts[:, :-1])
 
 
 def test_a_type_never_seen_counts_as_missed():
@@ -281,25 +281,25 @@ def test_no_gold_and_no_predicted_spans_gives_0_as_in_seqeval():
 
 
 def test_only_counted_metrics_are_scored():
-    predicted, expected = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
+    predicted, gold = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
     every = [np.array([True, True]), np.array([True])]
-    assert list(scored(predicted, expected, types=())) == ["token_accuracy", "sentence_accuracy"]
-    assert list(scored(predicted, expected, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no word is new
+    assert list(scored(predicted, gold, types=())) == ["token_accuracy", "sentence_accuracy"]
+    assert list(scored(predicted, gold, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no word is new
     one_new = [np.array([True, False]), np.array([True])]
-    score = scored(predicted, expected, types=(), known=one_new)["oov_accuracy"]
+    score = scored(predicted, gold, types=(), known=one_new)["oov_accuracy"]
     assert (score.value, score.low, score.high) == (0.0, 0.0, 0.0)
 
 
 def test_batches_in_any_order_give_the_same_scores_and_intervals():
     labels = labels_of("BIO")
-    expected = [repair(row, "BIO") for row in sentences(labels)]
-    said = wrong_in_places(expected, labels)
-    order = np.random.default_rng(0).permutation(len(expected))
+    gold = [repair(row, "BIO") for row in sentences(labels)]
+    predicted = wrong_in_places(gold, labels)
+    order = np.random.default_rng(0).permutation(len(gold))
     parts = [
-        tag_items([said[index] for index in rows], [expected[index] for index in rows], rows, types=TYPES)
+        tag_items([predicted[index] for index in rows], [gold[index] for index in rows], rows, types=TYPES)
         for rows in np.split(order, [10, 11, 200])
     ]
-    full = list(scored(said, expected).values())
+    full = list(scored(predicted, gold).values())
     assert tag_scores(join(parts), HOW) == full
     assert all(score.low < score.value < score.high for score in full)
     sums = total(join(parts).statistics)

@@ -57,10 +57,10 @@ def test_every_architecture_tags_names(runs, kind):
     actual = values_of(run)
     assert actual["span_f1"] >= 90
     assert actual["oov_accuracy"] >= 90  # names are new, and known by what stands before them
-    one = run.predict("the old mr dcbfo here")
-    assert one.words == ["the", "old", "mr", "dcbfo", "here"]
-    assert one.tags == ["O", "O", "O", "B-PER", "O"]
-    assert one.spans == [Span("PER", 3, 4)]
+    prediction = run.predict("the old mr dcbfo here")
+    assert prediction.words == ["the", "old", "mr", "dcbfo", "here"]
+    assert prediction.tags == ["O", "O", "O", "B-PER", "O"]
+    assert prediction.spans == [Span("PER", 3, 4)]
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
@@ -81,7 +81,7 @@ def test_without_a_char_encoder_unknown_words_are_indistinguishable(runs, tmp_pa
     assert run.vocabulary.char_tokenizer is None
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
-    for wrong, said in (
+    for wrong, message in (
         (
             "model.char_encoder=all",
             "model.char_encoder: expected a table or false, got 'all'",
@@ -90,7 +90,7 @@ def test_without_a_char_encoder_unknown_words_are_indistinguishable(runs, tmp_pa
     ):
         with pytest.raises(ConfigError) as caught:
             resolve(runs.values("speech-gru", wrong), base=Path())
-        assert str(caught.value).startswith(said)
+        assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("head", ["linear", "crf"])
@@ -183,9 +183,9 @@ def test_a_classifier_initializes_a_tagger(runs, tmp_path):
     assert "encoder.embedder.embedding.weight" in copied
     assert all(torch.equal(before[name], after[name]) for name in copied)
     new = len(after) - len(copied)
-    said = next(note for note in watcher.notes if note.startswith("Initialized "))
-    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
-    assert f" and {new - 3} more; unused: head." in said
+    message = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert message.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
+    assert f" and {new - 3} more; unused: head." in message
 
 
 # ---- reading back
@@ -193,36 +193,40 @@ def test_a_classifier_initializes_a_tagger(runs, tmp_path):
 
 def test_tags_do_not_depend_on_the_batch(runs):
     run = loaded(runs.folder("spans-lstm"))
-    given = [[word for word, _ in sentence] for sentence in tagged(30, seed=7)] + [[], ["mr"]]
-    together = run.predict(given)
-    assert [item.words for item in together] == given
+    sentences = [[word for word, _ in sentence] for sentence in tagged(30, seed=7)] + [[], ["mr"]]
+    together = run.predict(sentences)
+    assert [item.words for item in together] == sentences
     assert together[-2].tags == [] and together[-2].spans == []
-    assert [run.predict([sentence])[0] for sentence in given] == together
+    assert [run.predict([sentence])[0] for sentence in sentences] == together
     assert run.predict([]) == []
     with pytest.raises(DataError, match="line 2"):
         run.predict(["the", "a\0b"])
 
 
 def test_words_may_contain_any_text(runs):
-    one = loaded(runs.folder("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
-    assert one.words == ["new york", "", "Ω" * 300, "mr"]
-    assert len(one.tags) == 4
+    prediction = loaded(runs.folder("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
+    assert prediction.words == ["new york", "", "Ω" * 300, "mr"]
+    assert len(prediction.tags) == 4
 
 
 def test_evaluation_scores_the_predictions(runs):
     run, calls = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
-    found = run.evaluate(progress=lambda what, done, total: calls.append((done, total)))
-    scores, items = list(found), found.items
-    given = list(run.config.datasets["test"].records())
-    predictions = run.predict([one.words for one in given])
-    correct = [a == b for one, gold in zip(predictions, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
+    evaluation = run.evaluate(progress=lambda what, done, total: calls.append((done, total)))
+    scores, items = list(evaluation), evaluation.items
+    gold_sentences = list(run.config.datasets["test"].records())
+    predictions = run.predict([sentence.words for sentence in gold_sentences])
+    correct = [
+        a == b
+        for sentence, gold in zip(predictions, gold_sentences, strict=True)
+        for a, b in zip(sentence.tags, gold.tags, strict=True)
+    ]
     assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(correct)))
-    seen = {word for one in run.config.datasets["train"].records() for word in one.words}
-    new = [word not in seen for one in given for word in one.words]
+    seen = {word for sentence in run.config.datasets["train"].records() for word in sentence.words}
+    new = [word not in seen for sentence in gold_sentences for word in sentence.words]
     oov = next(score.value for score in scores if score.name == "oov_accuracy")
-    assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(correct, new, strict=True) if fresh]))
-    assert len(items.keys) == len(given)
-    assert calls[-1] == (len(given), len(given))
+    assert oov == pytest.approx(100 * np.mean([hit for hit, is_new in zip(correct, new, strict=True) if is_new]))
+    assert len(items.keys) == len(gold_sentences)
+    assert calls[-1] == (len(gold_sentences), len(gold_sentences))
     info = run.info()
     assert (info["task"], info["arch"], info["labels"]) == ("tagging", "lstm", list(run.labels))
     assert info["parameters"] == run.num_parameters > 0
@@ -330,9 +334,9 @@ def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
     one, three = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
-    given = [*one.tags, *three.tags]
-    assert [given[index] for index in (0, 1, 3)] == ["X"] * 3
-    taken = given[2]  # for ADJ, which training never saw
+    predicted = [*one.tags, *three.tags]
+    assert [predicted[index] for index in (0, 1, 3)] == ["X"] * 3
+    taken = predicted[2]  # for ADJ, which training never saw
     tables = [[line.split() for line in part.rstrip("\n").split("\n")] for part in out.split("\n\n")[2:]]
     rows = {"X": ["X", "100.0" if taken != "X" else "75.0", "100.0", "100.0" if taken != "X" else "85.7", "3"]}
     rows |= {} if taken == "X" else {taken: [taken, "0.0", "0.0", "0.0", "0"]}
@@ -351,8 +355,8 @@ def test_unseen_tags_are_reported_and_count_as_errors_or_are_rejected(runs, caps
         err.splitlines()[-1] == "weft: warning: 1 example has tags that are not in the training data and count as errors: ADJ"
     )
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
-    found = json.loads(out)
-    assert (found["unseen"], found["data"], err) == ({"ADJ": 1}, [str(data)], "")
+    evaluation = json.loads(out)
+    assert (evaluation["unseen"], evaluation["data"], err) == ({"ADJ": 1}, [str(data)], "")
     assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
         3, f"{data}:3: tag 'ADJ' is not in the training data of {folder}"
     )  # fmt: skip

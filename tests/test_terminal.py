@@ -108,8 +108,8 @@ def test_evaluate_escapes_labels(labelled, monkeypatch, capsys):
 def test_info_escapes_environment_and_paths(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
     run = train_here(run_file(text, train__max_steps=1), tmp_path / "run").path
-    known = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(known), "gpu": EVIL})))
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(environment), "gpu": EVIL})))
     shown_text = on_a_terminal(["info", str(run)], monkeypatch)
     assert SAFE in shown_text and r"te\u001b[2Jxt.txt" in shown_text and not set("\x1b\x07\x9b\u202e") & set(shown_text)
     assert main(["info", str(run)]) == 0

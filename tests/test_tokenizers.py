@@ -291,8 +291,8 @@ def test_invalid_configs_are_rejected():
     assert told({"type": "bpee"}) == "tokenizer.type: unknown type 'bpee'; did you mean 'bpe'?"
     assert told({"type": "bpe", "vocab_size": 200}) == "tokenizer.vocab_size: must be at least 259 for type 'bpe', got 200"
     assert told({"vocab_size": 3}) == "tokenizer.vocab_size: must be at least 4 for type 'char', got 3"
-    both = {"file": "t.json", "type": "bpe"}
-    assert told(both) == "tokenizer.file: cannot be combined with type; remove one of them"
+    conflicting = {"file": "t.json", "type": "bpe"}
+    assert told(conflicting) == "tokenizer.file: cannot be combined with type; remove one of them"
 
 
 def test_tokens_by_id():
@@ -334,8 +334,8 @@ capitals = st.text(st.sampled_from("aAbBsS'TΣσςİIıßẞ\u1c89\u0307 <>/unkU
 @given(text=st.one_of(wild_text, capitals))
 @settings(max_examples=100, deadline=None)
 def test_lowercased_fast_encoding_equals_the_library(kind, text):
-    there = tokenizers.Tokenizer.from_str(folded(kind).data.decode())
-    assert folded(kind).encode(text).tolist() == there.encode(text, add_special_tokens=False).ids
+    reference = tokenizers.Tokenizer.from_str(folded(kind).data.decode())
+    assert folded(kind).encode(text).tolist() == reference.encode(text, add_special_tokens=False).ids
     small = tokenizers.normalizers.Lowercase().normalize_str(text)
     assert folded(kind).encode(text).tolist() == folded(kind).encode(small).tolist()
 

@@ -75,9 +75,9 @@ def test_edit_distance_equals_dynamic_programming_for_any_length(a, b):
 
 def test_edit_distances_of_a_thousand_sentences_are_fast():
     rng = random.Random(0)
-    said, expected = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
+    outputs, expected = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
     began = time.process_time()
-    total = sum(edit_distance(a, b) for a, b in zip(said, expected, strict=True))
+    total = sum(edit_distance(a, b) for a, b in zip(outputs, expected, strict=True))
     assert time.process_time() - began < 0.5
     assert 20_000 < total < 30_000
 
@@ -156,10 +156,10 @@ def test_score_of_a_resample_equals_that_of_its_lines():
     again = resample(items.statistics, samples=20, seed=0)
     for sample in range(20):
         drawn = rng.integers(30, size=30)
-        there = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
-        assert {metric.name: metric.compute(again)[sample] for metric in TRANSLATION if metric.name in there} == pytest.approx(
-            there, abs=1e-9
-        )
+        reference_scores = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
+        assert {
+            metric.name: metric.compute(again)[sample] for metric in TRANSLATION if metric.name in reference_scores
+        } == pytest.approx(reference_scores, abs=1e-9)
 
 
 def test_exact_match_ignores_whitespace():

@@ -58,10 +58,10 @@ def changed(value: Any, chance: random.Random) -> Any:
     inner = new
     for key in path:
         inner = inner[key]
-    how = chance.randrange(4)
-    if how == 0:
+    variant = chance.randrange(4)
+    if variant == 0:
         del inner[last]
-    elif how == 1 and isinstance(inner, dict):
+    elif variant == 1 and isinstance(inner, dict):
         inner[chance.choice(["a", "\ud800", "<s>", "content"])] = inner.pop(last)
     else:
         inner[last] = chance.choice(VALUES)

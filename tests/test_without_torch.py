@@ -83,8 +83,8 @@ def child(folder: Path, script: str, *words: str) -> str:
 def test_commands_of_models_without_networks_start_without_torch(here):
     """All in one process: from the first on that imports it, torch is there."""
     data = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
-    told = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
-    assert not told
+    failed = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
+    assert not failed
 
 
 def test_runs_are_loaded_without_torch(here):

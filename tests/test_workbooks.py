@@ -114,12 +114,12 @@ def test_taggers_reject_workbooks(tmp_path):
 
 
 def test_cells_are_read_as_displayed():
-    shown = {
+    cells = {
         "": None, "7": 7, "-7": -7.0, "0.1": 0.1, "0.3": 0.1 + 0.2, "1e+20": 1e20, "TRUE": True, "FALSE": False,
         "2026-11-16": datetime(2026, 11, 16), "2026-11-16 08:30:00": datetime(2026, 11, 16, 8, 30, 0, 400),
         "2026-11-17": date(2026, 11, 17), "08:30:00": time(8, 30), " a\nb": " a\nb",
     }  # fmt: skip
-    assert [cell_text(value) for value in shown.values()] == list(shown)
+    assert [cell_text(value) for value in cells.values()] == list(cells)
     assert cell_text(float("nan")) == ""
 
 
@@ -250,12 +250,12 @@ def test_seq2seq_and_qa_in_hugging_face_layout(tmp_path):
     write_parquet(tmp_path / "a.parquet", {"translation": [{"en": "yes", "de": "ja"}, {"en": "no", "de": "nein"}]})
     table = PairDataConfig(train="a.parquet", source_column="translation.en", target_column="translation.de")
     assert list(pairs(table.sources(tmp_path)["train"])) == [("yes", "ja"), ("no", "nein")]
-    asked = {
+    qa = {
         "context": ["Ada and Ada"] * 2,
         "question": ["Who?", "Why?"],
         "answers": [{"text": ["Ada", "Ada and"], "answer_start": [8, 0]}, {"text": [], "answer_start": []}],
     }
-    write_parquet(tmp_path / "b.parquet", asked)
+    write_parquet(tmp_path / "b.parquet", qa)
     names = {"passage_column": "context", "answer_column": "answers.text", "answer_start_column": "answers.answer_start"}
     first, second = QADataConfig(train="b.parquet", **names).sources(tmp_path)["train"].records()
     assert (first.answers, second.answers) == ((("Ada", 8), ("Ada and", 0)), ())
