@@ -293,10 +293,10 @@ def test_a_log_is_appended_by_lines_and_truncated_on_resume(tmp_path):
     assert log_files.read_log(path, allow_text=True) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
-@pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
-def test_a_damaged_log_is_restored(tmp_path, there):
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
+def test_a_damaged_log_is_restored(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(there)
+    path.write_bytes(content)
     with log_files.Log(path) as log:
         assert log.restore(b"{}\n{}\n")
         assert log.num_bytes == 6
@@ -773,7 +773,7 @@ def test_directories_that_cannot_be_locked(tmp_path, monkeypatch):
 # ---- killed while saving
 
 
-def save_forever(folder: Path, told: int) -> None:
+def save_forever(folder: Path, descriptor: int) -> None:
     """What training does: a numbered checkpoint, the newest weights, the oldest removed; a byte to `told` each time."""
     files.remove_temporary_files(folder)
     done = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
@@ -784,7 +784,7 @@ def save_forever(folder: Path, told: int) -> None:
         files.publish(checkpoint(files.temporary_path(final), step), final)
         tensor_files.write_tensors(folder / "model.safetensors", _tensors(step))
         files.remove(folder / f"{step - 2:06d}")
-        os.write(told, b"x")
+        os.write(descriptor, b"x")
 
 
 class Deadly(Faulty):

@@ -339,10 +339,10 @@ def held(monkeypatch, number):
         monkeypatch.setattr(f"weft.decode.{attribute}.free_device_memory", lambda device: number)
 
 
-@pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
-def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam_size", 1)
-    options = GenerationConfig(max_new_tokens=50, **how)
+@pytest.mark.parametrize("search_options", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
+def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch, search_options):
+    toy, rows = Hashed(13), search_options.get("beam_size", 1)
+    options = GenerationConfig(max_new_tokens=50, **search_options)
     needed = COPIES * rows * (toy.bytes_per_row(54) + 8 * 54)
     held(monkeypatch, needed)
     assert generate(toy, LETTERS, ["abcd"], options, frame=Frame(2))
@@ -358,10 +358,10 @@ def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch
     assert toy.steps_taken == []
 
 
-@pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}])
-def test_short_memory_reduces_the_batch_and_not_the_results(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam_size", 1)
-    options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
+@pytest.mark.parametrize("search_options", [{"beam_size": 4}, {"num_samples": 3}])
+def test_short_memory_reduces_the_batch_and_not_the_results(monkeypatch, search_options):
+    toy, rows = Hashed(13), search_options.get("beam_size", 1)
+    options, prompts = GenerationConfig(max_new_tokens=20, **search_options), ["abcd", "a", "fg", "", "abc"]
     full = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
     toy.steps_taken.clear()
@@ -399,12 +399,12 @@ def test_no_prompt_gives_no_continuation():
     assert generate(Hashed(13), LETTERS, [], GenerationConfig(), frame=Frame(None)) == []
 
 
-@pytest.mark.parametrize("how", [generate, stream])
-def test_a_prompt_beyond_the_last_position_is_rejected_before_the_first_step(how):
+@pytest.mark.parametrize("function", [generate, stream])
+def test_a_prompt_beyond_the_last_position_is_rejected_before_the_first_step(function):
     model, options = Bigram(13, longest=16), GenerationConfig(max_new_tokens=12)
-    prompt = ["", "abcdef"] if how is generate else "abcdef"
+    prompt = ["", "abcdef"] if function is generate else "abcdef"
     with pytest.raises(UsageError) as caught:
-        how(model, LETTERS, prompt, options, frame=Frame(None))
+        function(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
         "max_new_tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
     )

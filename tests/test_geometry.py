@@ -30,30 +30,30 @@ TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("geometry")
 
 
 @pytest.fixture(scope="module")
-def text(place: Path) -> Path:
-    return make_text(place / "text.txt", words=400)
+def text(work_dir: Path) -> Path:
+    return make_text(work_dir / "text.txt", words=400)
 
 
 @pytest.fixture(scope="module")
-def language(place: Path, text: Path) -> Any:
+def language(work_dir: Path, text: Path) -> Any:
     """A Transformer over pieces of words."""
     model = {"arch": "gpt", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     values = {
         **run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64),
         "model": model,
     }
-    return weft.load(train_here(values, place / "lm", Silent()).path, device="cpu")
+    return weft.load(train_here(values, work_dir / "lm", Silent()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def pairs(place: Path) -> PairRuns:
-    (place / "pairs").mkdir()
-    return PairRuns(place / "pairs")
+def pairs(work_dir: Path) -> PairRuns:
+    (work_dir / "pairs").mkdir()
+    return PairRuns(work_dir / "pairs")
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -223,11 +223,11 @@ def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
     torch.testing.assert_close(sides[1][-1], y[0, [unit.tokens[0] for unit in line.units[1]]].double())
 
 
-def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
-    runs = LabelRuns(place)
+def test_every_task_has_a_geometry(work_dir: Path, text: Path) -> None:
+    runs = LabelRuns(work_dir)
     model = {"arch": "bert", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     masked = train_here(
-        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, place / "bert"
+        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, work_dir / "bert"
     )
     for folder, layers in (
         (runs.folder("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
@@ -248,8 +248,8 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
     torch.testing.assert_close(word_vectors(line, sequence_stages(run), run.device)[0][-1], y[0, 1:-1].double())
 
 
-def test_long_lines_are_read_in_windows(language: Any, place: Path) -> None:
-    long = place / "long.txt"
+def test_long_lines_are_read_in_windows(language: Any, work_dir: Path) -> None:
+    long = work_dir / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
     selection = sample([language], long)
     window = language.config.data.context_length
@@ -306,18 +306,19 @@ def test_scatter_plots() -> None:
     assert str(wrong.value) == "scatter: positions must be finite"
 
 
-def test_geometry_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_geometry_command(language: Any, text: Path, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(language.directory.path)
     assert (
-        main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
+        main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(work_dir / "x.html")])
+        == 0
     )
     captured = capsys.readouterr()
     assert captured.out.startswith("text: 30") and "anisotropy" in captured.out and "MEV" in captured.out
-    assert (place / "x.html").read_text().count("<svg") == 3
-    twice = place / "twice.txt"
+    assert (work_dir / "x.html").read_text().count("<svg") == 3
+    twice = work_dir / "twice.txt"
     twice.write_text("the cat sees a bird\n" * 3)
     assert (
-        main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(place / "one.svg")]) == 0
+        main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(work_dir / "one.svg")]) == 0
     )  # one sentence: no two to compare
     captured = capsys.readouterr()
     assert captured.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
@@ -326,11 +327,13 @@ def test_geometry_command(language: Any, text: Path, place: Path, capsys: pytest
         main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0
     )  # the run's own validation data
     assert json.loads(capsys.readouterr().out)["unit"] == "words"
-    assert main(["analyze", "geometry", folder, "--max-words", "100", "--output", str(place / "x.json"), "--quiet"]) == 0
-    assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
+    assert main(["analyze", "geometry", folder, "--max-words", "100", "--output", str(work_dir / "x.json"), "--quiet"]) == 0
+    assert json.loads((work_dir / "x.json").read_text())["sides"][0]["side"] == "text"
 
 
-def test_geometry_errors(language: Any, text: Path, place: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
+def test_geometry_errors(
+    language: Any, text: Path, work_dir: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:
@@ -340,14 +343,14 @@ def test_geometry_errors(language: Any, text: Path, place: Path, pairs: PairRuns
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0 (the input) to 2, got 3"
     assert line(folder, "--max-words", "1") == "--max-words: must be at least 2, got 1"
     assert line(folder, "--output", "x.pdf") == "--output: x.pdf must end in .html, .svg, .png or .json"
-    blank = place / "blank.txt"
+    blank = work_dir / "blank.txt"
     blank.write_text("  \n \n")
     assert line(folder, "--data", str(blank)) == f"--data: has no text that {folder} can read: it is blank"
-    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, place / "ngram")
+    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, work_dir / "ngram")
     assert line(str(ngram.path)) == f"vectors: ngram has no contextual word vectors ({ngram.path})"
-    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, place / "bare")
+    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, work_dir / "bare")
     assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; set --data"
-    long = place / "long.tsv"
+    long = work_dir / "long.tsv"
     long.write_text("a" * 40 + "\tA\n")
     run = weft.load(pairs.folder("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:

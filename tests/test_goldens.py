@@ -97,42 +97,42 @@ def named(value: Any, renamed: Mapping[str, str]) -> Any:
     return value
 
 
-def differences(place: str, expected: Any, found: Any) -> Iterator[str]:
+def differences(location: str, expected: Any, actual: Any) -> Iterator[str]:
     """Where two values differ: numbers by more than they may, all else at all."""
-    numbers = all(isinstance(item, float | int) and not isinstance(item, bool) for item in (expected, found))
-    if numbers and math.isclose(expected, found, rel_tol=CLOSE, abs_tol=1e-6):
+    numbers = all(isinstance(item, float | int) and not isinstance(item, bool) for item in (expected, actual))
+    if numbers and math.isclose(expected, actual, rel_tol=CLOSE, abs_tol=1e-6):
         return
-    if isinstance(expected, dict) and isinstance(found, dict) and list(expected) == list(found):
+    if isinstance(expected, dict) and isinstance(actual, dict) and list(expected) == list(actual):
         for key, value in expected.items():
-            yield from differences(f"{place}.{key}", value, found[key])
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for index, (item, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(f"{place}[{index}]", item, other)
-    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
-        yield f"{place}: {expected!r} was recorded, {found!r} is found"
+            yield from differences(f"{location}.{key}", value, actual[key])
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for index, (item, other) in enumerate(zip(expected, actual, strict=True)):
+            yield from differences(f"{location}[{index}]", item, other)
+    elif expected != actual or isinstance(expected, bool) != isinstance(actual, bool):
+        yield f"{location}: {expected!r} was recorded, {actual!r} is found"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("goldens")
     golden_data.make(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, Any]:
+def records() -> dict[str, Any]:
     return dict(json.loads(RECORDED.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_run_matches_its_golden_record(place, known, monkeypatch, name):
-    monkeypatch.chdir(place)
-    actual = list(differences(name, named(known["runs"][name], known["renamed"]), recorded(name)))
+def test_run_matches_its_golden_record(work_dir, records, monkeypatch, name):
+    monkeypatch.chdir(work_dir)
+    actual = list(differences(name, named(records["runs"][name], records["renamed"]), recorded(name)))
     assert not actual, "\n" + "\n".join(actual[:10])
 
 
-def test_every_golden_record_has_a_case(known):
-    assert list(known["runs"]) == list(SAID)
+def test_every_golden_record_has_a_case(records):
+    assert list(records["runs"]) == list(SAID)
 
 
 def test_renamed_entries_are_compared_by_value():

@@ -34,10 +34,10 @@ batch_tokens = 64
 """
 
 
-def errors(values: dict, place: Path) -> dict[str, float]:
-    work = place / "work"
+def errors(values: dict, directory: Path) -> dict[str, float]:
+    work = directory / "work"
     work.mkdir(exist_ok=True)
-    function = make_loss_function(resolve(values, base=place), work, Silent())
+    function = make_loss_function(resolve(values, base=directory), work, Silent())
     return {item.name: item.error for item in check_tensors(function, entries=3)}
 
 
@@ -87,8 +87,8 @@ def test_known_derivative_passes_and_wrong_derivative_fails():
             return x * x
 
         @staticmethod
-        def backward(ctx, given: Tensor) -> Tensor:
-            return given * ctx.saved_tensors[0]
+        def backward(ctx, grad_output: Tensor) -> Tensor:
+            return grad_output * ctx.saved_tensors[0]
 
     model = nn.ParameterDict({"cubed": torch.tensor([2.0, -1.0]), "wrong": torch.tensor([3.0]), "unused": torch.ones(2, 2)})
     model = model.double()

@@ -136,7 +136,7 @@ def test_dark_and_light_differ_in_every_color_but_the_grid():
 
 
 @pytest.mark.parametrize(
-    ("token", "shown"),
+    ("token", "label"),
     [
         ("</s>", "</s>"),
         ("", "ε"),
@@ -158,9 +158,9 @@ def test_dark_and_light_differ_in_every_color_but_the_grid():
         ("👩\u200d👧", "👩\u200d👧"),
     ],
 )
-def test_invisible_tokens_have_visible_labels(token, shown):
-    assert visible(token) == shown
-    assert labels(drawn([[1.0]], [token], [token]))[:2] == ([shown], [shown])
+def test_invisible_tokens_have_visible_labels(token, label):
+    assert visible(token) == label
+    assert labels(drawn([[1.0]], [token], [token]))[:2] == ([label], [label])
 
 
 @given(st.lists(st.text(st.characters(), max_size=30), min_size=1, max_size=4), st.text(st.characters(), max_size=60))

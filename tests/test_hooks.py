@@ -167,13 +167,13 @@ def part_in_place(model: Model) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("compiled", "place"),
+    ("compiled", "module_name"),
     [(wrapped, "the model"), (in_place, "the model"), (part_wrapped, "'layers.0'"), (part_in_place, "'layers.0.linear'")],
 )
-def test_a_compiled_module_is_rejected_by_name(compiled, place):
+def test_a_compiled_module_is_rejected_by_name(compiled, module_name):
     with pytest.raises(UsageError) as caught, record_activations(compiled(Model()), "layers.0.linear"):
         pass
-    assert str(caught.value) == f"record_activations: {place} is compiled; load the run again without compiling"
+    assert str(caught.value) == f"record_activations: {module_name} is compiled; load the run again without compiling"
 
 
 def test_modules_next_to_a_compiled_module_are_recorded():
@@ -204,9 +204,9 @@ MASKS = {
 }
 
 
-def check(attend: nn.Module, given: tuple[object, ...], v: Tensor) -> Tensor:
+def check(attend: nn.Module, inputs: tuple[object, ...], v: Tensor) -> Tensor:
     with record_activations(nn.ModuleDict({"attend": attend}), "attend") as recorded:
-        attend(*given)
+        attend(*inputs)
     weights = attention_weights(recorded[0])
     torch.testing.assert_close(weights @ v, recorded[0].output, atol=1e-6, rtol=1e-6)
     return weights

@@ -452,7 +452,7 @@ def edit(path: Path, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (
             {"model_type": "berta"},
@@ -474,9 +474,9 @@ def edit(path: Path, **values: Any) -> None:
         ),
     ],
 )
-def test_unsupported_configs_are_rejected(bert, values, said):
+def test_unsupported_configs_are_rejected(bert, values, message):
     edit(bert / "config.json", **values)
-    assert refusal(bert) == f"{bert / 'config.json'}: {said}"
+    assert refusal(bert) == f"{bert / 'config.json'}: {message}"
 
 
 def test_invalid_configs_are_rejected(bert):
@@ -571,7 +571,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
 
 
 @pytest.mark.parametrize(
-    ("task", "model", "said"),
+    ("task", "model", "message"),
     [
         ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
         ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("norm_position", "'pre'", "'post'")),
@@ -598,14 +598,14 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
         ),
     ],
 )
-def test_runs_without_a_transformers_equivalent_are_rejected(tmp_path, task, model, said):
+def test_runs_without_a_transformers_equivalent_are_rejected(tmp_path, task, model, message):
     sizes = {} if model["arch"] == "ngram" else {"hidden_size": 8, "num_layers": 1}
     train = {} if model["arch"] == "ngram" else {"max_steps": 1, "device": "cpu"}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 16}
     train_here({"task": task, "data": data, "model": {**sizes, **model}, "train": train}, tmp_path / "run")
     with pytest.raises(UsageError) as caught:
         export_model(load(tmp_path / "run", device="cpu"), tmp_path / "out")
-    assert str(caught.value) == said.format(run=tmp_path / "run")
+    assert str(caught.value) == message.format(run=tmp_path / "run")
 
 
 # ---- a real one

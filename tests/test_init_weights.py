@@ -45,29 +45,29 @@ def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | 
     return BuiltRun(resolve(values, base=Path("/nowhere")), tokenizer or tokens())
 
 
-def network(one: BuiltRun, seed: int = 0) -> nn.Module:
+def network(built: BuiltRun, seed: int = 0) -> nn.Module:
     """A network whose weights all differ from those that it would start with."""
     torch.manual_seed(seed)
-    model: nn.Module = one.config.preset.estimator.network_task.build(one.config, one.tokenizer)()  # type: ignore[attr-defined]
+    model: nn.Module = built.config.preset.estimator.network_task.build(built.config, built.tokenizer)()  # type: ignore[attr-defined]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
     return model.eval()
 
 
-def origin(there: BuiltRun, model: nn.Module) -> InitRun:
-    return InitRun(RUN, there, model.state_dict())
+def origin(old_run: BuiltRun, model: nn.Module) -> InitRun:
+    return InitRun(RUN, old_run, model.state_dict())
 
 
-def started(there: BuiltRun, here: BuiltRun, *, strict: bool = True) -> tuple[Any, Any, str]:
+def started(old_run: BuiltRun, new_run: BuiltRun, *, strict: bool = True) -> tuple[Any, Any, str]:
     """The network there, the one here that starts from it, and what is said."""
-    old, new = network(there), network(here, seed=1)
-    return old, new, load_initial_weights(new, here, origin(there, old), strict=strict)
+    old, new = network(old_run), network(new_run, seed=1)
+    return old, new, load_initial_weights(new, new_run, origin(old_run, old), strict=strict)
 
 
-def refusal(there: BuiltRun, here: BuiltRun) -> str:
+def refusal(old_run: BuiltRun, new_run: BuiltRun) -> str:
     with pytest.raises(ConfigError) as caught:
-        started(there, here)
+        started(old_run, new_run)
     return str(caught.value)
 
 
@@ -97,11 +97,11 @@ SILENT = [
 ]
 
 
-@pytest.mark.parametrize(("options", "named"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
-def test_an_option_that_changes_the_function_is_rejected_by_name(options, named):
+@pytest.mark.parametrize(("options", "option"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
+def test_an_option_that_changes_the_function_is_rejected_by_name(options, option):
     old_run = made("masked-lm", "bert", **BERT)
     assert refusal(old_run, made("masked-lm", "bert", **{**BERT, **options})) == (
-        f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
+        f"train.init_from: the weights of {RUN} would compute another function here ({option}); "
         "use the same options, or set train.init_strict = false to skip these weights"
     )
 
@@ -134,9 +134,9 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("there", "here", "named"), OTHERS[1:])
-def test_architectures_and_tasks_are_compared_too(there, here, named):
-    assert named in refusal(there, here)
+@pytest.mark.parametrize(("old_run", "new_run", "option"), OTHERS[1:])
+def test_architectures_and_tasks_are_compared_too(old_run, new_run, option):
+    assert option in refusal(old_run, new_run)
 
 
 def test_the_two_gru_variants_are_incompatible():

@@ -123,7 +123,7 @@ def test_valid_keys_and_values_are_accepted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["train.lr=1e39", "train.optimizer=sgd"], "train.lr: must be at most 1e+38, got 1e+39"),
         (["train.muon_lr=1e39", "train.optimizer=muon"], "train.muon_lr: must be at most 1e+38, got 1e+39"),
@@ -134,13 +134,13 @@ def test_valid_keys_and_values_are_accepted(tmp_path):
         ),
     ],
 )
-def test_a_learning_rate_beyond_float32_is_rejected(settings, told, tmp_path):
+def test_a_learning_rate_beyond_float32_is_rejected(settings, message, tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"))
     values["train"].pop("lr")
     values["train"]["lr_multipliers"] = {"embedding": 1e9} if "lr_multipliers" in settings[-1] else {}
     with pytest.raises(ConfigError) as caught:
         resolve(override(values, [item for item in settings if "lr_multipliers" not in item]), base=tmp_path)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 # ---- views

@@ -88,12 +88,12 @@ def shuffled(count: int, seed: int) -> Permutation:
     return Permutation(count, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 20])
+@pytest.mark.parametrize("cache_size", [0, 1 << 20])
 @given(count=st.integers(1, 3000), seed=st.integers(0, 2**63))
 @settings(deadline=None, max_examples=30)
-def test_a_shuffle_is_a_permutation(kept, count, seed):
+def test_a_shuffle_is_a_permutation(cache_size, count, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "MAX_CACHED", kept)
+        patch.setattr(shuffle, "MAX_CACHED", cache_size)
         order = shuffled(count, seed)
         full = order(np.arange(count)).tolist()
         assert sorted(full) == list(range(count))

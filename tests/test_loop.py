@@ -78,7 +78,7 @@ class Scored:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
         self.inner_steps, self.prepare = task.inner_steps, task.prepare
 
-    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
+    def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()
         return {"loss": self.scores.pop(0), "other": -1.0}
 
@@ -126,11 +126,11 @@ def test_max_steps_budget():
     assert loop.train_state.done
 
 
-@pytest.mark.parametrize(("epochs", "steps", "place"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
-def test_max_epochs_budget(epochs, steps, place):
+@pytest.mark.parametrize(("epochs", "steps", "epoch_and_batch"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
+def test_max_epochs_budget(epochs, steps, epoch_and_batch):
     loop = small_loop(small_model(), max_epochs=epochs)
     run(loop)
-    assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, place)
+    assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, epoch_and_batch)
 
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (16, 1), (17, 2), (100, 7)])
@@ -188,13 +188,13 @@ def test_equal_budgets_in_different_units_give_the_same_run(budget):
 
 
 @pytest.mark.parametrize(
-    ("steps", "validations", "at"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
+    ("steps", "validations", "expected_steps"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
 )
-def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, at):
+def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, expected_steps):
     watcher = Silent()
     notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), watcher)
-    assert [step for step, _ in watcher.scores] == at
-    assert notebook.saved == at
+    assert [step for step, _ in watcher.scores] == expected_steps
+    assert notebook.saved == expected_steps
 
 
 def test_patience_counts_validations_without_a_better_score():
@@ -225,7 +225,7 @@ def test_best_weights_are_selected_by_the_monitored_metric_of_the_task():
         def __init__(self, task: Any) -> None:
             self.loss, self.right, self.wrong = task.loss, iter([1.0, 3.0, 2.0, 4.0]), iter([4.0, 5.0, 3.0, 5.0])
 
-        def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
+        def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float]:
             return {"words_right": next(self.right), "words_wrong": next(self.wrong)}
 
     for monitor, best in ((None, [1, 2, 4]), ("words_right", [1, 2, 4]), ("words_wrong", [1, 3])):
@@ -264,7 +264,7 @@ def test_without_validation_data_the_latest_weights_are_kept():
 
 def test_the_run_directory_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.0])
-    monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, watch: {"loss": next(scores)})
+    monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, progress: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
     watcher = Silent(look=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
     train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
@@ -321,7 +321,7 @@ def test_training_continues_with_the_raw_weights(mixer):
 def test_ema_weights_are_validated_and_saved(tmp_path, text, monkeypatch):
     scores, validated = iter([3.0, 1.0, 2.0, 2.0]), []
 
-    def validate(task: LanguageModelObjective, model: nn.Module, watch: ProgressCallback) -> dict[str, float]:
+    def validate(task: LanguageModelObjective, model: nn.Module, progress: ProgressCallback) -> dict[str, float]:
         validated.append({name: weight.clone() for name, weight in model.state_dict().items()})
         return {"loss": next(scores)}
 
@@ -559,13 +559,13 @@ def diverged(loop: Loop) -> str:
     return str(caught.value)
 
 
-def spoil(loop: Loop, at: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
+def spoil(loop: Loop, step: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
     """Have the loss changed from step `at` on."""
     honest = loop.loss_module.objective.loss
 
     def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
         actual = honest(model, batch, carry)
-        return actual if loop.train_state.step < at else change(actual, model)
+        return actual if loop.train_state.step < step else change(actual, model)
 
     loop.loss_module.objective.loss = loss  # type: ignore[method-assign]
 

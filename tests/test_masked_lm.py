@@ -183,7 +183,7 @@ def test_tied_weights_and_parameter_names():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"bidirectional": False}, "bidirectional: must be true for a masked language model"),
         (
@@ -197,10 +197,10 @@ def test_tied_weights_and_parameter_names():
         ({"norm_eps": 1e-6}, "norm_eps: not used with norm 'none'; remove it"),
     ],
 )
-def test_invalid_configs_are_rejected(options, said):
+def test_invalid_configs_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"arch": "lstm", **options}}, base=Path("/nowhere"))
-    assert str(caught.value) == f"model.{said}"
+    assert str(caught.value) == f"model.{message}"
 
 
 def test_norm_eps_is_applied():

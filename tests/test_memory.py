@@ -73,9 +73,9 @@ def model(words: int = 50, window: int = WINDOW, **options: Any) -> LanguageMode
     return language_model(table, vocab_size=words, context_length=window, vocabulary="")
 
 
-def check(of: LossModule, batch: AnyBatch, table: TrainConfig, place: DeviceConfig) -> int:
+def check(of: LossModule, batch: AnyBatch, table: TrainConfig, device: DeviceConfig) -> int:
     """Of a batch that is shortened as lines and windows are."""
-    return memory.check_batch(of, partial(crop_batch, batch), table, place)
+    return memory.check_batch(of, partial(crop_batch, batch), table, device)
 
 
 def learner(of: LanguageModel, *, carries: bool = False) -> LossModule:
@@ -281,7 +281,7 @@ def test_a_long_row_is_measured_at_increasing_lengths(monkeypatch):
     of, data, lengths = learner(model()), Batch(torch.zeros(3, 10_001, dtype=torch.long), None), []
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
 
-    def batch_bytes(learner, batch, place):
+    def batch_bytes(learner, batch, device):
         lengths.append(batch.tokens.size(1))
         return gradients + len(batch.tokens) * lengths[-1] ** 2
 

@@ -225,9 +225,9 @@ def test_invalid_text_is_rejected(tmp_path):
 # ---- answers
 
 
-def no_faults(size: int, **given: list[bool]) -> dict[str, Any]:
+def no_faults(size: int, **flags: list[bool]) -> dict[str, Any]:
     blank = {name: np.zeros(size, bool) for name in ("unknown", "unknown_choice", "equal", "long")}
-    return blank | {name: np.array(values) for name, values in given.items()}
+    return blank | {name: np.array(values) for name, values in flags.items()}
 
 
 def test_ties_and_indistinguishable_pairs_count_half():
@@ -395,8 +395,8 @@ def test_runs_that_cannot_score_sentences_are_rejected(runs, suite, tmp_path):
 # ---- tables
 
 
-def made(right: list[float]) -> Any:
-    values = np.array(right)
+def made(correct: list[float]) -> Any:
+    values = np.array(correct)
     return pair_items(values, np.full(len(values), 0.5), no_faults(len(values)))
 
 

@@ -117,17 +117,19 @@ def test_log_probabilities_sum_to_one_at_every_position(name):
 
 
 @everything_that_steps
-@pytest.mark.parametrize("cut", [1, 5, 8])
-def test_reading_a_prompt_equals_reading_its_tokens(name, cut):
+@pytest.mark.parametrize("prompt_length", [1, 5, 8])
+def test_reading_a_prompt_equals_reading_its_tokens(name, prompt_length):
     model, tokens = made(name), text(2, 9)
     expected = by_steps(model, tokens)
-    log_probs, state = model.start(tokens[:, :cut])
-    torch.testing.assert_close(log_probs, expected[:, cut - 1], **CLOSE)
+    log_probs, state = model.start(tokens[:, :prompt_length])
+    torch.testing.assert_close(log_probs, expected[:, prompt_length - 1], **CLOSE)
     # the rest on top of what was read: as a prompt, and scored
-    again, _ = model.start(tokens[:, cut:], None, state)
+    again, _ = model.start(tokens[:, prompt_length:], None, state)
     torch.testing.assert_close(again, expected[:, -1], **CLOSE)
-    rest = expected[:, cut:-1].gather(2, tokens[:, cut + 1 :, None])[..., 0]
-    torch.testing.assert_close(model.score(tokens[:, cut:], None, model.start(tokens[:, :cut])[1]), rest, **CLOSE)
+    rest = expected[:, prompt_length:-1].gather(2, tokens[:, prompt_length + 1 :, None])[..., 0]
+    torch.testing.assert_close(
+        model.score(tokens[:, prompt_length:], None, model.start(tokens[:, :prompt_length])[1]), rest, **CLOSE
+    )
 
 
 @everything_that_steps
@@ -209,13 +211,13 @@ def test_the_loss_is_the_score(name):
 
 
 @every_model
-@pytest.mark.parametrize("cut", [1, 4, 9])
-def test_a_loss_in_chunks_equals_the_whole(name, cut):
+@pytest.mark.parametrize("chunk_length", [1, 4, 9])
+def test_a_loss_in_chunks_equals_the_whole(name, chunk_length):
     model, tokens = made(name), text(2, 11)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     full, _ = model.loss(inputs, targets)
-    first, state = model.loss(inputs[:, :cut], targets[:, :cut])
-    second, _ = model.loss(inputs[:, cut:], targets[:, cut:], state)
+    first, state = model.loss(inputs[:, :chunk_length], targets[:, :chunk_length])
+    second, _ = model.loss(inputs[:, chunk_length:], targets[:, chunk_length:], state)
     torch.testing.assert_close(torch.cat([first, second], dim=1), full, **CLOSE)
 
 
@@ -296,10 +298,10 @@ def test_sampled_log_probs_equal_scores(name):
 # ---- attention's memory
 
 
-@pytest.mark.parametrize("where", ["none", "sinusoidal", *ATTENTION_ENCODINGS])
+@pytest.mark.parametrize("encoding", ["none", "sinusoidal", *ATTENTION_ENCODINGS])
 @pytest.mark.parametrize("read", [1, 7, 30])
-def test_attention_state_is_bounded_during_generation(where, read):
-    model, window = network("gpt", position_encoding=where, window=4), 4
+def test_attention_state_is_bounded_during_generation(encoding, read):
+    model, window = network("gpt", position_encoding=encoding, window=4), 4
     log_probs, state = model.start(text(2, read))
     tokens = text(2, read)
     for _ in range(25):

@@ -28,17 +28,17 @@ NAMES = [
 ]  # fmt: skip
 
 
-def values(name: str, place: Path) -> dict[str, Any]:
+def values(name: str, directory: Path) -> dict[str, Any]:
     """The run file of a small network."""
     task, _, read = name.partition("-")
     if task in ("lm", "masked"):
         more = {} if task == "lm" else {"task": "masked-lm", "model__arch": "transformer"}
-        return run_file(make_text(place / "text.txt"), "lstm", data__read_as=read, **more)
+        return run_file(make_text(directory / "text.txt"), "lstm", data__read_as=read, **more)
     if name == "pairs":
-        return pair_file(make_pairs(place / "pairs.tsv"), "joint")
+        return pair_file(make_pairs(directory / "pairs.tsv"), "joint")
     if name == "asked":
-        return span_file(write_tsv(place / "asked.tsv", asked(60)))
-    return override(LabelRuns(place).values(f"{name}-lstm"), ["model.hidden_size=8"])
+        return span_file(write_tsv(directory / "asked.tsv", asked(60)))
+    return override(LabelRuns(directory).values(f"{name}-lstm"), ["model.hidden_size=8"])
 
 
 class Read(NamedTuple):

@@ -239,7 +239,7 @@ NAMES = "".join(f"{a}{b}{c}\n" for a in ("an", "ber", "cla") for b in ("a", "ni"
 
 
 @pytest.fixture
-def there(tmp_path, monkeypatch) -> Path:
+def work_dir(tmp_path, monkeypatch) -> Path:
     """A folder with run files, where runs are trained in this process, and a kind of the mixer."""
     (tmp_path / "text.txt").write_text(NAMES)
     (tmp_path / "pairs.tsv").write_text("".join(f"{name}\t{name[::-1]}\n" for name in NAMES.split()))
@@ -253,17 +253,17 @@ def there(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_language_model_is_checked_trained_evaluated_and_used(there, capsys):
+def test_language_model_is_checked_trained_evaluated_and_used(work_dir, capsys):
     assert main(["check", "run.toml"]) == 0
     assert main(["train", "run.toml", "--output-dir", "run", "--quiet"]) == 0
-    assert "\ndecay = 0.5\n" in (there / "run" / "resolved.toml").read_text()
+    assert "\ndecay = 0.5\n" in (work_dir / "run" / "resolved.toml").read_text()
     capsys.readouterr()
     assert main(["evaluate", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scores"]
     assert main(["generate", "run", "an", "--max-new-tokens", "5", "--seed", "1"]) == 0
     assert main(["info", "run"]) == 0
     assert "smoothing" in capsys.readouterr().out
-    run: Any = weft.load(there / "run", device="cpu")
+    run: Any = weft.load(work_dir / "run", device="cpu")
     (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
     assert layer.decay == 0.5
     assert default_context(run.config) == Context("reset", run.config.data.context_length)
@@ -271,21 +271,21 @@ def test_language_model_is_checked_trained_evaluated_and_used(there, capsys):
     assert (code, message) == (2, "model.decay: must be less than 1, got 2")
 
 
-def test_encoder_decoder_is_trained_and_predicts(there, monkeypatch, capsys):
+def test_encoder_decoder_is_trained_and_predicts(work_dir, monkeypatch, capsys):
     assert main(["train", "pairs.toml", "--output-dir", "run", "--quiet"]) == 0
     feed(monkeypatch, b"anas\nberto\n")
     capsys.readouterr()
     assert main(["predict", "run"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
     assert main(["evaluate", "run", "--data", "pairs.tsv"]) == 0
-    model = resolve(read_toml(there / "pairs.toml"), base=there).model
+    model = resolve(read_toml(work_dir / "pairs.toml"), base=work_dir).model
     assert (model.encoder.decay, model.decoder.decay, model.bridge) == (0.5, 0.5, "copy")
 
 
-def test_comparisons_apply_options_to_the_architectures_that_have_them(there, capsys):
+def test_comparisons_apply_options_to_the_architectures_that_have_them(work_dir, capsys):
     code, out, err = compare(capsys, "run.toml", "--models", "smoothing,lstm,conv")
     assert code == 0 and all(name in out for name in ("smoothing", "lstm", "conv"))
     assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]
-    directory = there / "runs" / "run-comparison"
+    directory = work_dir / "runs" / "run-comparison"
     names = [path.parent.name for path in directory.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
     assert names == ["smoothing-5"] and len(Here.trained) == 3

@@ -49,11 +49,11 @@ def model_of(lines: list[list[int]], size: int = SIZE, **options) -> NgramModel:
     return fit(*flat(lines), NgramConfig(**options), vocab_size=size, vocabulary="v")
 
 
-def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
+def contexts(seed: int, max_length: int) -> list[tuple[int, ...]]:
     generator = np.random.default_rng(seed)
     actual = [(), (1,), (0,), (8,)]
     for _ in range(25):
-        length = int(generator.integers(1, longest + 1))
+        length = int(generator.integers(1, max_length + 1))
         words = tuple(int(word) for word in generator.integers(2, 8, length))
         actual += [words, (1, *words)]
     return actual

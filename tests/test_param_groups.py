@@ -57,8 +57,8 @@ def factors(model: nn.Module) -> dict[str, float]:
     return {name: rate.factor for name, rate in lr_factors(names, layer_indices(model), table(layerwise_lr_decay=0.5)).items()}
 
 
-def shares(found: dict[str, float], *starts: str) -> set[float]:
-    return {factor for name, factor in found.items() if name.startswith(starts)}
+def shares(factors: dict[str, float], *starts: str) -> set[float]:
+    return {factor for name, factor in factors.items() if name.startswith(starts)}
 
 
 @pytest.mark.parametrize(

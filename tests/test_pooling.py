@@ -25,12 +25,12 @@ def built(name: str) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("first", [1.0, -2.0]), ("last", [5.0, 0.0]), ("mean", [2.0, -1.0]), ("max", [5.0, 0.0])]
+    ("name", "expected"), [("first", [1.0, -2.0]), ("last", [5.0, 0.0]), ("mean", [2.0, -1.0]), ("max", [5.0, 0.0])]
 )
-def test_two_features_of_three_tokens_by_hand(name, wanted):
+def test_two_features_of_three_tokens_by_hand(name, expected):
     y = torch.tensor([[[1.0, -2.0], [0.0, -1.0], [5.0, 0.0], [9.0, 9.0]]])
     keep = torch.tensor([[True, True, True, False]])
-    assert POOLINGS[name](2)(y, keep).tolist() == [wanted]
+    assert POOLINGS[name](2)(y, keep).tolist() == [expected]
 
 
 def test_attention_pooling_matches_its_equation():

@@ -80,12 +80,12 @@ def ask(model: Any, sources: list[list[int]], *, prefixes: Any = None, encode: A
     return predict(asking(model, sources, prefixes=prefixes, encode=encode), PredictionConfig(**options))
 
 
-def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(item.text, item.token_ids, item.prefix) for item in found] == [
+def same(actual: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
+    assert [(item.text, item.token_ids, item.prefix) for item in actual] == [
         (item.text, item.token_ids, item.prefix) for item in expected
     ]
     for value in ("score", "log_prob"):
-        assert [getattr(item, value) for item in found] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
+        assert [getattr(item, value) for item in actual] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
 
 
 # ---- greedy
@@ -147,12 +147,14 @@ def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ())
     return model.score(tokens, keep, state)[:, len(prefix) :].double()
 
 
-def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
+def check_best(actual: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
     """The three best of all sequences, by the sum of their log-probabilities under the length penalty."""
     ranked = sorted(zip(sequences(), totals.tolist(), strict=True), key=lambda pair: -pair[1] / len(pair[0]) ** alpha)[:3]
-    assert [item.token_ids for item in found] == [tokens for tokens, _ in ranked]
-    assert [item.log_prob for item in found] == pytest.approx([total for _, total in ranked], abs=1e-4)
-    assert [item.score for item in found] == pytest.approx([total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4)
+    assert [item.token_ids for item in actual] == [tokens for tokens, _ in ranked]
+    assert [item.log_prob for item in actual] == pytest.approx([total for _, total in ranked], abs=1e-4)
+    assert [item.score for item in actual] == pytest.approx(
+        [total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4
+    )
 
 
 @every_decoder

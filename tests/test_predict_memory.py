@@ -48,20 +48,20 @@ def test_only_growing_states_need_more_memory_for_more_tokens(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "what", "cure"),
+    ("options", "unit", "suggestion"),
     [
         ({"beam_size": 4}, "a beam of 4 rows", "`beam_size` or `max_new_tokens`"),
         ({"num_samples": 3}, "a line with 3 samples", "`num_samples` or `max_new_tokens`"),
         ({"beam_size": 1}, "a line", "`max_new_tokens`"),
     ],
 )
-def test_a_search_that_exceeds_memory_is_rejected_before_the_first_step(options, what, cure, monkeypatch):
+def test_a_search_that_exceeds_memory_is_rejected_before_the_first_step(options, unit, suggestion, monkeypatch):
     monkeypatch.setattr(room, "free_device_memory", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
         predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
     message = str(caught.value)
-    assert message.startswith(f"predict: {what} of up to 10 tokens needs about ")
-    assert message.endswith(f" kB, 1.0 kB are free; reduce {cure}")
+    assert message.startswith(f"predict: {unit} of up to 10 tokens needs about ")
+    assert message.endswith(f" kB, 1.0 kB are free; reduce {suggestion}")
 
 
 def test_short_memory_reduces_the_batch(monkeypatch):

@@ -72,9 +72,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("prune"))
 
 
-def parts_of(run: Any, place: Path, data: Any = None) -> Any:
-    place.mkdir(exist_ok=True)
-    return eval_batches(run, data, place, max_tokens=10**6)
+def parts_of(run: Any, directory: Path, data: Any = None) -> Any:
+    directory.mkdir(exist_ok=True)
+    return eval_batches(run, data, directory, max_tokens=10**6)
 
 
 def shaken(run: Any) -> Any:

@@ -111,10 +111,10 @@ class Interrupted(Remembers):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("how", ["raised", "sent"])
-def test_keyboard_interrupt_saves_and_stops(lm, tmp_path, how):
+@pytest.mark.parametrize("source", ["raised", "sent"])
+def test_keyboard_interrupt_saves_and_stops(lm, tmp_path, source):
     before = signal.getsignal(signal.SIGINT)
-    callback = Interrupted(how)
+    callback = Interrupted(source)
     with pytest.raises(TrainingInterrupted):
         weft.train(lm, output_dir=tmp_path / "run", callback=callback)
     assert [state.step for state in callback.steps] == [1, 2, 3]

@@ -153,10 +153,10 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("row", "said"), LINES, ids=range(len(LINES)))
-def test_an_invalid_json_line_is_rejected(tmp_path, row, said):
+@pytest.mark.parametrize(("row", "message"), LINES, ids=range(len(LINES)))
+def test_an_invalid_json_line_is_rejected(tmp_path, row, message):
     path = jsonl(tmp_path / "a.jsonl", row)
-    assert refusal(path) == f"{path}{said}"
+    assert refusal(path) == f"{path}{message}"
 
 
 def test_invalid_json_is_rejected(tmp_path):
@@ -198,11 +198,11 @@ SQUAD = [
 ]
 
 
-@pytest.mark.parametrize(("value", "said"), SQUAD, ids=range(len(SQUAD)))
-def test_invalid_squad_files_are_rejected(tmp_path, value, said):
+@pytest.mark.parametrize(("value", "message"), SQUAD, ids=range(len(SQUAD)))
+def test_invalid_squad_files_are_rejected(tmp_path, value, message):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(value))
-    assert refusal(path) == f"{path}{said}"
+    assert refusal(path) == f"{path}{message}"
 
 
 TABLES = [
@@ -213,11 +213,11 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), TABLES, ids=range(len(TABLES)))
-def test_invalid_options_are_rejected(options, said):
+@pytest.mark.parametrize(("options", "message"), TABLES, ids=range(len(TABLES)))
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(QADataConfig, {"train": "a.tsv", **options}, prefix="data")
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 # ---- splits
@@ -306,11 +306,11 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long():
             assert (3 + truncated_lengths(asked_for, max_length)[number] + truncated.size[is_own]).max() <= max_length
 
 
-def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> QAExamples:
+def passages(spans: list[tuple[int, int]], *, max_length: int = 10, stride: int = 2) -> QAExamples:
     tokenizer = from_vocab([f"w{index}" for index in range(20)])
     questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{index}" for index in range(2, 11))] * len(spans)
     return QAExamples(
-        corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), longest, stride
+        corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), max_length, stride
     )
 
 

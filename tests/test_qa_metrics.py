@@ -56,10 +56,10 @@ def official_f1(a_gold, a_pred):
     return (2 * precision * recall) / (precision + recall)
 
 
-def official_raw(references, said):
+def official_raw(references, answers):
     golds = [text for text in references if official_normalize(text)] or [""]
-    hit = max(int(official_normalize(gold) == official_normalize(said)) for gold in golds)
-    return hit, max(official_f1(gold, said) for gold in golds)
+    hit = max(int(official_normalize(gold) == official_normalize(answers)) for gold in golds)
+    return hit, max(official_f1(gold, answers) for gold in golds)
 
 
 WORDS = ["the", "The", "a", "an", "cat", "Cat's", "cats", "of", "1,000", "U.S.", "é", "theory", "-", "…", "\u00a0", "another"]
@@ -83,7 +83,7 @@ def test_scores_match_the_squad_script():
 
 
 @pytest.mark.parametrize(
-    ("said", "right", "shared"),
+    ("answer", "gold", "shared"),
     [
         ("Ada Lovelace", "ada lovelace", 1.0),
         ("the cat", "cat", 1.0),
@@ -95,8 +95,8 @@ def test_scores_match_the_squad_script():
         ("the", "a.", 1.0),
     ],
 )
-def test_overlaps_by_hand(said, right, shared):
-    assert overlap(said, right) == pytest.approx(shared)
+def test_overlaps_by_hand(answer, gold, shared):
+    assert overlap(answer, gold) == pytest.approx(shared)
 
 
 # ---- scores

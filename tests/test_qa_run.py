@@ -81,8 +81,8 @@ def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> QAEx
     tokenizer = from_vocab([f"w{index}" for index in range(19)])
     rng = np.random.default_rng(0)
 
-    def texts(most: int) -> list[str]:
-        return [" ".join(f"w{index}" for index in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
+    def texts(max_words: int) -> list[str]:
+        return [" ".join(f"w{index}" for index in rng.integers(0, 19, rng.integers(1, max_words))) for _ in range(count)]
 
     return QAExamples(
         corpus_from_lines(tokenizer, texts(5)),
@@ -138,28 +138,28 @@ def test_without_a_passage_there_is_no_answer():
 # ---- the best answer
 
 
-def enumerated(windows: list[WindowScores], longest: int) -> tuple[dict[tuple[int, int], float], float]:
+def enumerated(windows: list[WindowScores], max_answer_length: int) -> tuple[dict[tuple[int, int], float], float]:
     """The odds of every answer, by trying all; and of all answers and none together."""
     actual: dict[tuple[int, int], float] = {}
     for begin, first, last in windows:
         for low, high in product(range(len(first)), repeat=2):
-            if low <= high < low + longest:
+            if low <= high < low + max_answer_length:
                 key, value = (begin + low, begin + high), float(first[low] + last[high])
                 actual[key] = max(actual.get(key, -math.inf), value)
     return actual, 1.0 + sum(map(math.exp, actual.values()))
 
 
-@pytest.mark.parametrize("longest", [1, 3, 50])
+@pytest.mark.parametrize("max_answer_length", [1, 3, 50])
 @pytest.mark.parametrize("seed", range(4))
-def test_best_answer_over_overlapping_windows_is_the_global_optimum(seed, longest):
+def test_best_answer_over_overlapping_windows_is_the_global_optimum(seed, max_answer_length):
     rng = np.random.default_rng(seed)
     windows = [WindowScores(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
-    every, total = enumerated(windows, longest)
-    first, last, margin, log_total = best_span(windows, longest)
+    every, total = enumerated(windows, max_answer_length)
+    first, last, margin, log_total = best_span(windows, max_answer_length)
     assert every[(first, last)] == pytest.approx(max(every.values())) == pytest.approx(margin)
     assert log_total == pytest.approx(math.log(total))
     assert sum(math.exp(value - log_total) for value in every.values()) + math.exp(-log_total) == pytest.approx(1.0)
-    assert best_span([WindowScores(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
+    assert best_span([WindowScores(0, np.zeros(0), np.zeros(0))], max_answer_length) == (0, 0, -np.inf, 0.0)
 
 
 def test_batches_of_windows_equal_each_window_alone():

@@ -40,8 +40,8 @@ def seeded(build: Callable[[], nn.Module]) -> nn.Module:
     return shaken(build()).double().eval()
 
 
-def agree(found: Tensor, expected: Array, **within: float) -> None:
-    np.testing.assert_allclose(array(found), expected, **(within or EXACT))
+def agree(actual: Tensor, expected: Array, **within: float) -> None:
+    np.testing.assert_allclose(array(actual), expected, **(within or EXACT))
 
 
 def sigmoid(x: Array) -> Array:
@@ -260,11 +260,11 @@ def test_tied_weights_are_one_parameter_with_summed_gradients():
 # ---- attention: every score in a loop, for each kind of position
 
 
-def turned(x: Array, at: int) -> Array:
+def turned(x: Array, position: int) -> Array:
     """Su et al. 2021, equation 34, with coordinate i paired with i + E/2 instead of its neighbour."""
     half, new = len(x) // 2, np.empty_like(x)
     for i in range(half):
-        angle = at * 10000.0 ** (-2.0 * i / len(x))
+        angle = position * 10000.0 ** (-2.0 * i / len(x))
         new[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
         new[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
     return new

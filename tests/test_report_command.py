@@ -22,7 +22,7 @@ from weft.errors import ModelError, UsageError
 from weft.report.page import page
 from weft.report.page_check import checksum, find_problem
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 DEFAULT = ReportOptions(file=None, data=None, context=None, device="auto", json=False, quiet=False)
 
 
@@ -75,21 +75,21 @@ def test_invalid_comparisons_are_rejected(tmp_path):
 # ---- damage
 
 
-def changed(document: Any, place: Place, value: Any) -> Any:
+def changed(document: Any, key_path: KeyPath, value: Any) -> Any:
     """A copy with another value at a place; Ellipsis takes it out."""
     edited = copy.deepcopy(document)
     inner = edited
-    for step in place[:-1]:
+    for step in key_path[:-1]:
         inner = inner[step]
     if value is ...:
-        del inner[place[-1]]
+        del inner[key_path[-1]]
     else:
-        inner[place[-1]] = value
+        inner[key_path[-1]] = value
     return edited
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("key_path", "value", "message"),
     [
         (("rows", 2), 7, "rows[2] is not an object"),
         (("rows", 1, "name"), ..., "rows[1].name is missing"),
@@ -108,21 +108,21 @@ def changed(document: Any, place: Place, value: Any) -> Any:
         (("environment",), {"a": [[[[[[]]]]]]}, "environment.a is nested too deeply"),
     ],
 )
-def test_nested_damage_is_reported_in_one_line(tmp_path, capsys, place, value, told):
-    folder = save(changed(translation(3), place, value), tmp_path / "comparison")
+def test_nested_damage_is_reported_in_one_line(tmp_path, capsys, key_path, value, message):
+    folder = save(changed(translation(3), key_path, value), tmp_path / "comparison")
     file = folder / "comparison.json"
-    expected = f"{file}: damaged: {told}; run the same weft compare to write it again"
+    expected = f"{file}: damaged: {message}; run the same weft compare to write it again"
     assert refused(capsys, "compare", str(folder)) == (4, expected)
     assert not (folder / "report.html").exists()
 
 
-def places(value: Any, at: Place = ()) -> Iterator[Place]:
+def iterate_key_paths(value: Any, prefix: KeyPath = ()) -> Iterator[KeyPath]:
     """Everything inside a document; of lists the last element stands for all."""
-    if at:
-        yield at
+    if prefix:
+        yield prefix
     inner = value.items() if isinstance(value, dict) else list(enumerate(value))[-1:] if isinstance(value, list) else ()
     for name, one in inner:
-        yield from places(one, (*at, name))
+        yield from iterate_key_paths(one, (*prefix, name))
 
 
 def without(value: Any, names: set[str]) -> Any:
@@ -146,7 +146,7 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 @pytest.mark.parametrize("make", [translation, language, labels, tags])
 def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0
-    key_paths = list(places(document))
+    key_paths = list(iterate_key_paths(document))
     for key_path in key_paths:
         for value in DAMAGE:
             damaged = changed(document, key_path, value)

@@ -44,8 +44,8 @@ def place_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[
     monkeypatch.setattr(machine, "Path", lambda name: tmp_path / name.lstrip("/"))
 
 
-@pytest.mark.parametrize(("limit", "left"), [("max", 3_000_000), ("1500000", 1_000_000), ("400000", 0)])
-def test_container_limit_reduces_free_memory(tmp_path, monkeypatch, limit, left):
+@pytest.mark.parametrize(("limit", "free"), [("max", 3_000_000), ("1500000", 1_000_000), ("400000", 0)])
+def test_container_limit_reduces_free_memory(tmp_path, monkeypatch, limit, free):
     place_files(
         monkeypatch,
         tmp_path,
@@ -55,7 +55,7 @@ def test_container_limit_reduces_free_memory(tmp_path, monkeypatch, limit, left)
             "/sys/fs/cgroup/memory.current": "500000\n",
         },
     )
-    assert free_device_memory(CPU) == pytest.approx(left, abs=1024)
+    assert free_device_memory(CPU) == pytest.approx(free, abs=1024)
 
 
 def test_without_cgroup_and_meminfo_free_pages_are_used(tmp_path, monkeypatch):

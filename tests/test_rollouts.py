@@ -82,7 +82,7 @@ class Policy:
             gain = torch.minimum(ratio * advantage, ratio.clamp(1 - self.clip, 1 + self.clip) * advantage)
         return Loss(-gain.sum(), torch.tensor(nats.numel()), None)
 
-    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> None:
+    def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> None:
         return None
 
 

@@ -60,7 +60,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
+def template_run(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     """A finished run, `whole`, and the same stopped at step 5, `stopped`."""
     directory = tmp_path_factory.mktemp("runs")
     train_here(small(text), directory / "whole")
@@ -69,38 +69,38 @@ def made(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, made: Path) -> Path:
-    return shutil.copytree(made / "whole", tmp_path / "whole")
+def finished_run(tmp_path: Path, template_run: Path) -> Path:
+    return shutil.copytree(template_run / "whole", tmp_path / "whole")
 
 
 @pytest.fixture
-def stopped(tmp_path: Path, made: Path) -> Path:
-    return shutil.copytree(made / "stopped", tmp_path / "stopped")
+def stopped(tmp_path: Path, template_run: Path) -> Path:
+    return shutil.copytree(template_run / "stopped", tmp_path / "stopped")
 
 
 # ---- killed twice
 
 
-def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished(whole, made, text):
+def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished(finished_run, template_run, text):
     """Once between its best weights and its checkpoint, and again before its first line."""
-    shutil.rmtree(whole / "checkpoints")
-    (whole / "metrics.jsonl").write_bytes(b"")
-    story = read_run_status(whole)
+    shutil.rmtree(finished_run / "checkpoints")
+    (finished_run / "metrics.jsonl").write_bytes(b"")
+    story = read_run_status(finished_run)
     assert (story.done, story.imported) == (False, False)
-    train_here(small(text), whole)
-    assert sums(whole) == sums(made / "whole")
+    train_here(small(text), finished_run)
+    assert sums(finished_run) == sums(template_run / "whole")
 
 
-def test_weights_at_step_0_are_imported(whole):
-    shutil.rmtree(whole / "checkpoints")
-    (whole / "metrics.jsonl").unlink()
-    tensors, notes = read_tensors(whole / "model.safetensors")
+def test_weights_at_step_0_are_imported(finished_run):
+    shutil.rmtree(finished_run / "checkpoints")
+    (finished_run / "metrics.jsonl").unlink()
+    tensors, notes = read_tensors(finished_run / "model.safetensors")
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
-    write_tensors(whole / "model.safetensors", copies, {**notes, "step": "0"})
-    assert read_run_status(whole).imported
-    write_tensors(whole / "model.safetensors", copies, {**notes, "step": "many"})
-    assert refusal(ModelError, lambda: read_run_status(whole)) == (
-        f"{whole / 'model.safetensors'}: corrupted or not written by weft (its metadata has no step)"
+    write_tensors(finished_run / "model.safetensors", copies, {**notes, "step": "0"})
+    assert read_run_status(finished_run).imported
+    write_tensors(finished_run / "model.safetensors", copies, {**notes, "step": "many"})
+    assert refusal(ModelError, lambda: read_run_status(finished_run)) == (
+        f"{finished_run / 'model.safetensors'}: corrupted or not written by weft (its metadata has no step)"
     )
 
 
@@ -177,12 +177,12 @@ def untouched(mine: dict[Path, bytes]) -> bool:
 FOLDERS = ["data", "checkpoints", ".previous", "results", "tensorboard"]
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["resume", "fresh"])
+@pytest.mark.parametrize("overwrite", [False, True], ids=["resume", "fresh"])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_symlinked_directory_is_rejected_and_its_target_untouched(stopped, text, mine, name, fresh):
+def test_a_symlinked_directory_is_rejected_and_its_target_untouched(stopped, text, mine, name, overwrite):
     shutil.rmtree(stopped / name, ignore_errors=True)
     (stopped / name).symlink_to(stopped.parent / "home")
-    assert refusal(ModelError, lambda: train_here(small(text), stopped, fresh=fresh)) == f"{stopped / name}: {LINK}"
+    assert refusal(ModelError, lambda: train_here(small(text), stopped, overwrite=overwrite)) == f"{stopped / name}: {LINK}"
     assert untouched(mine)
 
 
@@ -196,16 +196,19 @@ def test_a_symlink_in_a_restored_backup_is_rejected(stopped, text, mine, name):
 
 
 @pytest.mark.parametrize("name", [".previous", "checkpoints"])
-def test_a_symlink_in_a_finished_run_is_rejected(whole, text, mine, name, capsys):
-    run_toml = whole.parent / "run.toml"
-    shutil.copy(whole / "run.toml", run_toml)
+def test_a_symlink_in_a_finished_run_is_rejected(finished_run, text, mine, name, capsys):
+    run_toml = finished_run.parent / "run.toml"
+    shutil.copy(finished_run / "run.toml", run_toml)
     if name == "checkpoints":
-        (whole / name).rename(whole.parent / "elsewhere")
-        (whole / ".x.tmp-1-0123456789ab").touch()  # something to tidy up
-        (whole / name).symlink_to(whole.parent / "elsewhere")
+        (finished_run / name).rename(finished_run.parent / "elsewhere")
+        (finished_run / ".x.tmp-1-0123456789ab").touch()  # something to tidy up
+        (finished_run / name).symlink_to(finished_run.parent / "elsewhere")
     else:
-        (whole / name).symlink_to(whole.parent / "home")
-    assert refused(capsys, "train", str(run_toml), "--output-dir", str(whole), "--quiet") == (4, f"{whole / name}: {LINK}")
+        (finished_run / name).symlink_to(finished_run.parent / "home")
+    assert refused(capsys, "train", str(run_toml), "--output-dir", str(finished_run), "--quiet") == (
+        4,
+        f"{finished_run / name}: {LINK}",
+    )
     assert untouched(mine)
 
 
@@ -272,13 +275,13 @@ def test_symlinks_in_a_comparison_are_rejected(tmp_path, text, mine, capsys):
     assert untouched(mine)
 
 
-def test_results_are_not_written_through_a_symlink(whole, mine, capsys):
-    (whole.parent / "home" / "whole").mkdir()
-    (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
-    (whole.parent / "results").symlink_to(whole.parent / "home")
-    out = str(whole.parent / "page.html")
-    assert refused(capsys, "compare", str(whole), "--report", out) == (4, f"{whole.parent / 'results'}: {LINK}")
-    assert (whole.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
+def test_results_are_not_written_through_a_symlink(finished_run, mine, capsys):
+    (finished_run.parent / "home" / "whole").mkdir()
+    (finished_run.parent / "home" / "whole" / "photo").write_bytes(b"dear")
+    (finished_run.parent / "results").symlink_to(finished_run.parent / "home")
+    out = str(finished_run.parent / "page.html")
+    assert refused(capsys, "compare", str(finished_run), "--report", out) == (4, f"{finished_run.parent / 'results'}: {LINK}")
+    assert (finished_run.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
 
 
 # ---- weights
@@ -291,12 +294,12 @@ def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], None], **not
     write_tensors(path, tensors, {**noted, **notes})
 
 
-def test_untrusted_sizes_allocate_no_memory(whole, monkeypatch):
+def test_untrusted_sizes_allocate_no_memory(finished_run, monkeypatch):
     """resolved.toml with the right sum, but of a model of terabytes: refused before any of it is there."""
-    path = whole / "resolved.toml"
+    path = finished_run / "resolved.toml"
     path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 65536"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    rewrite(whole / "model.safetensors", lambda tensors: None, config=digest)
+    rewrite(finished_run / "model.safetensors", lambda tensors: None, config=digest)
     sizes = []
     normal = torch.nn.init.normal_
 
@@ -305,35 +308,37 @@ def test_untrusted_sizes_allocate_no_memory(whole, monkeypatch):
         return normal(tensor, *values, **options)
 
     monkeypatch.setattr(torch.nn.init, "normal_", watched)
-    rows = len(read_tensors(whole / "model.safetensors")[0]["embedding.weight"])
-    assert refusal(ModelError, lambda: weft.load(whole).model) == (
-        f"{whole / 'model.safetensors'}: does not match resolved.toml: embedding.weight is {rows}x8, expected {rows}x65536"
+    rows = len(read_tensors(finished_run / "model.safetensors")[0]["embedding.weight"])
+    assert refusal(ModelError, lambda: weft.load(finished_run).model) == (
+        f"{finished_run / 'model.safetensors'}: does not match resolved.toml: embedding.weight is {rows}x8, expected {rows}x65536"
     )
     assert max(sizes, default=0) == 0
 
 
-def test_unexpected_weight_names_are_rejected_by_the_first(whole):
-    path = whole / "model.safetensors"
+def test_unexpected_weight_names_are_rejected_by_the_first(finished_run):
+    path = finished_run / "model.safetensors"
     rewrite(path, lambda tensors: tensors.update(extra=torch.zeros(1)))
-    assert refusal(ModelError, lambda: weft.load(whole).model) == (f"{path}: does not match resolved.toml: unexpected extra")
+    assert refusal(ModelError, lambda: weft.load(finished_run).model) == (
+        f"{path}: does not match resolved.toml: unexpected extra"
+    )
     rewrite(path, lambda tensors: (tensors.pop("extra"), tensors.pop("embedding.weight")))
-    assert refusal(ModelError, lambda: weft.load(whole).model) == (
+    assert refusal(ModelError, lambda: weft.load(finished_run).model) == (
         f"{path}: does not match resolved.toml: embedding.weight is missing"
     )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_non_finite_weights_are_rejected(whole, stopped, text, value):
+def test_non_finite_weights_are_rejected(finished_run, stopped, text, value):
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
         tensors["embedding.weight"].view(-1)[3] = value
 
-    path = whole / "model.safetensors"
+    path = finished_run / "model.safetensors"
     rewrite(path, spoil)
-    assert refusal(ModelError, lambda: weft.load(whole).generate("a")) == (
+    assert refusal(ModelError, lambda: weft.load(finished_run).generate("a")) == (
         f"{path}: embedding.weight has NaN or infinite values"
     )
-    started = small(text, train__init_from=str(whole))
-    assert refusal(ModelError, lambda: train_here(started, whole.parent / "new")) == (
+    started = small(text, train__init_from=str(finished_run))
+    assert refusal(ModelError, lambda: train_here(started, finished_run.parent / "new")) == (
         f"{path}: embedding.weight has NaN or infinite values"
     )
     newest = stopped / "checkpoints" / "000005"
@@ -346,14 +351,14 @@ def test_non_finite_weights_are_rejected(whole, stopped, text, value):
     )
 
 
-def test_log_counts_may_be_minus_infinity_but_not_nan(whole):
-    run = RunDir(whole)
+def test_log_counts_may_be_minus_infinity_but_not_nan(finished_run):
+    run = RunDir(finished_run)
     run.write_weights({"a": torch.tensor([0.0, float("-inf")]), "threshold": torch.tensor(float("inf"))}, "v", 1)
     for value in (float("nan"), float("inf")):
         assert refusal(DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)) == (
             f"{run.weights}: a has NaN or infinite values, so it was not written"
         )
-    shutil.rmtree(whole / "checkpoints")
+    shutil.rmtree(finished_run / "checkpoints")
     assert run.read_weights("v", logs=True)["a"][1] == float("-inf")
     with pytest.raises(ModelError):
         run.read_weights("v")
@@ -396,7 +401,7 @@ def test_damaged_best_weights_are_rejected_on_resume(stopped, text, damage):
     assert message.endswith("; use `overwrite` to train again")
 
 
-def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, whole, capsys):
+def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, finished_run, capsys):
     stop(small(text), tmp_path / "early", 2)
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
@@ -406,28 +411,31 @@ def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, who
     assert refusal(ModelError, lambda: weft.load(stopped).model) == (
         f"{path}: is from step 2, but the best weights are from step 4"
     )
-    shutil.copy(tmp_path / "early" / "model.safetensors", whole / "model.safetensors")
-    shutil.copy(whole / "run.toml", tmp_path / "run.toml")
-    code, message = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
+    shutil.copy(tmp_path / "early" / "model.safetensors", finished_run / "model.safetensors")
+    shutil.copy(finished_run / "run.toml", tmp_path / "run.toml")
+    code, message = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(finished_run), "--quiet")
     assert code == 4 and message.startswith(
-        f"{whole / 'model.safetensors'}: is from step 2, but the best weights are from step "
+        f"{finished_run / 'model.safetensors'}: is from step 2, but the best weights are from step "
     )
 
 
-def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, made, text):
+def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, template_run, text):
     """Also where the run does not find them as good again: the next validation takes their place."""
     shutil.rmtree(stopped / "checkpoints" / "000005")
-    (stopped / "model.safetensors").write_bytes((made / "whole" / "model.safetensors").read_bytes())
+    (stopped / "model.safetensors").write_bytes((template_run / "whole" / "model.safetensors").read_bytes())
     stop(small(text), stopped, 5)
-    assert checkpoint.read_train_state(stopped / "checkpoints" / "000005").best_step == RunDir(made / "whole").weights_step()
+    assert (
+        checkpoint.read_train_state(stopped / "checkpoints" / "000005").best_step
+        == RunDir(template_run / "whole").weights_step()
+    )
     train_here(small(text), stopped)
-    assert sums(stopped) == sums(made / "whole")
+    assert sums(stopped) == sums(template_run / "whole")
 
 
 # ---- checkpoints
 
 
-def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, made, text):
+def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, template_run, text):
     for step in ("000004", "000005"):
         flip(stopped / "checkpoints" / step / "model.safetensors")
     stop(small(text), stopped, 3)
@@ -435,7 +443,7 @@ def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, made, text):
     last = Silent()
     train_here(small(text), stopped, last)
     assert last.notes == ["resuming at step 3"]
-    assert sums(stopped) == sums(made / "whole")
+    assert sums(stopped) == sums(template_run / "whole")
 
 
 def test_a_damaged_checkpoint_does_not_replace_an_intact_one(stopped, text):
@@ -458,7 +466,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return bad
 
 
-def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, made, text, unreadable):
+def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, template_run, text, unreadable):
     unreadable.add("000005")
     watcher = Silent()
     train_here(small(text), stopped, watcher)
@@ -466,7 +474,7 @@ def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, made, 
     message = f"{path}: can't be read: Input/output error; resuming from the previous checkpoint"
     assert watcher.notes == [message, "resuming at step 4"]
     unreadable.clear()
-    assert sums(stopped) == sums(made / "whole")
+    assert sums(stopped) == sums(template_run / "whole")
 
 
 def test_unreadable_checkpoints_are_not_deleted(stopped, text, unreadable):
@@ -476,15 +484,15 @@ def test_unreadable_checkpoints_are_not_deleted(stopped, text, unreadable):
     assert checkpoint.names(stopped) == ["000004", "000005"]
 
 
-def test_leftovers_of_a_kill_in_a_finished_run_are_removed(whole, text, capsys):
-    names = checkpoint.names(whole)
-    shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / "000001")
-    shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / ".000002.tmp-1-0123456789ab")
-    (whole / ".model.safetensors.tmp-1-0123456789ab").touch()
-    shutil.copy(whole / "run.toml", whole.parent / "run.toml")
-    assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0
-    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == names
-    assert not [path for path in whole.iterdir() if ".tmp-" in path.name]
+def test_leftovers_of_a_kill_in_a_finished_run_are_removed(finished_run, text, capsys):
+    names = checkpoint.names(finished_run)
+    shutil.copytree(finished_run / "checkpoints" / names[0], finished_run / "checkpoints" / "000001")
+    shutil.copytree(finished_run / "checkpoints" / names[0], finished_run / "checkpoints" / ".000002.tmp-1-0123456789ab")
+    (finished_run / ".model.safetensors.tmp-1-0123456789ab").touch()
+    shutil.copy(finished_run / "run.toml", finished_run.parent / "run.toml")
+    assert main(["train", str(finished_run.parent / "run.toml"), "--output-dir", str(finished_run), "--quiet"]) == 0
+    assert sorted(path.name for path in (finished_run / "checkpoints").iterdir()) == names
+    assert not [path for path in finished_run.iterdir() if ".tmp-" in path.name]
 
 
 def test_leftovers_of_a_kill_next_to_an_output_file_are_removed(tmp_path):
@@ -533,7 +541,7 @@ def test_swapped_labels_in_a_large_file_are_rejected(labelled, capsys):
 
 
 @pytest.mark.parametrize("damage", ["flip", "provenance", "gone"])
-def test_a_damaged_data_description_is_rebuilt(stopped, made, text, damage):
+def test_a_damaged_data_description_is_rebuilt(stopped, template_run, text, damage):
     path = stopped / "data" / "train.json"
     if damage == "gone":
         path.unlink()
@@ -545,7 +553,7 @@ def test_a_damaged_data_description_is_rebuilt(stopped, made, text, damage):
     train_here(small(text), stopped, watcher)
     message = f"{path}: the tokenized text is corrupted; it is written again from the same text"
     assert watcher.notes == [message, "resuming at step 5"]
-    assert sums(stopped) == sums(made / "whole")
+    assert sums(stopped) == sums(template_run / "whole")
 
 
 def test_a_damaged_description_of_changed_data_is_rejected(tmp_path, text):
@@ -567,22 +575,22 @@ def test_a_damaged_description_of_changed_data_is_rejected(tmp_path, text):
 # ---- logs
 
 
-def test_every_log_line_ends_with_its_checksum(whole):
+def test_every_log_line_ends_with_its_checksum(finished_run):
     for name in ("metrics.jsonl", "timings.jsonl"):
-        lines = (whole / name).read_bytes().split(b"\n")[:-1]
+        lines = (finished_run / name).read_bytes().split(b"\n")[:-1]
         for line in lines:
             body, _, checksum = line.partition(b', "crc32": ')
             assert checksum == b'"%08x"}' % zlib.crc32(body + b"}")
         assert lines
 
 
-def test_every_flipped_bit_of_a_log_is_detected(whole, capsys):
-    path = whole / "metrics.jsonl"
+def test_every_flipped_bit_of_a_log_is_detected(finished_run, capsys):
+    path = finished_run / "metrics.jsonl"
     good = path.read_bytes()
     first = good.index(b"\n") + 1
     for bit in range(0, 8 * first, 7):
         flip(path, bit)
-        message = refusal(LogError, lambda: read_run_status(whole))
+        message = refusal(LogError, lambda: read_run_status(finished_run))
         assert message.startswith(f"{path}:") and message.endswith(
             ": checksum mismatch; the file is corrupted; run weft train again to restore it"
         ), bit
@@ -590,18 +598,20 @@ def test_every_flipped_bit_of_a_log_is_detected(whole, capsys):
     flip(path, 8 * len(good) - 3)  # the end of the last line
     start = good[:-1].rfind(b"\n") + 1
     message = f"{path}: corrupted: {start} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
-    assert refused(capsys, "info", str(whole)) == (4, message)
-    shutil.copy(whole / "run.toml", whole.parent / "run.toml")
-    assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0
-    assert path.read_bytes() == good and read_run_status(whole).done
+    assert refused(capsys, "info", str(finished_run)) == (4, message)
+    shutil.copy(finished_run / "run.toml", finished_run.parent / "run.toml")
+    assert main(["train", str(finished_run.parent / "run.toml"), "--output-dir", str(finished_run), "--quiet"]) == 0
+    assert path.read_bytes() == good and read_run_status(finished_run).done
 
 
-def test_a_run_with_a_damaged_log_is_omitted_from_the_report_and_named(tmp_path, whole, made, capsys):
-    good = shutil.copytree(made / "whole", tmp_path / "good")
-    flip(whole / "timings.jsonl", 100)
+def test_a_run_with_a_damaged_log_is_omitted_from_the_report_and_named(tmp_path, finished_run, template_run, capsys):
+    good = shutil.copytree(template_run / "whole", tmp_path / "good")
+    flip(finished_run / "timings.jsonl", 100)
     capsys.readouterr()
-    assert main(["compare", str(good), str(whole), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
-    assert f"{whole / 'timings.jsonl'}:1: checksum mismatch; the file is corrupted; remove it\n" in capsys.readouterr().err
+    assert main(["compare", str(good), str(finished_run), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
+    assert (
+        f"{finished_run / 'timings.jsonl'}:1: checksum mismatch; the file is corrupted; remove it\n" in capsys.readouterr().err
+    )
 
 
 def test_a_torn_line_is_removed_on_resume(stopped, text):
@@ -614,10 +624,10 @@ def test_a_torn_line_is_removed_on_resume(stopped, text):
     assert main(["info", str(stopped)]) == 0
 
 
-def test_a_flipped_bit_of_the_environment_is_detected(whole):
-    path = whole / "environment.json"
+def test_a_flipped_bit_of_the_environment_is_detected(finished_run):
+    path = finished_run / "environment.json"
     flip(path, 8 * path.read_bytes().index(b"Linux") + 1)
-    assert refusal(ModelError, lambda: folder.read_environment(whole)) == (
+    assert refusal(ModelError, lambda: folder.read_environment(finished_run)) == (
         f"{path}: checksum mismatch; the file is corrupted; remove it and resume"
     )
 

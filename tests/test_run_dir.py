@@ -178,9 +178,9 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
     }
 
 
-@pytest.mark.parametrize("what", ["text", "no text", "weights", "memory"])
-def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, what):
-    values, message = unfit(tmp_path, text)[what]
+@pytest.mark.parametrize("problem", ["text", "no text", "weights", "memory"])
+def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, problem):
+    values, message = unfit(tmp_path, text)[problem]
     before = contents(run)
     with pytest.raises(WeftError, match=message):
         train_here(values, run, fresh=True)
@@ -351,12 +351,12 @@ def test_overwrite_in_a_new_directory_starts_a_run(tmp_path, text, finished):
     assert sums(tmp_path / "new") == sums(finished)
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_an_unrelated_directory_is_rejected_untouched(tmp_path, text, fresh):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_unrelated_directory_is_rejected_untouched(tmp_path, text, overwrite):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
-    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
+    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", overwrite=overwrite))
     assert (
         message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another `output_dir`"
     )
@@ -415,10 +415,10 @@ def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
     assert weft.load(run).model is not None
 
 
-@pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, -1])
-def test_truncated_weights_are_rejected_by_name(run, kept):
+@pytest.mark.parametrize("num_bytes", [0, 1, 7, 8, 9, 100, -1])
+def test_truncated_weights_are_rejected_by_name(run, num_bytes):
     path = run / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:num_bytes])
     message = refusal(ModelError, lambda: weft.load(run).model)
     size = path.stat().st_size
     assert message in (

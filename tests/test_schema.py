@@ -27,30 +27,30 @@ ANNOTATIONS = {"$schema", "title", "description", "default"}
 CHECKED = {"type", "enum", "const", "anyOf", "oneOf", "properties", "required", "additionalProperties", "items", *LIMITS}
 
 
-def problems(value: Any, schema: dict[str, Any], at: str = "run") -> list[str]:
+def problems(value: Any, schema: dict[str, Any], path: str = "run") -> list[str]:
     """What is wrong with a value, by as much of JSON Schema as the schemas of run files use."""
     assert set(schema) <= CHECKED | ANNOTATIONS, set(schema) - CHECKED - ANNOTATIONS
-    actual = [at] if "const" in schema and value != schema["const"] else []
+    actual = [path] if "const" in schema and value != schema["const"] else []
     if "enum" in schema and value not in schema["enum"]:
-        actual.append(at)
+        actual.append(path)
     if "type" in schema:
         is_bool = isinstance(value, bool) and schema["type"] != "boolean"
         if is_bool or not isinstance(value, TYPES[schema["type"]]):
-            return [*actual, at]
-    actual += [f"{at} {name}" for name, holds in LIMITS.items() if name in schema and not holds(value, schema[name])]
-    if "anyOf" in schema and all(problems(value, part, at) for part in schema["anyOf"]):
-        actual.append(at)
-    if "oneOf" in schema and sum(not problems(value, part, at) for part in schema["oneOf"]) != 1:
-        actual.append(at)
+            return [*actual, path]
+    actual += [f"{path} {name}" for name, holds in LIMITS.items() if name in schema and not holds(value, schema[name])]
+    if "anyOf" in schema and all(problems(value, part, path) for part in schema["anyOf"]):
+        actual.append(path)
+    if "oneOf" in schema and sum(not problems(value, part, path) for part in schema["oneOf"]) != 1:
+        actual.append(path)
     if isinstance(value, dict):
         properties = schema.get("properties", {})
-        actual += [f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value]
+        actual += [f"{path}.{name} is missing" for name in schema.get("required", ()) if name not in value]
         for name, inner in value.items():
             more = schema.get("additionalProperties", True)
             part = properties.get(name, more if isinstance(more, dict) else None)
-            actual += problems(inner, part, f"{at}.{name}") if part is not None else [] if more else [f"{at}.{name}"]
+            actual += problems(inner, part, f"{path}.{name}") if part is not None else [] if more else [f"{path}.{name}"]
     if isinstance(value, list) and "items" in schema:
-        actual += [problem for part in value for problem in problems(part, schema["items"], at)]
+        actual += [problem for part in value for problem in problems(part, schema["items"], path)]
     return actual
 
 
@@ -83,11 +83,11 @@ def test_printed_schema_has_all_tables_and_descriptions(task, schemas, capsys):
     assert undescribed(schema["properties"]) == []
 
 
-def undescribed(properties: dict[str, Any], at: str = "") -> list[str]:
-    actual = [f"{at}{name}" for name, part in properties.items() if not part.get("description")]
+def undescribed(properties: dict[str, Any], path: str = "") -> list[str]:
+    actual = [f"{path}{name}" for name, part in properties.items() if not part.get("description")]
     for name, part in properties.items():
         for inner in (part, *part.get("oneOf", ()), *part.get("anyOf", ())):
-            actual += undescribed(inner.get("properties", {}), f"{at}{name}.")
+            actual += undescribed(inner.get("properties", {}), f"{path}{name}.")
     return actual
 
 

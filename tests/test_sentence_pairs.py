@@ -29,8 +29,8 @@ def shown(corpus: Corpus) -> list[str]:
     return ["".join("|" if token == 2 else TOKENIZER.id_to_token(token) for token in text) for text in texts]
 
 
-def pairs_of(lines: list[str], *, longest: int = 100, phase: int = 0) -> list[str]:
-    return shown(pair_lines(corpus_from_lines(TOKENIZER, lines), max_length=longest, phase=phase))
+def pairs_of(lines: list[str], *, max_length: int = 100, phase: int = 0) -> list[str]:
+    return shown(pair_lines(corpus_from_lines(TOKENIZER, lines), max_length=max_length, phase=phase))
 
 
 def test_lines_are_paired_with_alternating_offset():
@@ -47,8 +47,8 @@ def test_an_empty_line_ends_a_document():
 
 def test_pairs_beyond_the_maximum_length_stay_single():
     lines = ["a b c", "d e", "f", "g"]
-    assert pairs_of(lines, longest=8) == ["abc|de|", "f|g|"]  # <s> a b c </s> d e </s>
-    assert pairs_of(lines, longest=7) == ["abc|", "de|", "f|g|"]
+    assert pairs_of(lines, max_length=8) == ["abc|de|", "f|g|"]  # <s> a b c </s> d e </s>
+    assert pairs_of(lines, max_length=7) == ["abc|", "de|", "f|g|"]
 
 
 def test_a_single_line_is_not_a_pair():

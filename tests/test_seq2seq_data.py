@@ -376,13 +376,13 @@ def test_too_long_examples_are_rejected_with_their_line(long_lines, tmp_path):
     assert limit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
 
 
-@pytest.mark.parametrize("longest", [2, 5, 7])
-def test_truncated_examples_keep_eos(longest, long_lines, tmp_path):
+@pytest.mark.parametrize("max_length", [2, 5, 7])
+def test_truncated_examples_keep_eos(max_length, long_lines, tmp_path):
     source, corpus = long_lines
-    truncated = limit_side(corpus, source, "target", max_length=longest, truncate=True)
+    truncated = limit_side(corpus, source, "target", max_length=max_length, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
     actual = [truncated.tokens[a:b].tolist() for a, b in pairwise(truncated.starts)]
-    assert actual == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
+    assert actual == [row if len(row) <= max_length else [*row[: max_length - 1], 2] for row in rows]
     assert (truncated.name, truncated.tokenizer, truncated.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
     assert truncated.line_edges().tolist() == truncated.starts.tolist()
     # what is on disk stays whole

@@ -86,12 +86,21 @@ def searched(model: Any, options: BeamOptions) -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@pytest.mark.parametrize(("width", "best", "alpha", "least"), [(2, 2, 0.0, 0), (3, 2, 1.0, 0), (5, 5, 0.7, 3)])
+@pytest.mark.parametrize(
+    ("beam_size", "n_best", "length_penalty", "min_new_tokens"), [(2, 2, 0.0, 0), (3, 2, 1.0, 0), (5, 5, 0.7, 3)]
+)
 @torch.no_grad()
-def test_beam_search_equals_a_plain_loop(name, width, best, alpha, least):
+def test_beam_search_equals_a_plain_loop(name, beam_size, n_best, length_penalty, min_new_tokens):
     searched(
         decoder(name),
-        BeamOptions(beam_size=width, max_new_tokens=LIMIT, eos_id=END, length_penalty=alpha, n_best=best, min_new_tokens=least),
+        BeamOptions(
+            beam_size=beam_size,
+            max_new_tokens=LIMIT,
+            eos_id=END,
+            length_penalty=length_penalty,
+            n_best=n_best,
+            min_new_tokens=min_new_tokens,
+        ),
     )
 
 

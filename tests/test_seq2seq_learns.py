@@ -27,12 +27,12 @@ class Pairs(NamedTuple):
 
 
 def draw(
-    task: str, rows: int, generator: torch.Generator, *, longest: int = 6, symbols: tuple[int, int] = (FIRST, LAST)
+    task: str, rows: int, generator: torch.Generator, *, max_length: int = 6, symbols: tuple[int, int] = (FIRST, LAST)
 ) -> Pairs:
-    """Random strings of half as many to `longest` symbols, and what they become."""
-    lengths = torch.randint(longest // 2, longest + 1, (rows, 1), generator=generator)
-    index = torch.arange(longest + 1)
-    drawn = torch.randint(*symbols, (rows, longest + 1), generator=generator)
+    """Random strings of `max_length` / 2 to `max_length` symbols, and their targets."""
+    lengths = torch.randint(max_length // 2, max_length + 1, (rows, 1), generator=generator)
+    index = torch.arange(max_length + 1)
+    drawn = torch.randint(*symbols, (rows, max_length + 1), generator=generator)
     source = torch.where(index < lengths, drawn, torch.where(index == lengths, END, 0))
     target = source.gather(1, torch.where(index < lengths, lengths - 1 - index, index)) if task == "reverse" else source
     first = torch.full((rows, 1), BEGIN)
@@ -82,9 +82,9 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
     return exact(model, draw(300, generator))
 
 
-def learned(task: str, *, longest: int = 6, **options: Any) -> float:
+def learned(task: str, *, max_length: int = 6, **options: Any) -> float:
     return learn(
-        pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest)
+        pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, max_length=max_length)
     )
 
 
@@ -147,7 +147,7 @@ def test_beam_search_and_label_smoothing_learn_it_too():
     "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-every-step"]
 )
 def test_short_strings_pass_the_bottleneck(options):
-    assert learned("copy", longest=3, **options) >= 0.95
+    assert learned("copy", max_length=3, **options) >= 0.95
 
 
 BOTTLENECKS = [(decoder, name) for decoder in recurrent_mixers() for name in ("none", "every-step")]
@@ -158,17 +158,17 @@ BOTTLENECKS = [(decoder, name) for decoder in recurrent_mixers() for name in ("n
 @pytest.mark.parametrize("encoder", MIXERS)
 def test_short_strings_pass_every_bottleneck(encoder, decoder, attended):
     options = {**crossed(encoder, decoder, attended), **ATTENDED[attended]}
-    assert learned("copy", longest=3, **options) >= 0.95
+    assert learned("copy", max_length=3, **options) >= 0.95
 
 
 # ---- copying
 
 
-def with_strangers(rows: int, generator: torch.Generator, known: int, words: int) -> Pairs:
+def with_strangers(rows: int, generator: torch.Generator, known_words: int, words: int) -> Pairs:
     """Strings in which one symbol was never seen in training."""
-    pairs = draw("copy", rows, generator, symbols=(FIRST, known))
+    pairs = draw("copy", rows, generator, symbols=(FIRST, known_words))
     index = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
-    stranger = torch.randint(known, words, (rows, 1), generator=generator)
+    stranger = torch.randint(known_words, words, (rows, 1), generator=generator)
     return pairs._replace(source=pairs.source.scatter(1, index, stranger), tokens=pairs.tokens.scatter(1, index + 1, stranger))
 
 

@@ -337,12 +337,12 @@ def test_attention_after_the_step_matches_its_equation(score):
     agrees(shaken_pair(layer_type="lstm", attention=score, encoder={"bidirectional": False}).double(), states)
 
 
-@pytest.mark.parametrize("most", [1, 100, 1 << 22])
-def test_chunked_additive_scores_equal_those_of_all_queries_at_once(monkeypatch, most):
+@pytest.mark.parametrize("chunk_elements", [1, 100, 1 << 22])
+def test_chunked_additive_scores_equal_those_of_all_queries_at_once(monkeypatch, chunk_elements):
     part, x = seeded(lambda: SourceAttention(6, score="additive", memory_size=5)), random(2, 7, 6)
     seen = part.init_state(memory_of(4, 2, width=5))
     expected = part(x, seen)
-    monkeypatch.setattr(cross, "MAX_ELEMENTS", most)
+    monkeypatch.setattr(cross, "MAX_ELEMENTS", chunk_elements)
     torch.testing.assert_close(part(x, seen), expected, atol=0, rtol=1e-12)
 
 

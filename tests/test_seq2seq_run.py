@@ -57,10 +57,10 @@ def refusal(error: type[Exception], action: Any) -> str:
     return str(caught.value)
 
 
-def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(item.text, item.token_ids) for item in found] == [(item.text, item.token_ids) for item in expected]
+def same(actual: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
+    assert [(item.text, item.token_ids) for item in actual] == [(item.text, item.token_ids) for item in expected]
     for value in ("score", "log_prob"):
-        assert [getattr(item, value) for item in found] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
+        assert [getattr(item, value) for item in actual] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
 
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ ALPHABETS = {
 }
 
 
-def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[list[str], list[list[str]]]:
+def corpus(seed: int, alphabet: str, max_references: int, *, lines: int = 30) -> tuple[list[str], list[list[str]]]:
     """Outputs, and one to `most` references of each, some of them empty."""
     chance, words = random.Random(seed), ALPHABETS[alphabet]
     between = " " if alphabet == "latin" else ""
@@ -49,7 +49,7 @@ def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[lis
     for _ in range(lines):
         expected = chance.choices(words, k=chance.randint(0, 12))
         outputs.append(noisy(expected))
-        references.append([noisy(expected) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, most))])
+        references.append([noisy(expected) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, max_references))])
     return outputs, references
 
 
@@ -59,7 +59,7 @@ def streams(references: list[list[str]]) -> list[list[str | None]]:
     return [[group[index] if index < len(group) else None for group in references] for index in range(maximum)]
 
 
-@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("max_references", [1, 2, 4])
 @pytest.mark.parametrize(
     ("alphabet", "tokenize"),
     [
@@ -72,9 +72,9 @@ def streams(references: list[list[str]]) -> list[list[str | None]]:
         ("kana", "char"),
     ],
 )
-def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
+def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, max_references):
     for seed in range(4):
-        outputs, references = corpus(seed, alphabet, most)
+        outputs, references = corpus(seed, alphabet, max_references)
         setup = seq2seq_setup(references, search="greedy", tokenize=tokenize)
         actual = {item.name: item for item in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), setup)}
         theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
@@ -83,11 +83,11 @@ def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet,
             assert actual[name].signature.startswith(f"{metric.get_signature()}|weft:")
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_error_rates_match_jiwer_with_the_nearest_reference(most):
+@pytest.mark.parametrize("max_references", [1, 3])
+def test_error_rates_match_jiwer_with_the_nearest_reference(max_references):
     """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
     for seed in range(6):
-        outputs, references = corpus(seed, "latin", most)
+        outputs, references = corpus(seed, "latin", max_references)
         actual = {item.name: item.value for item in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
         words, letters = [], []
         for output, expected in zip(outputs, references, strict=True):

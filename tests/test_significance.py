@@ -131,13 +131,13 @@ def test_a_single_run_borrows_the_seed_variance_of_the_other_system():
     assert math.isnan(welch_test([BootstrapSamples(1.0, np.zeros(0), 1)] * 2, [BootstrapSamples(2.0, np.zeros(0), 1)]))
 
 
-def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
+def simulated(cases: int, sides: tuple[int, int], **options: float) -> float:
     """How often two systems on the same lines are called different; those of a case differ by `apart`."""
-    rng, called, apart = np.random.default_rng(7), 0, how.pop("apart", 0.0)
+    rng, called, apart = np.random.default_rng(7), 0, options.pop("apart", 0.0)
     for _ in range(cases):
         tokens, difficulty = rng.integers(3, 40, 50).astype(np.float64), rng.normal(0, 0.6, 50)
-        a = system(rng, tokens, difficulty, seeds=sides[0], **how)
-        b = system(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **how)
+        a = system(rng, tokens, difficulty, seeds=sides[0], **options)
+        b = system(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **options)
         p = randomization_test(a[0], b[0], RATE, samples=99) if sides == (1, 1) else welch_test_of_items(a, b, RATE, samples=60)
         called += p < 0.05
     return called / cases

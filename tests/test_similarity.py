@@ -133,42 +133,42 @@ def test_matrix_plots() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("similarity")
 
 
 @pytest.fixture(scope="module")
-def text(place: Path) -> Path:
-    return make_text(place / "text.txt", words=300)
+def text(work_dir: Path) -> Path:
+    return make_text(work_dir / "text.txt", words=300)
 
 
 @pytest.fixture(scope="module")
-def pairs(place: Path) -> PairRuns:
-    (place / "pairs").mkdir()
-    return PairRuns(place / "pairs")
+def pairs(work_dir: Path) -> PairRuns:
+    (work_dir / "pairs").mkdir()
+    return PairRuns(work_dir / "pairs")
 
 
-def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
+def language(work_dir: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
     values = {
         **run_file(text, train=TRAIN, tokenizer=tokenizer, data__context_length=64),
         "model": {"hidden_size": 12, "num_layers": 2, **model},
     }
-    return weft.load(train_here(values, place / name, Silent()).path, device="cpu")
+    return weft.load(train_here(values, work_dir / name, Silent()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def words(place: Path, text: Path) -> Any:
-    return language(place, text, "words", {"type": "word"}, {"arch": "transformer", "num_heads": 2})
+def words(work_dir: Path, text: Path) -> Any:
+    return language(work_dir, text, "words", {"type": "word"}, {"arch": "transformer", "num_heads": 2})
 
 
 @pytest.fixture(scope="module")
-def letters(place: Path, text: Path) -> Any:
-    return language(place, text, "letters", {"type": "char"}, {"arch": "lstm", "num_layers": 1})
+def letters(work_dir: Path, text: Path) -> Any:
+    return language(work_dir, text, "letters", {"type": "char"}, {"arch": "lstm", "num_layers": 1})
 
 
 @pytest.fixture(scope="module")
-def third(place: Path, text: Path) -> Any:
-    return language(place, text, "third", {"type": "bpe", "vocab_size": 270}, {"arch": "gru"})
+def third(work_dir: Path, text: Path) -> Any:
+    return language(work_dir, text, "third", {"type": "bpe", "vocab_size": 270}, {"arch": "gru"})
 
 
 def test_runs_with_different_tokenizers_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
@@ -240,17 +240,17 @@ def test_run_names_are_shortened_to_where_they_differ() -> None:
 
 
 def test_command_with_several_runs(
-    words: Any, letters: Any, third: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]
+    words: Any, letters: Any, third: Any, text: Path, work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [str(run.directory.path) for run in (words, letters, third)]
     data = ["--data", str(text), "--max-words", "200", "--quiet"]
-    assert main(["analyze", "similarity", *folders, *data, "--top", "2", "--output", str(place / "three.html")]) == 0
+    assert main(["analyze", "similarity", *folders, *data, "--top", "2", "--output", str(work_dir / "three.html")]) == 0
     title, about, head, first, *rest = capsys.readouterr().out.split("\n")
     assert title == f"Models {', '.join(folders)}" and about.startswith("text: 20")
     assert head.split() == ["last", "layers", "words", "letters", "third"] and first.split()[:3] == ["words,", "top", "1.00"]
     assert rest[3].split() == ["best", "layers", "words", "letters", "third"]
     assert rest[8].split() == ["most", "similar", "runs", "CKA"] and len(rest[9:]) == 3 and not rest[-1]  # two, and the end
-    page = (place / "three.html").read_text()
+    page = (work_dir / "three.html").read_text()
     assert page.count("<svg") == 2 and ">letters:1<" in page and ">words:top<" in page
     assert main(["analyze", "similarity", *folders, *data, "--layer", "0", "--json"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
@@ -278,9 +278,11 @@ def test_head_distance_is_the_mean_over_positions(pairs: PairRuns) -> None:
     assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("most similar heads")
 
 
-def test_attention_pooling_has_no_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    values = LabelRuns(place).values("labels-lstm", "model.pooling=attention", "train.max_steps=2", "train.num_validations=1")
-    path = train_here(values, place / "pooled", Silent()).path
+def test_attention_pooling_has_no_heads(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = LabelRuns(work_dir).values(
+        "labels-lstm", "model.pooling=attention", "train.max_steps=2", "train.num_validations=1"
+    )
+    path = train_here(values, work_dir / "pooled", Silent()).path
     with pytest.raises(UsageError) as caught:
         head_divergence(weft.load(path, device="cpu"))
     assert str(caught.value) == f"similarity: lstm has no attention ({path})"
@@ -288,15 +290,15 @@ def test_attention_pooling_has_no_heads(place: Path, capsys: pytest.CaptureFixtu
     assert "Heads" not in capsys.readouterr().out
 
 
-def test_similarity_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similarity_command(words: Any, letters: Any, text: Path, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir, two, data = str(words.directory.path), str(letters.directory.path), ["--data", str(text), "--max-words", "200"]
-    assert main(["analyze", "similarity", run_dir, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
+    assert main(["analyze", "similarity", run_dir, *data, "--output", str(work_dir / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
     assert (
         "Layers of" in out
         and "Heads of" in out
         and "divergence (bits)" in out
-        and (place / "x.html").read_text().count("<svg") == 2
+        and (work_dir / "x.html").read_text().count("<svg") == 2
     )
     assert main(["analyze", "similarity", run_dir, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]

@@ -61,7 +61,7 @@ def test_masked_runs_are_as_long_as_spans():
     assert np.mean([length for row in alone for length in runs(row)]) < 1.3
 
 
-def simulated(size: int, wanted: int, texts: int) -> list[int]:
+def simulated(size: int, num_masked: int, texts: int) -> list[int]:
     random = np.random.default_rng(0)
     shares = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
     results: list[int] = []
@@ -69,7 +69,7 @@ def simulated(size: int, wanted: int, texts: int) -> list[int]:
         ring = np.concatenate([np.full(1 + random.choice(10, p=shares), index) for index in range(size)])[:size]
         hit = np.zeros(size, dtype=bool)
         for span in random.permutation(ring[-1] + 1):
-            places = np.flatnonzero(ring == span)[: wanted - int(hit.sum())]
+            places = np.flatnonzero(ring == span)[: num_masked - int(hit.sum())]
             hit[places] = True
         results += runs(torch.from_numpy(np.roll(hit, random.integers(size))))
     return results

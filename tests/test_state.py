@@ -110,11 +110,14 @@ sizes = st.integers(1, 4)
 
 @settings(deadline=None, max_examples=50)
 @given(sizes, sizes, sizes, sizes)
-def test_joined_rows_keep_their_values(few, short, many, long):
-    first, second = random_state(few, short, 0), random_state(many, long, 1)
+def test_joined_rows_keep_their_values(rows_of_short, short, rows_of_long, long):
+    first, second = random_state(rows_of_short, short, 0), random_state(rows_of_long, long, 1)
     joined = join(first, second)
-    assert {len(leaf) for leaf in tree_leaves(joined)} == {few + many}
-    for part, length, chosen in ((first, short, range(few)), (second, long, range(few, few + many))):
+    assert {len(leaf) for leaf in tree_leaves(joined)} == {rows_of_short + rows_of_long}
+    for part, length, chosen in (
+        (first, short, range(rows_of_short)),
+        (second, long, range(rows_of_short, rows_of_short + rows_of_long)),
+    ):
         values, (_, mask) = select(joined, torch.tensor(list(chosen)))
         torch.testing.assert_close(values[:, :, :length], part[0])
         torch.testing.assert_close(mask[:, :length], part[1][1])

@@ -20,7 +20,7 @@ hidden_size = 8
 
 
 @pytest.mark.parametrize(
-    ("setting", "right"),
+    ("setting", "suggestion"),
     [
         ("train.learning_rate=1e-3", "lr"),
         ("train.num_train_epochs=3", "max_epochs"),
@@ -37,13 +37,13 @@ hidden_size = 8
         ("train.device=mps", "cpu"),
     ],
 )
-def test_run_file_options(setting, right, here, capsys):
+def test_run_file_options(setting, suggestion, here, capsys):
     code, message = refused(capsys, "train", "run.toml", "--set", setting)
-    assert code == 2 and message.endswith(f"; did you mean {right!r}?")
+    assert code == 2 and message.endswith(f"; did you mean {suggestion!r}?")
 
 
 @pytest.mark.parametrize(
-    ("words", "right"),
+    ("words", "suggestion"),
     [
         (("init", "ner"), "'tagging'"),
         (("init", "pos"), "'tagging'"),
@@ -66,9 +66,9 @@ def test_run_file_options(setting, right, here, capsys):
         (("inspect", "run"), "'info'"),
     ],
 )
-def test_command_line_options(words, right, here, capsys):
+def test_command_line_options(words, suggestion, here, capsys):
     code, message = refused(capsys, *words)
-    assert code == 2 and f"did you mean {right}?" in message
+    assert code == 2 and f"did you mean {suggestion}?" in message
 
 
 def test_views_and_architectures():
@@ -101,7 +101,7 @@ def test_training_options_in_other_commands(here, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("arch = lstm", 'invalid TOML: a string needs quotes; write arch = "lstm"'),
         ("arch = naive-bayes  # the first", 'invalid TOML: a string needs quotes; write arch = "naive-bayes"'),
@@ -110,9 +110,9 @@ def test_training_options_in_other_commands(here, capsys):
          " or / in paths"),
     ],
 )  # fmt: skip
-def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):
+def test_strings_without_quotes_and_windows_paths_are_explained(line, message, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nhidden_size = 3\n')
-    assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: {told}")
+    assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: {message}")
 
 
 @pytest.mark.parametrize("line", ["arch =", "arch = [", 'arch = "a', "= 3", "arch = 'a'b", "a = 1 = 2"])

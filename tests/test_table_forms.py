@@ -195,7 +195,7 @@ def test_an_error_of_one_file_is_reported_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "what"),
+    ("name", "data", "description"),
     [
         ("a.parquet", b"PAR1\x15\x80", "a Parquet file; export its texts as lines first"),
         ("a.csv", b"PAR1\x15\x80", "a Parquet file; name it .parquet"),
@@ -209,10 +209,10 @@ def test_an_error_of_one_file_is_reported_once(tmp_path):
         ("a.zip", b"PK\x03\x04rest", "a zip archive; decompress it first"),
     ],
 )
-def test_files_of_other_programs_are_named(name, data, what, tmp_path):
+def test_files_of_other_programs_are_named(name, data, description, tmp_path):
     path = tmp_path / name
     path.write_bytes(data)
-    assert refusal(lambda: list(read_lines(path))) == f"{path}: is {what}"
+    assert refusal(lambda: list(read_lines(path))) == f"{path}: is {description}"
 
 
 # ---- a corpus of many files

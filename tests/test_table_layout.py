@@ -8,7 +8,7 @@ from weft.text.table_layout import align, columns, display_width, wrap
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("", 0),
         ("abc", 3),
@@ -29,8 +29,8 @@ from weft.text.table_layout import align, columns, display_width, wrap
         ("👨\u200d👩\u200d👧", 2),
     ],
 )
-def test_display_width(text, wanted):
-    assert display_width(text) == wanted
+def test_display_width(text, expected):
+    assert display_width(text) == expected
 
 
 def test_columns_are_aligned():

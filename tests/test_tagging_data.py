@@ -74,12 +74,12 @@ def test_conllu_is_detected_by_file_name_or_content(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tag", "found"),
+    ("tag", "expected"),
     [("xpos", "V"), ("lemma", "ir"), ("feats", "Mood=Imp"), ("deprel", "root"), (5, "V"), ("head", "0"), (None, "VERB")],
 )
-def test_conllu_columns_by_name_and_by_index(tag, found, tmp_path):
+def test_conllu_columns_by_name_and_by_index(tag, expected, tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
-    assert read(path, tag=tag)[0][1][0] == found
+    assert read(path, tag=tag)[0][1][0] == expected
     assert read(path, tag=tag)[0][0] == SPANISH[0][0]
 
 

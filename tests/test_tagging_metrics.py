@@ -43,15 +43,15 @@ def labels_of(scheme, types=TYPES):
     return ["O", *(f"{letter}-{kind}" for letter in PREFIXES[scheme] for kind in types)]
 
 
-def sentences(labels, *, size=300, longest=9, seed=0):
+def sentences(labels, *, size=300, max_length=9, seed=0):
     """Random sequences of tags, most of them not valid."""
     rng = random.Random(seed)
-    return [rng.choices(labels, k=rng.randint(1, longest)) for _ in range(size)]
+    return [rng.choices(labels, k=rng.randint(1, max_length)) for _ in range(size)]
 
 
-def wrong_in_places(right, labels, seed=0):
+def wrong_in_places(gold, labels, seed=0):
     rng = random.Random(seed)
-    return [[rng.choice(labels) if rng.random() < 0.2 else tag for tag in row] for row in right]
+    return [[rng.choice(labels) if rng.random() < 0.2 else tag for tag in row] for row in gold]
 
 
 def scored(said, meant, *, types=TYPES, known=None, tagged=HOW):
@@ -63,7 +63,7 @@ def scored(said, meant, *, types=TYPES, known=None, tagged=HOW):
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("", set()),
         ("O O", set()),
@@ -79,8 +79,8 @@ def scored(said, meant, *, types=TYPES, known=None, tagged=HOW):
         ("NOUN X BPER B_PER", set()),  # no tags of a scheme
     ],
 )
-def test_spans_by_hand(text, wanted):
-    assert spans(tags(text)) == wanted
+def test_spans_by_hand(text, expected):
+    assert spans(tags(text)) == expected
 
 
 @pytest.mark.parametrize("labels", [labels_of("BIO"), labels_of("BIOES"), ["O", "B", "I", "E", "S", "B-X", "I-X"]])
@@ -103,7 +103,7 @@ def test_strict_spans_of_any_tags_match_seqeval(scheme, theirs):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "text", "wanted"),
+    ("scheme", "text", "expected"),
     [
         ("BIO", "O I-PER I-PER", "O B-PER I-PER"),
         ("BIO", "B-PER I-LOC", "B-PER B-LOC"),
@@ -115,8 +115,8 @@ def test_strict_spans_of_any_tags_match_seqeval(scheme, theirs):
         ("BIO", "O X O", "O O O"),
     ],
 )
-def test_repair_by_hand(scheme, text, wanted):
-    assert repair(tags(text), scheme) == tags(wanted)
+def test_repair_by_hand(scheme, text, expected):
+    assert repair(tags(text), scheme) == tags(expected)
 
 
 @pytest.mark.parametrize("scheme", PREFIXES)

@@ -81,7 +81,7 @@ def test_word_tokenizers_see_no_partial_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "at", "lines", "wanted"),
+    ("text", "position", "lines", "expected"),
     [
         ("ecl air\ntart", 3, 9, 8),  # a line end that is near enough wins
         ("ecl air\ntart", 2, 2, 3),  # or else white space, of which it is the first
@@ -92,8 +92,8 @@ def test_word_tokenizers_see_no_partial_words(tmp_path):
         ("a\nb\nc", 3, 5, 2),
     ],
 )
-def test_nearest_boundary(text, at, lines, wanted):
-    assert split_position(text, at, lines) == wanted
+def test_nearest_boundary(text, position, lines, expected):
+    assert split_position(text, position, lines) == expected
 
 
 def test_a_fraction_of_empty_data_is_rejected(tmp_path):

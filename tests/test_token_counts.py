@@ -21,21 +21,21 @@ from weft.tasks.seq2seq.data import pairs
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
-def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
+def files_of(directory: Path, *settings: str) -> dict[str, dict[str, Any]]:
     """A run file of each task, one epoch long."""
-    labels = LabelRuns(place)
-    lines = run_file(make_text(place / "text.txt"), task="masked-lm", data__read_as="lines", train__batch_tokens=200)
+    labels = LabelRuns(directory)
+    lines = run_file(make_text(directory / "text.txt"), task="masked-lm", data__read_as="lines", train__batch_tokens=200)
     actual = {
         "classification": labels.values("labels-lstm"),
         "two texts": labels.values("pairs-lstm"),
         "tagging": labels.values("spans-lstm"),
-        "qa": span_file(write_tsv(place / "asked.tsv", asked(60)), "gru"),
+        "qa": span_file(write_tsv(directory / "asked.tsv", asked(60)), "gru"),
         "masked-lm": {
             **lines,
             "model": {"arch": "bert", "hidden_size": 16, "num_heads": 2, "num_layers": 1},
             "tokenizer": {"type": "word"},
         },
-        "seq2seq": pair_file(make_pairs(place / "words.tsv", 100), "luong", "train.label_smoothing=0"),
+        "seq2seq": pair_file(make_pairs(directory / "words.tsv", 100), "luong", "train.label_smoothing=0"),
     }
     for values in actual.values():
         values["train"].pop("max_steps", None)

@@ -306,7 +306,7 @@ def test_tokens_by_id():
 
 
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("kind", "expected"),
     [
         ("char", ["ß", "ß", "∞"]),
         ("word", ["Straße", "Straße", "∞"]),
@@ -316,11 +316,11 @@ def test_tokens_by_id():
         ("unigram", []),
     ],
 )
-def test_unknown_characters_are_reported(kind, found):
+def test_unknown_characters_are_reported(kind, expected):
     tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter(["die Strae, am Meer\n"]))
     texts = ["die Straße, die Straße", "am Meer", "", "∞"]
-    assert tokenizer.unknown_parts(texts) == found
-    assert sum(int((ids == tokenizer.unk_id).sum()) for ids in tokenizer.encode_batch(texts)) == len(found)
+    assert tokenizer.unknown_parts(texts) == expected
+    assert sum(int((ids == tokenizer.unk_id).sum()) for ids in tokenizer.encode_batch(texts)) == len(expected)
     assert tokenizer.unknown_parts([]) == []
 
 

@@ -81,31 +81,31 @@ SCORED["bahdanau"][1]["a", 7] = "expected a string, got int"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     actual = tmp_path_factory.mktemp("runs")
     golden_data.make(actual)
     return actual
 
 
-def loaded(place: Path, name: str) -> Any:
-    if not (place / name).exists():
-        (place / f"{name}.toml").write_text(SCENES[name].run_file.replace("steps = 12", "steps = 1"), encoding="utf-8")
-        train_here(read_toml(place / f"{name}.toml"), place / name)
-    return weft.load(place / name)
+def loaded(work_dir: Path, name: str) -> Any:
+    if not (work_dir / name).exists():
+        (work_dir / f"{name}.toml").write_text(SCENES[name].run_file.replace("steps = 12", "steps = 1"), encoding="utf-8")
+        train_here(read_toml(work_dir / f"{name}.toml"), work_dir / name)
+    return weft.load(work_dir / name)
 
 
-def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
+def reasons_given(run: Any, results: list[Any]) -> list[str | None]:
     return [
         item.reason.replace(str(run.directory.path), "RUN").replace(" or set `truncate`", "")
         if isinstance(item, InvalidInput)
         else None
-        for item in found
+        for item in results
     ]
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_errors_take_the_place_of_predictions(name, place):
-    run, (good, bad) = loaded(place, name), INPUTS[name]
+def test_errors_take_the_place_of_predictions(name, work_dir):
+    run, (good, bad) = loaded(work_dir, name), INPUTS[name]
     mixed = [good[0], *bad, good[1]]
     actual = run.try_predict(mixed)
     assert reasons_given(run, actual) == [None, *bad.values(), None]
@@ -120,8 +120,8 @@ def test_errors_take_the_place_of_predictions(name, place):
 
 
 @pytest.mark.parametrize("name", SCORED)
-def test_errors_take_the_place_of_scores(name, place):
-    run, (good, bad) = loaded(place, name), SCORED[name]
+def test_errors_take_the_place_of_scores(name, work_dir):
+    run, (good, bad) = loaded(work_dir, name), SCORED[name]
     actual = run.try_score([good[0], *bad, good[1]])
     assert reasons_given(run, actual) == [None, *bad.values(), None]
     assert [actual[0].log_prob, actual[-1].log_prob] == pytest.approx([one.log_prob for one in run.score(good)], rel=1e-5)

@@ -43,17 +43,17 @@ def parts_of(kind: str) -> dict[str, Any]:
 VALUES = [None, True, -1, 1.5, 2**63, 10**30, "", "a", "\ud800", "\0", [], {}, ["a"], {"a": 1}, "[MASK]"]
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if at:
-        yield at
+def key_paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if prefix:
+        yield prefix
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield from places(value[key], (*at, key))
+        yield from key_paths(value[key], (*prefix, key))
 
 
 def changed(value: Any, chance: random.Random) -> Any:
     """With one part that is another value, is gone, or has another name."""
     new = copy.deepcopy(value)
-    every = list(places(new))
+    every = list(key_paths(new))
     *path, last = chance.choice([index for index in every if len(index) <= 2] if chance.random() < 0.4 else every)
     inner = new
     for key in path:
@@ -128,7 +128,7 @@ def several(kind: str, *rules: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         (
             {"normalizer": several("normalizers", *[replace("a", "a" * 100)] * 4)},
@@ -148,10 +148,10 @@ def several(kind: str, *rules: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_rules_that_expand_a_text_are_rejected(rules, told):
+def test_rules_that_expand_a_text_are_rejected(rules, message):
     with pytest.raises(ModelError) as caught:
         Tokenizer(with_rules(**rules), "here")
-    assert str(caught.value) == f"here: {told}"
+    assert str(caught.value) == f"here: {message}"
 
 
 def test_common_rules_are_read():

@@ -123,11 +123,11 @@ def test_cells_are_read_as_displayed():
     assert cell_text(float("nan")) == ""
 
 
-@pytest.mark.parametrize("given", ["", 0, -1])
-def test_invalid_sheets_are_rejected(given):
+@pytest.mark.parametrize("sheet", ["", 0, -1])
+def test_invalid_sheets_are_rejected(sheet):
     with pytest.raises(ConfigError) as caught:
-        parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, prefix="data")
-    assert str(caught.value) == f"data.sheet: expected a name or a 1-based index, got {given!r}"
+        parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": sheet}, prefix="data")
+    assert str(caught.value) == f"data.sheet: expected a name or a 1-based index, got {sheet!r}"
 
 
 # ---- workbooks
