@@ -58,7 +58,7 @@ def theirs(table: FeatureConfig):
 
 
 def assert_equal(table: FeatureConfig, texts: list[str], new: list[str]) -> None:
-    """The same terms and numbers as scikit-learn, or neither finds a term."""
+    """Assert that terms and values equal scikit-learn's, or that both reject the texts."""
     other = theirs(table)
     try:
         other.fit(texts)

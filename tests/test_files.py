@@ -40,7 +40,7 @@ def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
 
 
 class Faulty:
-    """The `os` of files.py, whose n-th call fails with a given error; writes are cut short before that."""
+    """The `os` module of files.py; its n-th call fails with the given error, and earlier writes are short."""
 
     CALLS = ("open", "write", "fsync", "close", "replace", "rename", "ftruncate", "pwrite")
 
@@ -57,7 +57,7 @@ class Faulty:
             self.count += 1
             if self.count == self.fail_at:
                 self.name = name
-                if name == "close":  # the kernel frees the descriptor even where it reports an error
+                if name == "close":  # the kernel frees the descriptor even if it reports an error
                     os.close(*values)
                 raise OSError(self.number, os.strerror(self.number))
             if name == "write":
@@ -374,7 +374,7 @@ def test_tensors_of_every_dtype_and_shape_round_trip(tmp_path, kind):
     for name, tensor in tensors.items():
         expected = (
             tensor if tensor.dtype not in BITS else tensor.contiguous().view(BITS[tensor.dtype])
-        )  # numpy has no such type
+        )  # numpy does not have this type
         assert str(arrays[name].dtype) == str(expected.dtype).removeprefix("torch.") and arrays[name].shape == tensor.shape
         assert arrays[name].tolist() == expected.tolist()
 
@@ -433,7 +433,7 @@ def test_reading_maps_the_file_read_only(tmp_path, read):
     assert str(path) in Path("/proc/self/maps").read_text()
     first += 1
     assert second.sum() == 0
-    tensor_files.write_tensors(path, {"a": torch.ones(3)})  # replaced while it is mapped
+    tensor_files.write_tensors(path, {"a": torch.ones(3)})  # replaced while mapped
     assert second.sum() == 0 and first.sum() == 100_000
     tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
     assert path.read_bytes() == before
@@ -469,7 +469,7 @@ def test_a_renamed_pickle_is_never_loaded_and_safetensors_is_suggested(tmp_path,
         assert message.startswith((f"{path}: pickle files ", f"{path}: corrupted or ")) and "safetensors" in message
         told += message == f"{path}: pickle files can run code and are not loaded; convert it to safetensors"
         assert not mark.exists()
-    assert told == 10  # protocols 0 and 1 have no mark of their own
+    assert told == 10  # protocols 0 and 1 have no magic bytes
 
 
 def packed(header: bytes | dict[str, Any], body: bytes = b"", *, length: int | None = None) -> bytes:
@@ -774,7 +774,8 @@ def test_directories_that_cannot_be_locked(tmp_path, monkeypatch):
 
 
 def save_forever(folder: Path, descriptor: int) -> None:
-    """What training does: a numbered checkpoint, the newest weights, the oldest removed; a byte to `told` each time."""
+    """Save as training does: write a numbered checkpoint and the newest weights, remove the oldest; write a byte to
+    `descriptor` each time."""
     files.remove_temporary_files(folder)
     done = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     step = max(done, default=0)
@@ -788,7 +789,7 @@ def save_forever(folder: Path, descriptor: int) -> None:
 
 
 class Deadly(Faulty):
-    """Kills its process before the n-th call; every call is a moment between two others."""
+    """Kills its process before the n-th call."""
 
     def __getattr__(self, name: str) -> Any:
         call = super().__getattr__(name)
@@ -798,7 +799,7 @@ class Deadly(Faulty):
 
 
 def test_newest_complete_checkpoint_loads_after_a_kill_before_any_call_of_a_save(tmp_path, monkeypatch):
-    """Saving 2 beside 1, then removing 1, as training does; n-th call after n-th call until none is left."""
+    """Save checkpoint 2 next to 1, then remove 1, as training does; a kill before each call in turn."""
     kills = 0
     while True:
         folder = tmp_path / str(kills)
@@ -830,7 +831,7 @@ def test_files_are_complete_after_a_kill_at_any_moment(tmp_path):
     heard, told = os.pipe()
     for _ in range(20):
         child = in_child(lambda: save_forever(tmp_path, told))
-        os.read(heard, 1)  # one save at least, however slow the machine: then any moment of the next few
+        os.read(heard, 1)  # wait for one save, then kill at a random moment of the next few
         time.sleep(chance.uniform(0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

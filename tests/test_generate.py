@@ -68,7 +68,7 @@ def test_incremental_decoding_equals_decoding_at_once_for_every_tokenizer(kind):
         for _ in range(15):
             tokens = rng.integers(3, tokenizer.vocab_size, size=rng.integers(1, 25)).tolist()
             assert "".join(pieces(tokenizer, before, [*tokens, 2])) == added_text(tokenizer, before, tokens)
-    # a text goes on as it was: a prompt and what is added to it make the text that its tokens spell
+    # prompt and continuation join to the text that all tokens decode to
     text = tokenizer.encode(KINDS_OF_TEXT[0]).tolist()
     full = tokenizer.decode(text)
     for index in range(len(text)):
@@ -108,7 +108,7 @@ def test_a_stream_emits_the_text_before_a_stop_string(tokens, stops):
 
 
 def test_stop_strings_match_across_tokens_and_their_tokens_count():
-    # a b b c ..., said by tokens of one or two letters
+    # a b b c ..., from tokens of one or two letters
     speller = Strings(["a", "bb", "bc", "cd"])
     model = follow([1, 3, 4, 5, 6, 3], 7)
     [[actual]] = generate(
@@ -174,7 +174,7 @@ def test_byte_stream_equals_generate(seed):
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("rows", [4, 64])
 def test_an_interrupted_search_returns_its_best_hypotheses(toy, alpha, rows, monkeypatch):
-    """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
+    """Equals a search with this maximum number of tokens: finished hypotheses, and unfinished ones as they are."""
     monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
     model, prompts, requests = toy(13), ["abc", "", "jj"], []
     search = {"beam_size": 4, "n_best": 3, "length_penalty": alpha}
@@ -217,7 +217,7 @@ def test_seeds_are_reproducible_and_samples_differ():
     assert len({item.text for samples in first for item in samples}) == 8
     other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), frame=Frame(None))
     assert {item.text for item in other[0]}.isdisjoint(item.text for item in first[0])
-    # one more sample leaves those before it as they were
+    # one more sample does not change the earlier ones
     more = generate(model, LETTERS, ["ab"], options.model_copy(update={"num_samples": 5}), frame=Frame(None))
     assert more[0][:4] == first[0]
 
@@ -239,7 +239,7 @@ def test_log_probabilities_equal_scoring_again(toy, options):
 @pytest.mark.parametrize("options", [{"num_samples": 40}, {"beam_size": 4, "n_best": 4}], ids=["samples", "beam"])
 def test_special_tokens_are_never_generated(options):
     table = torch.full((13, 13), -4.0)
-    table[:, :3] = 0.0  # the model would say little else
+    table[:, :3] = 0.0  # otherwise the model would generate little else
     model, options = Bigram(13, table=table.log_softmax(1)), GenerationConfig(max_new_tokens=8, **options)
     [running] = generate(model, LETTERS, [""], options, frame=Frame(None))
     assert all(min(continuation.token_ids) > 2 and len(continuation.token_ids) == 8 for continuation in running)
@@ -319,7 +319,7 @@ def test_estimated_state_size_equals_the_actual_size(name):
 
 
 def test_state_size_of_attention():
-    """Keys and values, two heads of four numbers in each of two layers, and a position; one number says how much was read."""
+    """Keys and values (two heads of four numbers in each of two layers), a position, and one number for the length."""
     table = LanguageModelConfig(layer_type="attention", num_layers=2, hidden_size=8, num_heads=2).with_defaults()
     model = language_model(table, vocab_size=20, context_length=500, vocabulary="").eval()
     assert model.bytes_per_row(100) == 2 * 100 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
@@ -371,7 +371,7 @@ def test_short_memory_reduces_the_batch_and_not_the_results(monkeypatch, search_
 
 
 def test_memory_for_long_prompts_is_measured_on_one_prompt(monkeypatch):
-    """The gates of a GRU at 401 positions take more than all its state does later; a single prompt needs no look."""
+    """The gates of a GRU at 401 positions need more memory than its state; a single prompt is not measured."""
     torch.manual_seed(0)
     model = language_model(
         LanguageModelConfig(layer_type="gru", hidden_size=64).with_defaults(), vocab_size=13, context_length=8, vocabulary=""
@@ -416,7 +416,7 @@ def both(combine):
 
 
 def explicit(models, weights, tokens, kind):
-    """The ensemble's log-probabilities after tokens, by the definition, in float64."""
+    """Log-probabilities of the ensemble after `tokens`, from the definition, in float64."""
     rows = torch.stack([model.start(torch.tensor([tokens]))[0][0].double() for model in models])
     weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
     if kind is LinearEnsemble:

@@ -41,7 +41,7 @@ def text(work_dir: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def language(work_dir: Path, text: Path) -> Any:
-    """A Transformer over pieces of words."""
+    """A small Transformer with subword tokens."""
     model = {"arch": "gpt", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     values = {
         **run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64),
@@ -61,7 +61,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
-    """Of each stage the words of a line and their vectors, from the model's parts, one after another."""
+    """Words of a line and their vectors at each stage, computed module by module."""
     model, ids = run.model, run.vocabulary.encode(line).tolist()
     stack: Any = model.stack
     x = model.embedding(torch.tensor([[*run.predictor.bos_ids, *ids]]))
@@ -88,26 +88,25 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
 
 
 def between(rows: list[tuple[int, np.ndarray]]) -> float:
-    """The mean cosine of all pairs that stand in two sentences, which have numbers."""
+    """Mean cosine similarity over all pairs of vectors from two different sentences."""
     return float(np.mean([cosine(a, b) for (one, a), (two, b) in combinations(rows, 2) if one != two]))
 
 
 def first_share(rows: np.ndarray) -> float:
-    """What the first principal component explains: the first singular value of the centred rows, squared, over all."""
+    """Fraction of variance of the first principal component, from the singular values of the centered rows."""
     sizes = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
     return float(sizes[0] ** 2 / (sizes**2).sum())
 
 
 def part_of(text: Path, lines: list[str]) -> Path:
-    """A text with two lines that are there twice, and a blank one."""
+    """A text with two duplicate lines and a blank one."""
     part = text.with_name("part.txt")
     part.write_text("\n".join([*lines, *lines[:2]]) + "\n\n")
     return part
 
 
 def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> None:
-    """Pairs of two sentences alone: those of one have their context in common. A sentence that occurs again is read once, and
-    contexts are sentences."""
+    """Only pairs from different sentences count. A repeated sentence is read once, and contexts are counted as sentences."""
     lines = list(dict.fromkeys(line for line in text.read_text().splitlines() if line))[:30]
     lines.append("owl . owl . owl . owl . owl .")
     view = geometry(language, part_of(text, lines))
@@ -120,7 +119,7 @@ def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> Non
     counts, sentences = Counter(word for part in parts for word in part), Counter(word for part in parts for word in set(part))
     assert side["words"] == counts.total() and side["types"] == len(counts)
     assert side["compared"] == sum(number >= 5 for number in sentences.values())
-    assert any(counts[word] >= 5 > number for word, number in sentences.items())  # often, but in few sentences
+    assert any(counts[word] >= 5 > number for word, number in sentences.items())  # frequent, but in few sentences
     stages = [by_hand(language, line) for line in lines]
     for index, layer in enumerate(side["layers"]):
         rows = [(number, row) for number, stage in enumerate(stages) for row in stage[index]["rows"]]
@@ -146,7 +145,7 @@ def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> Non
         baseline = first_share(np.array([row for _, row in rows]))
         assert layer["mev"] == pytest.approx(mev, abs=1e-5) and layer["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
         assert layer["mev_adjusted"] == pytest.approx(mev - baseline, abs=1e-5)
-    # a word is read alike wherever it stands, but for what its line begins with, which has no space before it
+    # a word has the same tokens everywhere except at the start of a line, where no space precedes it
     assert 0.9 < side["layers"][0]["self_similarity"] < 1
 
 
@@ -168,7 +167,7 @@ def test_explained_variance() -> None:
         assert explained.explained_variance(torch.from_numpy(matrix)) == pytest.approx(first_share(matrix), abs=1e-9)
     line = np.outer(np.arange(5.0), np.ones(3)) + 7  # all on one
     assert explained.explained_variance(torch.from_numpy(line)) == pytest.approx(1.0)
-    # a word that is one vector has no variance that could be explained, whatever rounding leaves
+    # a word with a single vector has no variance to explain, up to rounding
     assert np.isnan(explained.explained_variance(torch.full((7, 3), 0.1))) and np.isnan(
         explained.explained_variance(torch.zeros(3, 2))
     )
@@ -199,7 +198,7 @@ def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
 def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
-    """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
+    """Source and target words have one vector per position of the model, for every type of decoder."""
     from seq2seq_runs import MODELS
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
@@ -211,7 +210,7 @@ def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
     source, target = next(iter(pairs_of(run.config.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
-    # the top of each stack is what the model itself gives
+    # the top stage of each stack is the output of the model
     model = run.members[0].model
     encoded = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.eos_id]])
     with torch.no_grad():
@@ -256,12 +255,12 @@ def test_long_lines_are_read_in_windows(language: Any, work_dir: Path) -> None:
     assert all(len(line.model_input.sides[0].tokens) <= window for (line,) in selection.examples)
     assert "".join(line.text for (line,) in selection.examples[:-1]).startswith("the old cat") and selection.left_out == 1
     words = [unit.text for (line,) in selection.examples for unit in line.units[0]]
-    assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn
+    assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # no word is split
     assert len(sample([language], long, max_words=3).examples) < len(selection.examples)
 
 
 def test_principal_components() -> None:
-    """Against the eigenvectors of the covariance."""
+    """Compared with the eigenvectors of the covariance."""
     rows = np.random.default_rng(0).normal(size=(40, 5)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.1]) + 7
     places, shares = principal_components(rows)
     values, directions = np.linalg.eigh(np.cov(rows.T))
@@ -287,7 +286,7 @@ def test_projection_contains_the_selected_words(language: Any, text: Path) -> No
     (actual,) = measure_geometry(language, selection, words=["cat", "river"], layer=1)
     places, _ = principal_components(torch.stack(actual.occurrences.vectors).numpy())
     assert [item["x"] for item in projection["points"]] == pytest.approx(places[:, 0].tolist())
-    assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
+    assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # default selection
 
 
 def test_scatter_plots() -> None:
@@ -319,7 +318,7 @@ def test_geometry_command(language: Any, text: Path, work_dir: Path, capsys: pyt
     twice.write_text("the cat sees a bird\n" * 3)
     assert (
         main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(work_dir / "one.svg")]) == 0
-    )  # one sentence: no two to compare
+    )  # one sentence: nothing to compare
     captured = capsys.readouterr()
     assert captured.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
     assert "weft: note: skipped 2 repeated texts\n" in captured.err

@@ -34,7 +34,7 @@ from weft.cli.main import main  # noqa: E402
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 RECORDED = ROOT / "tests" / "goldens.json"
 CLOSE = 1e-3  # relative: processors round differently, and twelve steps add to it
-# of each run the command whose answer is kept; those that write as long as they like are left out, for a rounding may decide
+# the command whose output is recorded; generation of unlimited length is omitted, because rounding may change it
 SAID = {
     "lm-ngram": "score-json",
     "lm-gpt": "score-json",
@@ -51,11 +51,11 @@ SAID = {
     "qa-lstm": "predict-json",
 }
 SCENES = {scene.name: scene for scene in scenes()}
-UNKEPT = ("crc32",)  # of the bytes of a line
+UNKEPT = ("crc32",)  # checksum of a line
 
 
 def called(words: tuple[str, ...], stdin: bytes = b"") -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     out, before = io.StringIO(), sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     try:
@@ -63,7 +63,7 @@ def called(words: tuple[str, ...], stdin: bytes = b"") -> str:
             code = main(list(words))
     finally:
         sys.stdin = before
-    assert code in (0, 3), words  # 3: a line that could not be read
+    assert code in (0, 3), words  # 3: a line could not be read
     return out.getvalue()
 
 
@@ -72,7 +72,7 @@ def lines(text: str) -> list[Any]:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What a run is found to do, trained in the current directory."""
+    """Train a run in the current directory and return its losses, scores and output."""
     scene = SCENES[name]
     Path(f"{name}.toml").write_text(scene.run_file, encoding="utf-8")
     called(("train", f"{name}.toml", "--quiet", *scene.options))
@@ -86,7 +86,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def named(value: Any, renamed: Mapping[str, str]) -> Any:
-    """A recorded value under the names of today; a name in a longer one, as loss in valid_loss, is seen."""
+    """A recorded value under current names; also renames parts of longer names, such as loss in valid_loss."""
     if isinstance(value, dict):
         return {named(key, renamed): named(inner, renamed) for key, inner in value.items()}
     if isinstance(value, list):
@@ -98,7 +98,7 @@ def named(value: Any, renamed: Mapping[str, str]) -> Any:
 
 
 def differences(location: str, expected: Any, actual: Any) -> Iterator[str]:
-    """Where two values differ: numbers by more than they may, all else at all."""
+    """Where two values differ: numbers by more than the tolerance, everything else exactly."""
     numbers = all(isinstance(item, float | int) and not isinstance(item, bool) for item in (expected, actual))
     if numbers and math.isclose(expected, actual, rel_tol=CLOSE, abs_tol=1e-6):
         return
@@ -145,7 +145,7 @@ def test_renamed_entries_are_compared_by_value():
 
 
 def rewrite() -> None:
-    """Record everything anew; with it, what was renamed is forgotten."""
+    """Record all runs again and clear the list of renamed entries."""
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as directory:
         golden_data.make(Path(directory))

@@ -97,7 +97,7 @@ def test_known_derivative_passes_and_wrong_derivative_fails():
     assert actual["cubed"].error < 1e-9 and actual["cubed"].max_gradient == 12.0 and actual["cubed"].entries == 2
     assert actual["wrong"].error == pytest.approx(0.5) and actual["wrong"].shape == (1,)
     assert actual["unused"].error == 0.0 and actual["unused"].max_gradient == 0.0
-    assert model["cubed"].tolist() == [2.0, -1.0]  # as they were
+    assert model["cubed"].tolist() == [2.0, -1.0]  # unchanged
 
 
 def test_float64_stays_float64_and_the_model_is_unchanged():
@@ -124,7 +124,7 @@ def test_command_names_wrong_gradients_and_sets_the_exit_code(here, capsys, monk
     logits = LMHead.logits
 
     def halved(self: LMHead, x: Tensor) -> Tensor:
-        # the same numbers, but half of the gradient below is lost
+        # the same output, but half of the gradient is lost
         return logits(self, 0.5 * x + 0.5 * x.detach())
 
     monkeypatch.setattr(LMHead, "logits", halved)

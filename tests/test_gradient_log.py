@@ -30,7 +30,7 @@ NAMES = ("grad_norm", "grad_norm_max", "learning_rate", "clipped_steps")
 
 
 def watched(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The norm of each step's gradient before it is clipped, by its formula in float64."""
+    """Gradient norm of each step before clipping, computed in float64."""
     norms: list[float] = []
     gradients = loop.gradients
 
@@ -55,7 +55,7 @@ def test_each_line_has_mean_and_maximum_norm_lr_and_clipped_steps_since_the_last
     lines = lines_of(loop)
     steps = [line["step"] for line in lines]
     assert steps == [1, 3, 5, 8, 10]
-    assert 0 < sum(norm > 0.35 for norm in norms) < 10  # or the test would tell nothing
+    assert 0 < sum(norm > 0.35 for norm in norms) < 10  # otherwise the test is vacuous
     factor = schedule("linear", warmup=0.0)
     for line, (before, step) in zip(lines, pairwise([0, *steps]), strict=True):
         interval = norms[before:step]
@@ -117,7 +117,7 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     )
     train_here(values, tmp_path / "run")
     lines = [record for record in metrics(tmp_path / "run") if "grad_norm" in record]
-    clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # a line a step
+    clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # one line per step
     assert main(["info", "run"]) == 0
     mean = sum(line["grad_norm"] for line in lines) / 6
     largest = max(line["grad_norm_max"] for line in lines)

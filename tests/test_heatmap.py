@@ -22,13 +22,13 @@ def drawn(weights, rows, columns, title=""):
 
 
 def cells(tree):
-    """Rows of (opacity, tooltip's lines)."""
+    """Rows of (opacity, lines of the tooltip)."""
     [ink] = [part for part in tree.findall(f"{SVG}g") if part.get("class") == "ink"]
     return [[(float(cell.get("opacity")), cell[0].text.split("\n")) for cell in row] for row in ink]
 
 
 def labels(tree):
-    """Those of the rows, those of the columns, and how the columns' stand."""
+    """Row labels, column labels, and the transforms of the column labels."""
     rows, columns = tree.findall(f"{SVG}g")[:2]
     return [text.text for text in rows], [text.text for text in columns], [text.get("transform") for text in columns]
 
@@ -95,7 +95,7 @@ def test_column_labels_are_rotated_if_they_would_overlap():
     weights, words = square(4)
     assert all(position.endswith("rotate(-45)") for position in labels(drawn(weights, words, words))[2])
     assert not any("rotate" in position for position in labels(drawn(weights, words, list("abcd")))[2])
-    # eighty letters are as narrow as eighty words are wide
+    # eighty characters are narrow, eighty words are wide
     weights, words = square(80)
     assert not any("rotate" in position for position in labels(drawn(weights, words, ["x"] * 80))[2])
 
@@ -120,7 +120,7 @@ def test_svg_is_self_contained():
     text = heatmap(weights, rows=words, columns=words, title="alone")
     assert not re.search(r"href|url\(|@import|<script|<image|font-face|\bid=", text)
     assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
-    # a page may hold it beside other drawings
+    # a page may contain several drawings
     rules = re.findall(r"([^{}]+)\{[^{}]*\}", re.search("<style>(.*)</style>", text)[1])
     assert all(
         rule.removeprefix("@media screen and (prefers-color-scheme:dark){").startswith(".weft-heatmap") for rule in rules

@@ -14,7 +14,7 @@ from weft.nn.cross_attention import AdditiveAttention
 
 
 class Mix(nn.Module):
-    """A part whose forward takes all kinds of parameters."""
+    """A module whose forward has all kinds of parameters."""
 
     def __init__(self) -> None:
         super().__init__()

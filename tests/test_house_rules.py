@@ -35,7 +35,7 @@ BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"resources", "data", "nn", "decode.incremental", "models"}
 TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "training"}
-RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # what tasks are: none itself
+RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # the definition of tasks
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "html": set(),
@@ -70,7 +70,7 @@ LAYERS: dict[str, set[str]] = {
     "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison"},
     "serve": TRAINING | RECORD | {"runs", "interop", "explain"},
 }
-TOP = {"cli", "__main__", "__init__"}  # these may see everything
+TOP = {"cli", "__main__", "__init__"}  # these may import everything
 
 
 def tree(path: Path) -> ast.Module:
@@ -85,14 +85,14 @@ def functions(module: ast.AST) -> Iterator[Function]:
 
 
 def parameters(function: Function) -> int:
-    """How many a caller sees: self and cls are not among them."""
+    """Number of parameters that a caller sees, without self and cls."""
     spec = function.args
     names = [arg.arg for arg in [*spec.posonlyargs, *spec.args]]
     return len(names) + len(spec.kwonlyargs) - (names[:1] in (["self"], ["cls"]))
 
 
 def nesting(node: ast.AST) -> int:
-    """The most blocks around a statement of a function; elif is as deep as its if, an inner function starts anew."""
+    """Maximum nesting depth of a function; elif is as deep as its if, inner functions start at 0."""
     deepest = 0
     for name, field in ast.iter_fields(node):
         if not isinstance(field, list):
@@ -216,7 +216,7 @@ def split_lines(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """What an import statement names, as dotted modules or names in them."""
+    """Modules and names of an import statement, dotted."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -225,13 +225,13 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def part_of(path: Path) -> str:
-    """The row of a file: that of its module, if it has one, or of its directory."""
+    """The row of a file in the layer table: that of its module if it has one, else of its directory."""
     steps = path.relative_to(ROOT / "src" / "weft").with_suffix("").parts
     return ".".join(steps[:2]) if ".".join(steps[:2]) in LAYERS else steps[0]
 
 
 def typing_only(module: ast.Module) -> set[ast.AST]:
-    """Every statement that only a type checker reads."""
+    """Statements that only a type checker reads."""
     blocks = [node for node in ast.walk(module) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"]
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
@@ -256,7 +256,7 @@ def layering(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def part_classes() -> set[str]:
-    """The classes that models are made of; tables and tuples of values are not among them."""
+    """Classes that models are made of, without configs and tuples of values."""
     plain = {"Config", "NamedTuple", "Protocol", "Enum", "StrEnum"}
     return {
         node.name
@@ -284,7 +284,7 @@ MIXERS = {"conv", "rnn", "lstm", "gru", "attention"}
 
 
 def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
-    """What depends on the mixer of a stack is a trait in its row."""
+    """What depends on the mixer of a stack must be a trait in the registry."""
     for node in ast.walk(module):
         if not isinstance(node, ast.Compare | ast.Match):
             continue
@@ -297,7 +297,7 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 TASK_FOLDERS = {registered.package.removeprefix("weft.tasks.") for registered in TASKS.values()}
-# tables that are keyed by the names of tasks and may be, with the reason
+# allowed tables keyed by task names, with the reason
 TASK_TABLES_ALLOWED: dict[str, str] = {
     "weft/cli/commands/demo.py": "content: the two stories that are told, no property of a task",
     "weft/errors.py": "content: what other programs call a task, beside all other names that people try",
@@ -305,13 +305,13 @@ TASK_TABLES_ALLOWED: dict[str, str] = {
 
 
 def task_folder(path: Path) -> str | None:
-    """The task in whose directory a file is."""
+    """The task whose directory contains a file."""
     parts = path.relative_to(ROOT / "src" / "weft").parts
     return parts[1] if parts[0] == "tasks" and len(parts) > 2 else None
 
 
 def _mentions_task(node: ast.AST) -> bool:
-    """Whether an expression is about a task: `run.task`, `config.task`, `values["task"]`."""
+    """Whether an expression refers to a task: `run.task`, `config.task`, `values["task"]`."""
     return "task" in _constants([node]) or any("task" in dotted(part).split(".") for part in ast.walk(node))
 
 
@@ -321,7 +321,7 @@ def _constants(nodes: Iterable[ast.AST | None]) -> set[str]:
 
 
 def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
-    """What depends on the task of a run is a field of its record."""
+    """What depends on the task of a run must be a field of its record."""
     if task_folder(path) is not None:
         return
     for node in ast.walk(module):
@@ -331,7 +331,7 @@ def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
-    """A table that is keyed by the names of tasks is a field of their records."""
+    """A table keyed by task names must be a field of their records."""
     name = path.relative_to(ROOT / "src").as_posix()
     if task_folder(path) is not None or name == "weft/tasks/registry.py" or name in TASK_TABLES_ALLOWED:
         return
@@ -343,7 +343,7 @@ def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
-    """What two tasks share is in tasks/ itself, or below it."""
+    """Code shared by two tasks must be in tasks/ itself, or below it."""
     task = task_folder(path)
     for node in ast.walk(module) if task is not None else ():
         for name in imported(node):
@@ -353,7 +353,7 @@ def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
-    """A run is a `Run[I, P]`, or an `AnyRun`."""
+    """A run must be typed as `Run[I, P]` or `AnyRun`."""
     for node in ast.walk(module):
         name, kind = (node.arg, node.annotation) if isinstance(node, ast.arg) else ("", None)
         if isinstance(node, ast.AnnAssign):
@@ -365,7 +365,7 @@ def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def guessing_attributes(path: Path, module: ast.Module) -> Iterator[str]:
-    """An attribute that something may not have is a question of its type."""
+    """hasattr and getattr with a default must be replaced by a type."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
             yield f"{node.lineno}: {ast.unparse(node)}; ask for its class, or give it the attribute"
@@ -530,7 +530,7 @@ def fragments(node: ast.AST) -> list[str]:
 
 
 def test_every_error_message_is_asserted_somewhere():
-    """By the longest fixed piece of its problem: a test that has it word for word has the message."""
+    """A message counts as asserted if a test contains its longest constant part."""
     asserted = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
     results = []
     for name, path in zip(NAMES, SOURCES, strict=True):
@@ -558,7 +558,7 @@ def test_exceptions_to_the_rules_still_exist():
 
 
 def tracked() -> list[Path]:
-    """The files of the repository: as git knows them, else those of the folders that hold them."""
+    """Files of the repository, from git or from its directories."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()

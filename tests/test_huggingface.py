@@ -30,12 +30,12 @@ LINES = ["the cat sat", "A  bird, then the DOGS!", "naïve 東京 river", "", "t
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
 DISTILLED = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 PIECES = [*"abcdefghijklmnopqrstuvwxyz.,!", *["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"], "the", "##ver", "cat"]
-# the mask and the special tokens stand elsewhere than ours
+# the mask and special tokens have other IDs than in weft
 WORDS = ["[PAD]", "[unused]", *PIECES[:9], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES[9:]]
 
 
 def byte_pairs(folder: Path, specials: list[str]) -> None:
-    """A byte-level tokenizer.json, as RoBERTa and GPT-2 have it, with some merges."""
+    """A byte-level tokenizer.json with some merges, as in RoBERTa and GPT-2."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     full = Tokenizer(models.BPE())
@@ -48,7 +48,7 @@ def byte_pairs(folder: Path, specials: list[str]) -> None:
 
 
 def write_tokenizer(folder: Path, kind: str) -> int:
-    """A small tokenizer for a kind of model; how many tokens it has."""
+    """Write a small tokenizer for a model type and return its vocabulary size."""
     if kind in ("bert", "distilbert"):
         (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
@@ -58,7 +58,7 @@ def write_tokenizer(folder: Path, kind: str) -> int:
 
 
 def make_model(kind: str, words: int, **options: Any) -> Any:
-    """A random one, with everything loud enough to be heard."""
+    """A random model with weights large enough that every part affects the output."""
     torch.manual_seed(5)
     match kind:
         case "bert":
@@ -86,7 +86,7 @@ def make_folder(folder: Path, kind: str, **options: Any) -> Any:
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "distilbert", "gpt2"])
 def pair(request, tmp_path_factory):
-    """A random model of theirs, its folder, and the run that it became."""
+    """A random transformers model, its directory, and the imported run."""
     directory = tmp_path_factory.mktemp(request.param)
     model = make_folder(directory / "theirs", request.param)
     return request.param, model, directory / "theirs", import_model(directory / "theirs", directory / "run").run_dir.path
@@ -142,7 +142,7 @@ def test_hidden_states_and_probabilities_match_transformers(pair):
         expected = reference.logits.log_softmax(-1)
         order = torch.tensor([row for row in their_rows(folder, kind) if row is not None])
         ours = torch.tensor([index for index, row in enumerate(their_rows(folder, kind)) if row is not None])
-        if kind == "gpt2":  # <s> is read, never said
+        if kind == "gpt2":  # <s> is read, never predicted
             order, ours = order[1:], ours[1:]
         assert (actual[..., ours] - expected[..., order]).abs().max() < 1e-3
 
@@ -197,7 +197,7 @@ def test_export_restores_the_imported_checkpoint(pair, tmp_path):
 
 
 def assert_says_the_same(run: Any, folder: Path) -> None:
-    """A language model, and what it became there."""
+    """Assert that a language model and its export give the same outputs."""
     reference = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     for line in LINES[:4]:
         text = our_text(run, line)
@@ -253,7 +253,7 @@ def test_transformers_options_are_respected(tmp_path, kind, options):
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
     ids = our_text(run, LINES[0]).tokens
     with torch.no_grad():
-        assert (again(input_ids=ids).last_hidden_state[..., :24] - y).abs().max() < NEAR  # beside them: a bias
+        assert (again(input_ids=ids).last_hidden_state[..., :24] - y).abs().max() < NEAR  # the remaining dimension is a bias
     if kind != "gpt2":
         full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         with torch.no_grad():
@@ -277,7 +277,7 @@ def test_an_encoder_without_a_head_is_reported(tmp_path):
 
 
 def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
-    """bert-base-uncased calls the weights of its norms gamma and beta; large models are in several files."""
+    """bert-base-uncased names its norm weights gamma and beta; large models have several files."""
     from safetensors.torch import save_file
 
     make_folder(tmp_path / "theirs", "bert")
@@ -364,7 +364,7 @@ def test_gpt2_continues_a_text(tmp_path):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("heads", [{"num_heads": 2}, {"num_heads": [1, 0, 3], "head_dim": 4}])
 def test_a_weft_language_model_round_trips(tmp_path, tied, heads):
-    """Whatever its output's bias is, and where heads were cut out, in some layers all of them."""
+    """With any output bias, and with pruned heads, including layers without any."""
     model = {"arch": "transformer", "hidden_size": 12, "num_layers": 3, "tie_embeddings": tied, "dropout": 0.0, **heads}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 60}
     train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}

@@ -21,7 +21,7 @@ from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-# a rate at which nothing moves: what a run ends with is what it started from
+# a learning rate at which weights do not change: a run ends with its initial weights
 STILL = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", "train.weight_decay=0.0")
 
 
@@ -172,7 +172,7 @@ def test_signature_names_the_ensemble(runs):
     assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
     uneven = list(ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam_size=1, min_new_tokens=2))
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
-    # beside a language model there is no probability of the targets to speak of
+    # with shallow fusion, targets have no normalized probability
     assert [score.name for score in fused] == [
         "exact_match",
         "token_error_rate",
@@ -187,7 +187,7 @@ def test_signature_names_the_ensemble(runs):
 
 
 def test_a_language_model_initializes_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
-    """Its tokenizer is that of the targets; the sources keep their own, unless both sides must have one."""
+    """Its tokenizer becomes the target tokenizer; sources keep their own unless the tokenizer must be joint."""
     values = pair_file(runs.pairs, "lstm", *STILL)
     values["model"] |= {"hidden_size": 8, "num_layers": 2, "attention": "none"}
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))

@@ -29,7 +29,7 @@ DATA: dict[str, dict[str, Any]] = {
 
 
 def tokens(name: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Any:
-    """What all tasks ask of a tokenizer."""
+    """The parts of a tokenizer that all tasks use."""
     actual = SimpleNamespace(vocab_size=WORDS, hash=name * 64)
     actual.tokenizer = actual.char_tokenizer = actual.source = actual.target = actual
     actual.labels = SimpleNamespace(size=len(labels), names=labels)
@@ -46,7 +46,7 @@ def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | 
 
 
 def network(built: BuiltRun, seed: int = 0) -> nn.Module:
-    """A network whose weights all differ from those that it would start with."""
+    """A network whose weights all differ from their initial values."""
     torch.manual_seed(seed)
     model: nn.Module = built.config.preset.estimator.network_task.build(built.config, built.tokenizer)()  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -60,7 +60,7 @@ def origin(old_run: BuiltRun, model: nn.Module) -> InitRun:
 
 
 def started(old_run: BuiltRun, new_run: BuiltRun, *, strict: bool = True) -> tuple[Any, Any, str]:
-    """The network there, the one here that starts from it, and what is said."""
+    """The old network, the new one initialized from it, and the message."""
     old, new = network(old_run), network(new_run, seed=1)
     return old, new, load_initial_weights(new, new_run, origin(old_run, old), strict=strict)
 
@@ -140,14 +140,14 @@ def test_architectures_and_tasks_are_compared_too(old_run, new_run, option):
 
 
 def test_the_two_gru_variants_are_incompatible():
-    """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
+    """Their parameter names differ, so only the embedding and the head are copied, and the rest is reported as new."""
     old_run, new_run, _ = OTHERS[0]
     _, _, note = started(old_run, new_run)
     assert "Initialized 3 tensors from" in note and "mixer.input_proj" in note
 
 
 def test_unlisted_options_must_match():
-    """A table that grows an option is compared by it from that day on."""
+    """An option that is added to the config is compared automatically."""
     old_run = made("masked-lm", "bert", **BERT)
     options = {name: getattr(old_run.config.model, name) for name in type(old_run.config.model).model_fields}
     grown = type("Grown", (type(old_run.config.model),), {"__annotations__": {"twist": int}, "twist": 0})
@@ -227,7 +227,7 @@ def test_a_different_context_length_is_reported():
 @pytest.mark.parametrize("options", [{"arch": "bert", **BERT}, {"arch": "lstm"}])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
-    """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
+    """The segment vector that an encoder of text pairs adds to the first text is added to the embedding."""
     rest = {name: value for name, value in options.items() if name != "arch"}
     old_run = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
     pairs, alone, note = started(old_run, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
@@ -246,12 +246,12 @@ def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
 
 
 def silenced(model: Any) -> Any:
-    """The same encoder-decoder with a decoder that hears nothing of its source."""
+    """The same encoder-decoder with a decoder that ignores its source."""
     weights_by_name = dict(model.decoder.named_parameters())
     with torch.no_grad():
         for name, weight in weights_by_name.items():
             adds = name.endswith("to_out.bias") and name.replace("to_out.", "to_kv.") in weights_by_name
-            if ".to_kv." in name or adds or ".start." in name:  # attention finds zeros, and every state starts at zero
+            if ".to_kv." in name or adds or ".start." in name:  # attention returns zeros, and every state starts at zero
                 weight.zero_()
     return model
 

@@ -33,14 +33,14 @@ from weft.text import reading as gate
 
 
 def test_an_endless_line_is_rejected_if_lines_are_examples(tmp_path, monkeypatch):
-    """predict and score refuse it so as well."""
+    """predict and score reject it, too."""
     path = tmp_path / "text.txt"
     path.write_text("short\n" + "x " * (gate.MAX_LINE_CHARS // 2 + 1) + "\nmore\n")
     message = f"{path}:2: line has more than 16,777,216 characters; is this a text file?"
     with pytest.raises(DataError) as caught:
         list(Source((path,), lines=True).batches())
     assert str(caught.value) == message
-    assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may come without line ends
+    assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may have no line ends
     monkeypatch.chdir(tmp_path)
     run = '[data]\ntrain = "text.txt"\nread_as = "lines"\n[model]\narch = "gru"\nhidden_size = 4\n[train]\nmax_steps = 1\n'
     Path("run.toml").write_text('task = "lm"\n' + run)
@@ -154,7 +154,7 @@ def test_views_limit_the_number_of_tokens_by_memory(tmp_path):
         with pytest.raises(DataError) as caught:
             run.explain(text, view)
         assert str(caught.value) == f"input: 1,001 tokens exceed the limit of 1,000 for {view}; use a part of the text"
-    assert run.explain(text, "surprisal").lines  # which takes what the text takes
+    assert run.explain(text, "surprisal").lines  # needs memory linear in the text
 
 
 # ---- a terminal that goes

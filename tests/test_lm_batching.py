@@ -21,12 +21,12 @@ from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 
 def running(count: int) -> Corpus:
-    """Token i is i + 10."""
+    """A corpus of running text whose token i is i + 10."""
     return Corpus("train", np.arange(10, 10 + count, dtype=np.uint16), None, np.zeros((1, 4), dtype=np.int64), "")
 
 
 def of_lines(lengths: list[int]) -> Corpus:
-    """Lines of the given numbers of tokens, their number + 10 repeated, each with its end."""
+    """Lines of the given numbers of tokens, each with its number + 10 repeated and EOS."""
     tokens = np.concatenate([[number + 10] * length + [2] for number, length in enumerate(lengths)])
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
     return Corpus("train", tokens.astype(np.uint16), starts, np.zeros((1, 4), dtype=np.int64), "")
@@ -108,12 +108,12 @@ def test_a_shuffle_of_many_items_is_random():
     assert len(set(actual.tolist())) == 20_000
     assert abs(np.corrcoef(np.arange(20_000), actual)[0, 1]) < 0.04
     assert abs(np.corrcoef(actual[1:], actual[:-1])[0, 1]) < 0.04
-    # places of the first number over seeds, and steps between neighbours, in tenths of the range
+    # positions of the first number over seeds, and differences of neighbors, in tenths of the range
     first = np.array([shuffled(count, seed)(np.arange(1))[0] for seed in range(4000)])
     for values in (actual, np.diff(actual) % count, first):
         counts = np.bincount(values * 10 // count, minlength=10)
         expected = len(values) / 10
-        # far beyond what chance gives: the 0.999999 quantile of chi-square with 9 degrees of freedom
+        # the 0.999999 quantile of chi-square with 9 degrees of freedom
         assert ((counts - expected) ** 2 / expected).sum() < 46
 
 
@@ -224,7 +224,7 @@ def test_the_largest_batch_of_lines_holds_the_longest():
 
 
 def counted(stretches) -> list[int]:
-    """Which tokens of the corpus were counted, in order."""
+    """The counted tokens of the corpus, in order."""
     results = []
     for stretch in stretches:
         for row, (first, index) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
@@ -245,7 +245,7 @@ def test_strided_windows_count_every_token_once(count, window, stride, rows):
         assert stretch.token_mask is None
         assert stretch.resets_state
         assert stretch.tokens[0, 0] == (1 if stretch.start[0] == 0 else stretch.start[0] + 9)
-        # all but the first window have at least window - stride tokens to look back at
+        # all but the first window have at least window - stride tokens of context
         assert (stretch.first[number == 0 :] >= min(window - stride, count)).all()
 
 

@@ -72,7 +72,7 @@ class Notebook:
 
 
 class Scored:
-    """A task whose validation gives one number after another."""
+    """An objective whose validation returns the given numbers in turn."""
 
     def __init__(self, task: LanguageModelObjective, scores: list[float]) -> None:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
@@ -92,7 +92,7 @@ def small_model(mixer: str = "lstm", **options: Any) -> LanguageModel:
 def small_loop(
     model: LanguageModel, *, stream: bool = False, rows: int = 4, scores: list[float] | None = None, **train: Any
 ) -> Loop:
-    """A loop over CORPUS: 24 windows of 4 tokens, 6 batches an epoch; or as streams."""
+    """A loop over CORPUS: 24 windows of 4 tokens, 6 batches per epoch; or streams."""
     options = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup_ratio": 0.0, "lr_schedule": "constant", **train}
     table = TrainConfig(**options).with_defaults()
     order: BatchSampler = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=rows, seed=0)
@@ -143,7 +143,7 @@ def test_max_tokens_budget_ends_with_the_batch_that_reaches_it(tokens, steps):
 
 
 def test_tokens_are_counted_as_in_the_loss():
-    """Of lines, padding is none of them."""
+    """In batches of lines, padding is not counted."""
     loop = small_loop(small_model(), max_steps=2)
     corpus = make_corpus([3, 2, 4, 5, 2, 6, 7, 8, 3, 2])
     lines = type(corpus)(**{**vars(corpus), "starts": torch.tensor([0, 2, 5, 10]).numpy()})
@@ -153,7 +153,7 @@ def test_tokens_are_counted_as_in_the_loss():
 
 
 def test_max_minutes_budget(monkeypatch):
-    """By a clock that a second passes on at each look: an update is timed by its begin and its end."""
+    """With a clock that advances by a second at each call: a step is timed by its start and end."""
     now = iter(range(1_000_000))
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
     loop = small_loop(small_model(), max_minutes=0.1)
@@ -211,7 +211,7 @@ def test_patience_counts_validations_without_a_better_score():
 
 
 def test_best_weights_are_selected_by_the_monitored_metric_of_the_task():
-    """Of names that nothing else knows: the first of them, or the one that train.monitor names."""
+    """With metric names that only this task has: the first, or the one in train.monitor."""
 
     class Counting:
         unit = "token"
@@ -288,7 +288,7 @@ def test_a_long_run_saves_checkpoints_by_time(monkeypatch):
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_ema_by_hand(tied):
-    """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
+    """The decay is min(ema_decay, (1 + step) / (10 + step)); tied weights are averaged once."""
     loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
     expected = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
@@ -302,7 +302,7 @@ def test_ema_by_hand(tied):
 
 
 def test_ema_with_decay_0_equals_the_weights():
-    assert small_loop(small_model(), max_steps=4, ema_decay=0.0).ema is None  # as an option, 0 is none
+    assert small_loop(small_model(), max_steps=4, ema_decay=0.0).ema is None  # 0 switches it off
     loop = small_loop(small_model(), max_steps=4, ema_decay=0.5)
     loop.ema.decay = 0.0
     run(loop)
@@ -311,7 +311,7 @@ def test_ema_with_decay_0_equals_the_weights():
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 def test_training_continues_with_the_raw_weights(mixer):
-    """Validation swaps them for the averages and back, without a bit lost."""
+    """Validation swaps them for the EMA weights and restores them bit for bit."""
     plain = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3)
     averaged = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3, ema_decay=0.9)
     run(plain), run(averaged)
@@ -415,7 +415,7 @@ def test_same_run_file_gives_equal_runs_and_another_seed_does_not(tmp_path, text
 
 
 def test_validation_and_other_random_draws_between_steps_do_not_change_training(tmp_path, text):
-    """Validation more or less often, sampling, dropout elsewhere: every step seeds itself."""
+    """More or fewer validations, sampling, dropout elsewhere: every step has its own seed."""
 
     def meddle(loop: Loop) -> None:
         torch.rand(7)
@@ -444,7 +444,7 @@ def test_dropout_differs_from_step_to_step():
 @pytest.mark.parametrize("stream", [False, True], ids=["windows", "stream"])
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 def test_accumulated_gradients_equal_whole_batches(mixer, stream, optimizer):
-    """Three updates; with streams, the second and third start from a carry that was put together from parts."""
+    """Three steps; with streams, the second and third start from a state joined from micro-batches."""
     loops = [
         small_loop(small_model(mixer), stream=stream, max_steps=3, micro_batches=parts, optimizer=optimizer, lr=0.01)
         for parts in (1, 2, 3)
@@ -460,7 +460,7 @@ def test_accumulated_gradients_equal_whole_batches(mixer, stream, optimizer):
 
 
 def test_a_step_by_hand():
-    """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
+    """SGD without momentum: the weights minus lr times the gradient of the mean loss."""
     loop = small_loop(small_model(), max_steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, max_grad_norm=0)
     model = small_model()
     batch = loop.batch_sampler.batch(0, 0)
@@ -495,12 +495,12 @@ def test_streams_start_from_the_final_state_of_the_previous_batch():
     watcher = Silent()
     run(loop, watcher)
     state, losses = None, []
-    for index in range(6):  # 24 tokens a stream: 6 batches of 4
+    for index in range(6):  # 24 tokens per stream: 6 batches of 4
         tokens = loop.batch_sampler.batch(0, index).tokens
         nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
         losses.append(nats.mean().item())
     assert loop.batch_sampler.batches(0) == 6
-    # the next epoch starts from nothing
+    # the next epoch starts without a state
     assert watcher.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
 
 
@@ -525,7 +525,7 @@ def test_carried_state_is_detached_and_has_a_row_per_stream(mixer):
 
 
 def test_carried_attention_state_is_bounded_by_the_context_length():
-    """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
+    """At most twice the context length, and the loss equals that of a model that keeps everything and masks it."""
     model, sizes, losses, unbounded = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
     watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2)))
@@ -560,7 +560,7 @@ def diverged(loop: Loop) -> str:
 
 
 def spoil(loop: Loop, step: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
-    """Have the loss changed from step `at` on."""
+    """Change the loss from step `step` on."""
     honest = loop.loss_module.objective.loss
 
     def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
@@ -571,7 +571,7 @@ def spoil(loop: Loop, step: int, change: Callable[[Loss, nn.Module], Loss]) -> N
 
 
 class Steep(torch.autograd.Function):
-    """What it is given, and a gradient that no float32 can hold the length of."""
+    """Returns its input, with a gradient whose norm overflows float32."""
 
     @staticmethod
     def forward(context: Any, value: Tensor) -> Tensor:
@@ -608,7 +608,7 @@ def test_an_overflowing_gradient_stops_the_run_and_keeps_the_carried_state():
 
 
 def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
-    """A target whose score is 2e38 under the best: infinitely unlikely in float32, and the gradient is 1."""
+    """A target whose logit is 2e38 below the best: its probability is 0 in float32, and the gradient is 1."""
     loop = small_loop(small_model(), max_steps=9)
     before = weights(loop)
     spoil(loop, 0, lambda loss, model: loss._replace(total=loss.total + math.inf))
@@ -618,7 +618,7 @@ def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_nan_validation_score_stops_the_run(value):
-    """Else nothing would ever be better than it."""
+    """Otherwise no later score would be better."""
     loop = small_loop(small_model(), max_steps=9, num_validations=9, scores=[3.0, value])
     assert diverged(loop) == (
         f"step 2: validation loss is {value}; the last checkpoint is intact; lower train.lr or train.max_grad_norm"

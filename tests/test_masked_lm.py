@@ -27,11 +27,11 @@ from weft.text.tokenizers import Tokenizer, TokenizerConfig, from_vocab, train_t
 from weft.text.whole_words import word_starts
 
 WORDS = 50
-MASK = WORDS  # what stands for a hidden token
+MASK = WORDS  # ID of the mask token
 
 
 def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """<s>, tokens, </s>, padded: so many tokens each."""
+    """Padded rows of <s>, the given number of tokens, and </s>."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(len(lengths), max(lengths) + 2, dtype=torch.long)
     for row, length in enumerate(lengths):
@@ -318,7 +318,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, kind, read):
 
 
 def test_it_learns_from_left_and_right_context_together(tmp_path):
-    """In lines 'x k y' the middle follows from the two ends together; from either alone it does not."""
+    """In lines 'x k y', the middle follows from both ends together but from neither alone."""
     lines = [f"a{i} m{(i + j) % 6} b{j}" for i in range(6) for j in range(6)] * 8
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     values = run_file(tmp_path / "text.txt", "transformer", hidden_size=64, mask_prob=0.34, dropout=0.0)

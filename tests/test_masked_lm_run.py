@@ -22,7 +22,7 @@ KINDS = {"word": 40, "wordpiece": 60, "bpe": 290, "char": 60}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A small run for each kind of tokenizer."""
+    """A small run for each tokenizer type."""
     directory = tmp_path_factory.mktemp("runs")
     text = make_text(directory / "text.txt")
     for kind, size in KINDS.items():
@@ -61,7 +61,7 @@ def test_a_mask_is_filled_by_the_most_probable_tokens(run):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mask_replaces_one_token(runs, kind):
-    """The text with a token in the gap has the tokens of the text with the gap, and that one."""
+    """The tokens of the masked text are those of the text, with one replaced by the mask."""
     run: Any = weft.load(runs / kind, device="cpu")
     text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
     full, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(gap)
@@ -153,7 +153,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
 
 
 def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
-    """A program that writes a line and waits for what becomes of it gets it."""
+    """A program can write a line and wait for its answer."""
     chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
     for words in (["predict", "--n-best", "1"], ["embed"]):
         counts, out = answered(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
@@ -165,7 +165,7 @@ def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
     assert counts == [0, 1, 2]
     assert (
         capsys.readouterr().err == "weft: warning: truncated 2 lines that were too long for the model\n"
-    )  # once, not for each chunk
+    )  # once, not per chunk
 
 
 def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):

@@ -46,7 +46,7 @@ WINDOW = 32
 
 @pytest.fixture(autouse=True)
 def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that are alive are what counts here, but where a test is about what the allocator keeps beside them."""
+    """Count only live bytes, except in tests of the memory that the allocator reserves."""
     if "allocator" not in request.node.name:
         monkeypatch.setattr(memory, "OVERHEAD", {"cpu": 1.0})
         monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
@@ -74,7 +74,7 @@ def model(words: int = 50, window: int = WINDOW, **options: Any) -> LanguageMode
 
 
 def check(of: LossModule, batch: AnyBatch, table: TrainConfig, device: DeviceConfig) -> int:
-    """Of a batch that is shortened as lines and windows are."""
+    """Check a batch that is cropped like lines and windows."""
     return memory.check_batch(of, partial(crop_batch, batch), table, device)
 
 
@@ -93,7 +93,7 @@ def batch(rows: int, words: int = 50) -> Batch:
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("adamw", 4), ("muon", 4), ("sgd", 3)])
 def test_weights_gradients_and_optimizer_state_are_counted_in_advance(monkeypatch, optimizer, copies):
-    """50 words and an LSTM, 16 wide: embedding, four gates of two matrices and two biases, head with its biases."""
+    """50 words and an LSTM of hidden size 16: embedding, four gates of two matrices and two biases, head with bias."""
     parameters = 50 * 16 + 4 * (2 * 16 * 16 + 2 * 16) + 50 * 16 + 50
     table = TrainConfig(optimizer=optimizer).with_defaults()
     free(monkeypatch, 4 * copies * parameters)
@@ -114,7 +114,7 @@ def test_optimizer_state_is_within_the_estimate(optimizer):
     state_size = sum(part.numel() for part in steps.tensors().values() if part.numel() > 1)
     weights = sum(weight.numel() for weight in of.parameters())
     assert 0 < state_size <= memory.MOMENTS[optimizer] * weights
-    if optimizer != "muon":  # that keeps one for matrices, two for the rest
+    if optimizer != "muon":  # muon keeps one buffer for matrices, two for the rest
         assert state_size == memory.MOMENTS[optimizer] * weights
 
 
@@ -137,7 +137,7 @@ def test_a_model_of_terabytes_is_rejected_without_allocation(tmp_path, text):
 
 
 class Live(TorchDispatchMode):
-    """Bytes of all tensors that are alive, and the most there ever were."""
+    """Bytes of all live tensors, and their maximum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Live(TorchDispatchMode):
 
 
 def really_needed(of: LossModule, data: AnyBatch) -> int:
-    """The most bytes alive at once, forwards and backwards, beside the weights: the state that is carried on included."""
+    """Maximum of live bytes in forward and backward pass, without weights, including the carried state."""
     live = Live()
     live.known.update(part.untyped_storage() for part in [*of.parameters(), *of.buffers(), *data] if part is not None)
     with live:
@@ -193,15 +193,15 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "words", "carries"), CASES)
 def test_batch_memory_is_extrapolated_from_three_rows(name, words, carries):
-    """With few words the layers count, with many the scores of all words."""
+    """With a small vocabulary the layers dominate, with a large one the logits."""
     of, data = learner(model(words, **TABLES[name]), carries=carries), batch(8, words)
     assert (of(data, None).carry is not None) == carries
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
 
 
 def test_the_masks_of_a_long_window_are_counted():
-    """They are not saved for the way back, and still the most of what such a stream takes: a position, eight bytes, to each
-    pair of a query and a key that may be one window older."""
+    """They are not saved for the backward pass, but dominate the memory of such a stream: eight bytes for each pair of a query
+    and a key up to one window older."""
     of = learner(model(layer_type="attention", position_encoding="rotary", window=1024), carries=True)
     data = Batch(torch.zeros(2, 1025, dtype=torch.long), None)
     needed = check(of, data, TrainConfig(), CPU)
@@ -216,7 +216,7 @@ def test_a_mask_shared_by_all_rows_is_counted_once():
 
 
 def test_seq2seq_batches_are_measured_too():
-    """An odd pair: a long source and a short target; both are cut in the part that is run first."""
+    """A long source with a short target; both are cropped in the first measurement."""
     torch.manual_seed(0)
     table = Seq2SeqConfig(encoder={"hidden_size": 16}, decoder={"hidden_size": 16}).with_defaults()
     of = encoder_decoder(table, source_vocab_size=20, target_vocab_size=30, max_positions=2000, vocabulary="")
@@ -233,14 +233,14 @@ def test_micro_batches_need_less_memory(accumulate):
     full = check(of, batch(24, 3000), TrainConfig(), CPU)
     part = check(of, batch(24, 3000), TrainConfig(micro_batches=accumulate), CPU)
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
-    accumulated = gradients if accumulate > 1 else 0  # those of the parts before
+    accumulated = gradients if accumulate > 1 else 0  # those of earlier micro-batches
     assert part == accumulated + check(of, batch(24 // accumulate, 3000), TrainConfig(), CPU)
-    # gradients are as large as ever
+    # gradients have the same size
     assert (part - accumulated - gradients) * accumulate == pytest.approx(full - gradients, rel=0.1)
 
 
 def test_accumulated_gradients_are_counted():
-    """Counted by another measure, over two parts as the loop computes them."""
+    """Compared with another measurement over two micro-batches, as in the loop."""
     of, data = learner(model(words=3000)), batch(4, 3000)
     live = Live()
     live.known.update(part.untyped_storage() for part in [*of.parameters(), *of.buffers(), *data] if part is not None)
@@ -249,17 +249,17 @@ def test_accumulated_gradients_are_counted():
             of(part, None).total.backward()
     actual = check(of, data, TrainConfig(micro_batches=2), CPU)
     assert live.most <= actual <= 1.5 * live.most
-    assert actual - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # which is what was counted before
+    assert actual - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # the former estimate
 
 
 def test_memory_reserved_by_the_allocator_is_counted(monkeypatch):
     of, data = learner(model(words=3000)), batch(24, 3000)
     actual = check(of, data, TrainConfig(), CPU)
-    assert actual == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
+    assert actual == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # the model is small
     monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 1000})
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
-    free(monkeypatch, later + int(1.2 * really_needed(of, data)))  # enough for all that is alive, and not for the process
+    free(monkeypatch, later + int(1.2 * really_needed(of, data)))  # enough for live tensors, but not for the process
     assert "needs about " in refusal(lambda: check(of, data, TrainConfig(), CPU))
 
 
@@ -277,7 +277,7 @@ def test_memory_is_reserved_for_the_optimizer_and_ema(monkeypatch, optimizer, av
 
 
 def test_a_long_row_is_measured_at_increasing_lengths(monkeypatch):
-    """Twice as long each time, no longer than fits for certain, and no longer than is needed to know."""
+    """The length doubles each time, within what certainly fits and up to what is needed."""
     of, data, lengths = learner(model()), Batch(torch.zeros(3, 10_001, dtype=torch.long), None), []
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
 
@@ -324,7 +324,7 @@ def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monke
 
 
 def test_a_too_large_batch_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):
-    """The weights fit, the activations do not, until the batch is computed in parts."""
+    """The weights fit, the activations do not, until the batch is split into micro-batches."""
     of, data = learner(model(words=3000)), batch(64, 3000)
     needed = check(of, data, TrainConfig(), CPU)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
@@ -346,13 +346,13 @@ def test_a_too_large_batch_is_rejected_with_a_suggestion(tmp_path, text, monkeyp
 
 
 def zipf(count: int, words: int) -> NDArray[np.uint16]:
-    """Words as frequent as in a text, after the three special tokens."""
+    """Words with Zipfian frequencies, after the three special tokens."""
     generator = np.random.default_rng(0)
     return (generator.zipf(1.3, count) % words + 3).astype(np.uint16)
 
 
 def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order: int, words: int) -> int:
-    """The most bytes that arrays take while a model is estimated."""
+    """Peak bytes of arrays during the estimation of a model."""
     tracemalloc.start()
     fit(tokens, starts, NgramConfig(order=order), vocab_size=words, vocabulary="v")
     peak = tracemalloc.get_traced_memory()[1]
@@ -364,7 +364,7 @@ def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order:
 @pytest.mark.parametrize("lines", [True, False])
 def test_memory_for_counting_ngrams_is_estimated_in_advance(order, lines):
     tokens, words = zipf(200_000, 5000), 5003
-    # sorted by length, as such files often are: what stands first says little of the rest
+    # sorted by length, as files often are: the first lines say little about the rest
     starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
     tokens = tokens if starts is None else tokens[: starts[-1]]
     true = counted(tokens, starts, order, words)
@@ -388,13 +388,13 @@ def test_a_very_long_line_is_counted_in_blocks(monkeypatch):
     assert all(length <= 60_000 for length, _ in blocks)
     blocks.clear()
     estimate_memory(tokens, None, order=5, vocab_size=53, available_bytes=10**12)
-    assert blocks == []  # whatever the text holds, it fits
+    assert blocks == []  # fits for any text
 
 
 def test_a_text_too_large_to_count_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):
     values = run_file(text) | {"model": {"arch": "ngram", "order": 4}}
     ends = [match.end() for match in re.finditer("\n", text.read_text())]
-    tokens = min(ends, key=lambda end: abs(end - 0.9 * len(text.read_text())))  # shares are cut at line ends
+    tokens = min(ends, key=lambda end: abs(end - 0.9 * len(text.read_text())))  # splits are at line ends
     free(monkeypatch, 100_000)
     words = len(set(text.read_text())) + 3
     needed = estimate_memory(np.zeros(tokens, np.uint16), None, order=4, vocab_size=words, available_bytes=10**12)

@@ -28,7 +28,7 @@ HIGHER = {
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
     *("f1", "f1_has_answer", "accuracy_no_answer"),
 }
-SINGLE = {  # by task: what tells single items apart
+SINGLE = {  # by task: the metric that compares single items
     "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
     "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
     "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
@@ -101,7 +101,7 @@ def test_every_task_has_a_monitored_metric_and_validation_metrics():
 
 
 def test_a_metric_name_is_resolved_by_its_suite():
-    """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
+    """A label that is neither in the data nor predicted is ignored by macro F1 in single-label and counts as 0 in multilabel."""
     single = metrics_of(find_task("classification").eval_suites, ["accuracy", "f1_macro"])["f1_macro"]
     multi = metrics_of(find_task("classification").eval_suites, ["exact_match", "f1_macro"])["f1_macro"]
     gold, predicted = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
@@ -143,7 +143,7 @@ def test_metrics_without_counts_are_omitted():
 
 
 def counted(path: Path, task: str, records: list[dict[str, float]], monitor: str | None = None) -> Path:
-    """A run that was solved in one go, as far as a story reads it."""
+    """A run without training steps, as far as its status needs."""
     path.mkdir()
     train = "" if monitor is None else f"[train]\nmonitor = {json.dumps(monitor)}\n"
     (path / "resolved.toml").write_text(f"task = {json.dumps(task)}\n{train}")
@@ -168,7 +168,7 @@ def test_run_status_uses_the_metrics_of_the_task(tmp_path):
     assert actual.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
     other = read_run_status(
         counted(tmp_path / "other", "classification", rows, "bleu")
-    )  # no metric of this task: the first decides
+    )  # not a metric of this task: the first is used
     assert (other.best[0].name, other.best_step) == ("exact_match", 2)
 
 

@@ -43,7 +43,7 @@ def test_scores_by_hand():
     }
     assert list(scores) == list(expected)
     assert {name: score.value for name, score in scores.items()} == pytest.approx(expected)
-    # both items have the same rate a token, so every resample has; the rate a byte differs
+    # both items have the same loss per token, so every resample does; the loss per byte differs
     assert (scores["bits_per_token"].low, scores["bits_per_token"].high) == pytest.approx((2, 2))
     assert scores["bits_per_byte"].low == pytest.approx(0.4)
     assert scores["bits_per_byte"].high == pytest.approx(0.6)
@@ -118,7 +118,7 @@ def test_a_resample_is_a_sum_over_drawn_items():
 def test_infinite_statistics_in_resamples():
     again = resample({"a": np.array([1.0, math.inf, 3.0]), "b": np.array([[-math.inf], [0.0], [1.0]])}, samples=300)
     assert not any(np.isnan(values).any() for values in again.values())
-    # an item is missed by (2/3)^3 of the resamples
+    # (2/3)^3 of the resamples miss an item
     assert np.isinf(again["a"]).mean() == pytest.approx(1 - 8 / 27, abs=0.08)
     assert set(again["b"][np.isinf(again["b"])]) == {-math.inf}
 

@@ -35,7 +35,7 @@ NOUNS, VERBS = [("cat", "cats"), ("dog", "dogs"), ("owl", "owls")], [("sleeps", 
 
 
 def text() -> str:
-    """Every sentence of a small grammar: 'the cat near the dogs sleeps'; next to the verb stands a noun of any number."""
+    """Every sentence of a small grammar: 'the cat near the dogs sleeps'; a noun of any number precedes the verb."""
     lines = [
         f"the {noun[number]} near the {other[between]} {verb[number]}"
         for noun in NOUNS for other in NOUNS for verb in VERBS for number in (0, 1) for between in (0, 1)
@@ -141,7 +141,7 @@ KNOWN = (
     "Gulordava et al. (form, class, prefix, n_attr)"
 )
 LINE = "{path}:2"
-BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, what is said
+BAD: dict[str, tuple[str, str, str]] = {   # file name, content, message
     "no suite": ("x", "hello you\n", "{path}: not a suite of minimal pairs, first line is 'hello you'; use " + KNOWN),
     "column": (
         "x", "good\tbad\tphenomenom\na\tb\tc\n",
@@ -245,7 +245,7 @@ def test_ties_and_indistinguishable_pairs_count_half():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A small run of each family, over words and lines, one over running text, one that fills gaps."""
+    """A small run of each family over words and lines, one over running text, and a masked LM."""
     directory = tmp_path_factory.mktemp("runs")
     path = write(directory / "text.txt", text())
     training = {"max_steps": 12, "num_validations": 1, "batch_tokens": 256, "lr": 0.01, "device": "cpu"}
@@ -274,7 +274,7 @@ def suite(runs) -> Path:
 
 
 def log_prob(run: Any, sentence: str, *, end: bool) -> float:
-    """One token after another, through the decoding protocol."""
+    """Log-probability of a sentence, token by token through the decoding protocol."""
     tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.eos_id] if end else [])]
     with torch.inference_mode():
         scores, state = run.model.start(torch.tensor([run.predictor.bos_ids]))
@@ -295,7 +295,7 @@ def test_score_sums_token_log_probs_and_score_by_word_has_no_eos(runs, suite, na
         texts = [(pair.good, pair.bad)[of] if by == "sentence" else pair.choice[of] for pair in pairs if pair.choice]
         expected = [log_prob(run, sentence, end=name != "windows" and by == "sentence") for sentence in texts]
         assert items.statistics[side] == pytest.approx(expected, abs=1e-4)
-    better = items.statistics["good"] - items.statistics["bad"]  # counting has ties: words that it never saw together
+    better = items.statistics["good"] - items.statistics["bad"]  # n-gram models have ties: words that never occur together
     assert items.statistics["correct"].tolist() == [0.5 if abs(by_much) < 1e-5 else float(by_much > 0) for by_much in better]
 
 
@@ -319,7 +319,7 @@ def test_each_suite_has_the_score_of_its_authors(runs):
 
 def test_a_masked_lm_masks_one_token_at_a_time(runs, suite):
     run: Any = weft.load(runs / "masked", device="cpu")
-    pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
+    pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # still whole sentences
     items = evaluate_minimal_pairs(run, pairs)
     for pair, actual in zip(pairs, items.statistics["good"].tolist(), strict=True):
         tokens = torch.tensor([[run.vocabulary.bos_id, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.eos_id]])
@@ -337,9 +337,9 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
     run = weft.load(runs / "lstm", device="cpu")
     pairs = [
         MinimalPair("the cat sleeps", "the cat sleep"),
-        MinimalPair("the zebra sleeps", "the zebra sleep"),  # unknown, and the same in both
-        MinimalPair("the cat snores", "the cat sleeps"),  # unknown in what differs
-        MinimalPair("the zebra sleeps", "the gnu sleeps"),  # both unknown: one and the same
+        MinimalPair("the zebra sleeps", "the zebra sleep"),  # unknown, the same in both
+        MinimalPair("the cat snores", "the cat sleeps"),  # unknown in the differing word
+        MinimalPair("the zebra sleeps", "the gnu sleeps"),  # both unknown: the same token
     ]
     actual = evaluate_minimal_pairs(run, pairs).statistics
     assert actual["unknown"].tolist() == [0, 1, 1, 1]
@@ -360,7 +360,7 @@ def test_sentences_beyond_the_maximum_length_count_half(runs, monkeypatch, name)
 
 
 def test_a_bigram_model_agrees_with_the_nearest_noun(tmp_path):
-    """In this text a noun by its verb agrees with it, but for the sentences that the pairs are about."""
+    """In the training text, adjacent nouns and verbs agree; in the test pairs they need not."""
     plain = "".join(f"the {noun[n]} {verb[n]}\n" for noun in NOUNS for verb in VERBS for n in (0, 1)) * 5
     path = write(tmp_path / "text.txt", plain)
     values = {"task": "lm", "data": {"train": str(path), "read_as": "lines"}, "tokenizer": {"type": "word"}}
@@ -426,7 +426,7 @@ def test_rows_are_phenomena_paradigms_attractors_and_recency():
         ("recency", "distractor paradigms", 2, 50, 0),
     ]
     assert actual[0].scores["x"].low <= 50 <= actual[0].scores["x"].high
-    assert actual[4].scores["x"].low is None  # of one pair
+    assert actual[4].scores["x"].low is None  # a single pair
 
 
 def test_intervals_match_those_of_a_proportion():
@@ -591,4 +591,4 @@ def test_published_suites_are_read_completely():
     assert counted.tolist() == [1970, 1957, 1943, 1285, 330]
     colorless = pairs_of(SHARED / "agreement-colorless" / "english.generated.tab")
     kinds = [pair.paradigm for pair in colorless]
-    assert (kinds.count("original"), kinds.count("generated")) == (41, 369)  # as the paper says
+    assert (kinds.count("original"), kinds.count("generated")) == (41, 369)  # as in the paper

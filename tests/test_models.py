@@ -31,7 +31,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any) -> LanguageModel:
-    """A small network of a kind, as it begins."""
+    """A small, randomly initialized network of an architecture."""
     preset = LM[kind]
     table = parse_config(
         preset.config_class, {**preset.values, "hidden_size": WIDTH, "num_layers": 2, **options}, prefix="model"
@@ -84,7 +84,7 @@ def no_graphs():
 
 
 def text(rows: int, length: int, *, words: int = WORDS) -> Tensor:
-    """Rows of tokens behind a begin token."""
+    """Rows of tokens after BOS."""
     tokens = torch.randint(3, words, (rows, length), generator=torch.Generator().manual_seed(length))
     return torch.cat([torch.ones(rows, 1, dtype=torch.long), tokens[:, 1:]], dim=1)
 
@@ -123,7 +123,7 @@ def test_reading_a_prompt_equals_reading_its_tokens(name, prompt_length):
     expected = by_steps(model, tokens)
     log_probs, state = model.start(tokens[:, :prompt_length])
     torch.testing.assert_close(log_probs, expected[:, prompt_length - 1], **CLOSE)
-    # the rest on top of what was read: as a prompt, and scored
+    # the rest after the tokens read so far: as a prompt, and scored
     again, _ = model.start(tokens[:, prompt_length:], None, state)
     torch.testing.assert_close(again, expected[:, -1], **CLOSE)
     rest = expected[:, prompt_length:-1].gather(2, tokens[:, prompt_length + 1 :, None])[..., 0]
@@ -177,7 +177,7 @@ def test_a_state_is_tensors_in_tuples_with_the_rows_first(name):
 
 @everything_that_steps
 def test_rows_can_be_selected_repeated_and_reordered(name):
-    """Branches of one row go on with different tokens, as in a beam."""
+    """Branches of one row continue with different tokens, as in beam search."""
     model, tokens = made(name), text(3, 6)
     rows, following = torch.tensor([2, 0, 2]), torch.tensor([3, 4, 5])
     branches, state = model.step(following, select(model.start(tokens)[1], rows))
@@ -206,7 +206,7 @@ def test_the_loss_is_the_score(name):
     model, tokens = made(name), text(3, 8)
     nats, state = model.loss(tokens[:, :-1], tokens[:, 1:])
     torch.testing.assert_close(-nats, model.score(tokens), **CLOSE)
-    # the state is that after the last token read, the last target not among them
+    # the state is after the last token read, without the last target
     torch.testing.assert_close(model.step(tokens[:, -1], state)[0], model.start(tokens)[0], **CLOSE)
 
 
@@ -236,7 +236,7 @@ def test_models_store_their_vocabulary_hash():
 
 
 def texts_by_force(model: Any, prompt: list[int], *, limit: int, end: int, words: int) -> list[tuple[float, list[int]]]:
-    """Every text of at most `limit` tokens with its log-probability, best first: all are written out and scored."""
+    """Every text of at most `limit` tokens with its log-probability, best first, by enumeration."""
     endings = torch.tensor(list(itertools.product(range(words), repeat=limit)))
     full = torch.cat([torch.tensor(prompt).expand(len(endings), -1), endings], dim=1)
     scores = model.score(full)[:, len(prompt) - 1 :].double()
@@ -315,7 +315,7 @@ def test_attention_state_is_bounded_during_generation(encoding, read):
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_attention_is_limited_to_the_context_length_in_each_layer(layers):
-    """Each layer looks window - 1 tokens further back: what lies beyond all of them changes nothing."""
+    """Each layer sees window - 1 tokens further back; tokens beyond that have no effect."""
     model, tokens = network("gpt", window=4, num_layers=layers), text(1, 20)
     reach = layers * 3 + 1
     for back, same in ((reach, False), (reach + 1, True)):
@@ -328,7 +328,7 @@ def test_attention_is_limited_to_the_context_length_in_each_layer(layers):
 
 
 def stack_of(kind: str) -> int:
-    """Parameters of the stack, by hand: D wide, two layers, a window of W."""
+    """Parameters of the stack by hand: hidden size D, two layers, context length W."""
     d, w, n = WIDTH, WINDOW, 3
     attention = (3 * d * d + 3 * d) + (d * d + d)
     feed_forward = (4 * d * d + 4 * d) + (4 * d * d + d)
@@ -352,7 +352,7 @@ def test_parameters_of_options_by_hand():
     d = WIDTH
     plain = sum(weight.numel() for weight in fresh("gru").parameters())
     more = {
-        "gru-before": (fresh("gru", layer_type="gru-reset-before"), -2 * 3 * d),  # one bias a gate, not two
+        "gru-before": (fresh("gru", layer_type="gru-reset-before"), -2 * 3 * d),  # one bias per gate, not two
         "tied": (fresh("gru", tie_embeddings=True), -WORDS * d),
         "residual": (fresh("gru", skip_connection="residual"), 0),
         "highway": (fresh("gru", skip_connection="highway"), 2 * (d * d + d)),
@@ -371,7 +371,7 @@ def test_parameters_of_options_by_hand():
     more = {
         "rotary": (fresh("gpt"), 0),
         "alibi": (fresh("gpt", position_encoding="alibi"), 0),
-        "relative": (fresh("gpt", position_encoding="relative"), 2 * 65 * d),  # one head: a vector a distance from -32 to 32
+        "relative": (fresh("gpt", position_encoding="relative"), 2 * 65 * d),  # one head: a vector per distance from -32 to 32
         "heads": (
             fresh("gpt", position_encoding="none", num_heads=[1, 2], head_dim=4),
             -2 * (4 * d * d + 3 * d) + 12 * (4 * d + 3),
@@ -417,7 +417,7 @@ def test_zero_init_gives_uniform_predictions_and_an_identity_stack():
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_initial_loss_is_near_uniform(kind, tied):
-    """Its first loss is about that of a guess, log V; large scores would have to be unlearned first."""
+    """The initial loss is about log V; large logits would have to be unlearned first."""
     model = fresh(kind, hidden_size=128, words=100, num_layers=4, tie_embeddings=tied, zero_init=False)
     tokens = text(8, 33, words=100)
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])

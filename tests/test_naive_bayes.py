@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
 
 
 def random_texts(seed: int, rows: int, columns: int = 30) -> tuple[Sparse, np.ndarray]:
-    """Sparse counts, some rows empty, and the same as a dense matrix."""
+    """Sparse counts with some empty rows, and the same as a dense matrix."""
     generator = np.random.default_rng(seed)
     matrix = generator.poisson(0.25, (rows, columns)).astype(float)
     matrix[:2] = 0
@@ -29,7 +29,7 @@ def random_texts(seed: int, rows: int, columns: int = 30) -> tuple[Sparse, np.nd
 
 
 def targets_for(seed: int, rows: int, classes: int) -> np.ndarray:
-    """Every class occurs, some more often than others."""
+    """Targets in which every class occurs, with different frequencies."""
     generator = np.random.default_rng(seed)
     return np.append(np.arange(classes), np.minimum(generator.geometric(0.4, rows - classes) - 1, classes - 1))
 

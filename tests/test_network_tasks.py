@@ -61,7 +61,7 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
 
 
 def test_default_loss_uses_the_weights_of_examples(read: Read) -> None:
-    """Each example that has a loss once; of masked language models a text without a gap counts as one."""
+    """Each example with a loss counts once; in masked LMs, a text without a mask counts as one."""
     settings, examples = read.job.config, read.train
     plain = read.shape.objective(settings, read.job.tokenizer, None, None, torch.device("cpu"))
     groups = list(example_batches(examples, examples.known(), batch_tokens=512))

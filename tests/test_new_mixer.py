@@ -67,7 +67,7 @@ def below(kind: type[Config]) -> list[type[Config]]:
 
 @pytest.fixture(autouse=True)
 def smoothing(monkeypatch) -> Iterator[None]:
-    """The row, and `decay: float | None = Field(None, gt=0.0, lt=1.0)` as if it stood in StackTable."""
+    """Register the mixer, with `decay: float | None = Field(None, gt=0.0, lt=1.0)` as if it were a field of the config."""
     monkeypatch.setitem(MIXERS, "smoothing", ROW)
     for kind in below(StackConfig):
         kind.model_fields["decay"] = FieldInfo.from_annotated_attribute(float | None, Field(None, gt=0.0, lt=1.0))
@@ -84,12 +84,12 @@ def smoothing(monkeypatch) -> Iterator[None]:
 
 
 def laws(module: Any, argument: str) -> dict[str, Callable[..., None]]:
-    """The contract tests that run over everything that is registered, by name."""
+    """The contract tests that run over everything in the registry, by name."""
     actual = {name: test for name, test in vars(module).items() if name.startswith("test_")}
     return {name: test for name, test in actual.items() if next(iter(inspect.signature(test).parameters), "") == argument}
 
 
-BIDIRECTIONAL = ("two_way_layer", "bidirectional_layer")  # a mixer need not have this form
+BIDIRECTIONAL = ("two_way_layer", "bidirectional_layer")  # not every mixer has a bidirectional form
 OF_MIXERS = {
     name: test for name, test in laws(test_contracts, "build").items() if not any(word in name for word in BIDIRECTIONAL)
 }
@@ -240,7 +240,7 @@ NAMES = "".join(f"{a}{b}{c}\n" for a in ("an", "ber", "cla") for b in ("a", "ni"
 
 @pytest.fixture
 def work_dir(tmp_path, monkeypatch) -> Path:
-    """A folder with run files, where runs are trained in this process, and a kind of the mixer."""
+    """A directory with run files, where runs are trained in this process, and a preset with the mixer."""
     (tmp_path / "text.txt").write_text(NAMES)
     (tmp_path / "pairs.tsv").write_text("".join(f"{name}\t{name[::-1]}\n" for name in NAMES.split()))
     (tmp_path / "run.toml").write_text(RUN)

@@ -61,7 +61,7 @@ def write(path: Path, rows: list[tuple[str, float]]) -> Path:
 
 @pytest.fixture(autouse=True)
 def regress(monkeypatch, tmp_path) -> Iterator[None]:
-    """The line in the registry, and training data."""
+    """Register the task and write its training data."""
     monkeypatch.setitem(registry.TASKS, "regress", TaskEntry("regress", "gru", "predict a number from a text"))  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "films.tsv", films(160))

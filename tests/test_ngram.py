@@ -28,7 +28,7 @@ every_smoothing = pytest.mark.parametrize("smoothing", FORMULAS)
 
 
 def text(seed: int, lines: int = 60) -> list[list[int]]:
-    """Lines of skewed random words that depend a little on the word before, each with its end token."""
+    """Lines of skewed random words that depend slightly on the previous word, each with EOS."""
     generator = np.random.default_rng(seed)
     line_tokens = []
     for _ in range(lines):
@@ -60,7 +60,7 @@ def contexts(seed: int, max_length: int) -> list[tuple[int, ...]]:
 
 
 def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
-    """Probabilities after a context (V,); the empty one is asked for with a word that nothing follows."""
+    """Probabilities after a context, (V,); the empty context is queried with a word that nothing follows."""
     if not context:
         return model._next_log_probs(torch.full((1, model.order - 1), -1))[0].double().exp()
     return model.start(torch.tensor([context]))[0][0].double().exp()
@@ -102,7 +102,7 @@ WORKED = {  # the lines "a b" and "a", order 2: worked out by hand
         (A, 1): 5 / 8,
     },
     "mle": {(B, A): 1 / 2, (END, A): 1 / 2, (UNK, A): 0, (A, 1): 1, (END, B): 1},
-    # four words share: a, b, </s>, <unk>
+    # the mass is split over four words: a, b, </s>, <unk>
     "add-delta": {(B, A): 2 / 6, (END, A): 2 / 6, (UNK, A): 1 / 6, (A, 1): 3 / 6, (END, B): 2 / 5, (UNK, UNK): 1 / 4},
     # singles: b once, a and </s> twice: D = 1 / (1 + 4); <unk> gets 3 D / 5. Pairs: 3 once, 1 twice: D = 3/5.
     "backoff": {(B, A): 0.4 / 2, (END, B): 0.4, (UNK, A): 0.6 * 0.12 / (0.12 + 0.36), (A, A): 0.6 * 0.36 / 0.48},
@@ -251,8 +251,8 @@ def test_counting_in_blocks_gives_the_same_model(monkeypatch, tmp_path, order, r
 def test_orders_beyond_64_bit_keys_are_sorted_in_several_passes():
     line = [int(word) for word in np.random.default_rng(0).integers(3, 70_000, 40)] * 2
     model = model_of([[*line, 2], [*line, 2]], size=70_000, order=9, smoothing="mle")
-    assert model.counts == [70_000, *[42] * 8]  # 40 in the round, one at each end
-    # only the last word of the round leaves a choice, between its first and the end, and comes twice
+    assert model.counts == [70_000, *[42] * 8]  # 40 in the cycle, one at each end
+    # only the last word of the cycle, which occurs twice, has two successors: the first word and the end
     assert model.score_corpus(*flat([[*line, 2]])).sum() == pytest.approx(2 * math.log(1 / 2), abs=1e-6)
 
 
@@ -412,7 +412,7 @@ def test_a_resolved_config_round_trips():
 
 @pytest.mark.skipif(not (DATA / "names-makemore").exists(), reason="needs the names-makemore data")
 def test_add_one_bigram_on_names_gives_the_loss_of_the_lecture():
-    # Karpathy's makemore: 27 symbols, '.' for both ends, every pair counted once more: 2.4546 nats on all of it
+    # Karpathy's makemore: 27 symbols, '.' for both ends, add-one smoothing: 2.4546 nats on all names
     names = (DATA / "names-makemore" / "names.txt").read_text().split()
     lines = [[ord(letter) - ord("a") + 3 for letter in name] + [2] for name in names]
     model = model_of(lines, size=29, order=2, smoothing="add-delta", delta=1.0, closed_vocab=True)

@@ -123,7 +123,7 @@ def test_every_task_accepts_the_option(task):
 
 @pytest.mark.parametrize("size", [None, 3, 9])
 def test_additive_attention_of_any_depth_matches_its_equation(size):
-    """e(s) = w . tanh(U q + b + W k(s)), where w has `size` numbers."""
+    """e(s) = w . tanh(U q + b + W k(s)), where w has `size` entries."""
     torch.manual_seed(0)
     look: Any = SourceAttention(4, score="additive", memory_size=5, attention_dim=size).double()
     deep = size or 4
@@ -152,7 +152,7 @@ def test_attention_dim_defaults_to_the_decoder_hidden_size():
 
 
 class Leaky(nn.Module):
-    """h(t) = (h(t-1) + W x(t)) / 2: a mixer of its own, whose state is one vector."""
+    """h(t) = (h(t-1) + W x(t)) / 2: a custom mixer with a state of one vector."""
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Leaky(nn.Module):
 
 
 class Pair(Leaky):
-    """The same with a state of two vectors, as an LSTM's."""
+    """The same with a state of two vectors, as in an LSTM."""
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> Any:
         y, h = super().forward(x, None if state is None else state[0], token_mask)
@@ -176,7 +176,7 @@ class Pair(Leaky):
 
 
 class Blurred(nn.Module):
-    """The mean of what was read so far; its state is none that a decoder could start from."""
+    """The mean of the inputs so far; no decoder can start from its state."""
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()

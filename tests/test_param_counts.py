@@ -35,7 +35,7 @@ def language(**options: Any) -> nn.Module:
 
 
 def test_parameters_of_a_transformer_match_the_formula():
-    """Four matrices of attention, two of feed-forward, a norm before each and one on top, each with its biases."""
+    """Four attention matrices, two feed-forward matrices, a norm before each and a final one, all with biases."""
     actual = counts(
         language(layer_type="attention", num_heads=2, position_encoding="learned", skip_connection="residual", norm="layernorm")
     )
@@ -60,7 +60,7 @@ def test_tied_weights_are_counted_once_and_named():
     model = language(layer_type="lstm", tie_embeddings=True)
     first, *_, last = count_parameters(model)
     assert (first.name, first.num_parameters, first.tied) == ("embedding", WORDS * WIDTH, ("output",))
-    assert (last.name, last.num_parameters) == ("output", WORDS)  # its bias
+    assert (last.name, last.num_parameters) == ("output", WORDS)  # the bias
 
 
 def test_relative_positions_are_no_embedding():
@@ -88,7 +88,7 @@ def test_encoder_and_decoder_are_listed_separately(tmp_path, name):
 def test_attention_and_bridge_of_a_decoder(tmp_path):
     actual = counts(pair_model("luong", tmp_path))
     width = 16
-    assert actual["decoder cross-attention"] >= 2 * width * width + width  # what joins context and state
+    assert actual["decoder cross-attention"] >= 2 * width * width + width  # the projection of context and state
     assert "decoder bridge" in counts(pair_model("bahdanau", tmp_path))
     assert {"copying", "encoder embedding"} <= set(counts(pair_model("joint", tmp_path)))
 
@@ -110,7 +110,7 @@ def test_every_architecture_has_only_named_parts(tmp_path, task, kind):
     settings = resolve(values, base=tmp_path)
 
     class Words:
-        """As much of a tokenizer, of one side or two, as building needs."""
+        """The parts of a tokenizer, or a pair, that building a model needs."""
 
         vocab_size, hash, unk_id, bos_id, eos_id, mask_id, labels = 12, "", 0, 1, 2, 3, LabelVocabulary(("O", "B-x", "I-x"))
 

@@ -41,7 +41,7 @@ def test_layerwise_lr_decay_lowers_the_lr_by_layer():
 
 
 def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
-    """A small network of a preset, of two layers on each side."""
+    """A small network of a preset, with two layers in encoder and decoder."""
     preset = find_task(task).presets[kind]
     small = {"hidden_size": 8, "num_layers": 2, **options}
     settings = SimpleNamespace(model=parse_config(preset.config_class, preset.merged(small), prefix="model").with_defaults())

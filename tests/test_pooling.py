@@ -44,7 +44,7 @@ def test_attention_pooling_matches_its_equation():
 
 
 def test_attention_pooling_learns_to_select_a_token():
-    """One token in ten says the answer, anywhere."""
+    """One token in ten, at a random position, determines the answer."""
     torch.manual_seed(0)
     y = 0.1 * torch.randn(64, 10, DIM)
     index, answer = torch.randint(10, (64,)), torch.randint(2, (64,)) * 2.0 - 1

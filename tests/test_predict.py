@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
     model = shaken_pair(**DECODERS[name], words=words)
     with torch.no_grad():
-        # what is said depends on what was: targets of several different tokens, most of which end before the limit
+        # outputs depend on earlier tokens: targets of several different tokens, most of which end before the limit
         model.decoder.embedder.embedding.weight.mul_(3)
         model.head.head.weight.mul_(2.5)
         model.head.head.bias.zero_()
@@ -53,7 +53,7 @@ def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
 
 
 def source_tokens(count: int, *, words: int = 11, seed: int = 0) -> list[list[int]]:
-    """Sources of 1 to 9 tokens, </s> among them."""
+    """Sources of 1 to 9 tokens, including </s>."""
     random = np.random.default_rng(seed)
     return [[*random.integers(3, words, random.integers(0, 9)).tolist(), END] for _ in range(count)]
 
@@ -125,7 +125,7 @@ LIMIT = 3
 
 
 def sequences() -> list[list[int]]:
-    """All that may be written: ended by </s>, or as long as the limit."""
+    """All possible outputs: ended by </s>, or as long as the limit."""
     every = itertools.chain.from_iterable(itertools.product(range(2, WORDS), repeat=size) for size in range(1, LIMIT + 1))
     ended = [list(tokens) for tokens in every if END not in tokens[:-1]]
     return [tokens for tokens in ended if tokens[-1] == END or len(tokens) == LIMIT]
@@ -140,7 +140,7 @@ def rows_of(sequences: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> t
 
 @torch.no_grad()
 def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ()) -> Tensor:
-    """(sequences, LIMIT): of each token of each sequence that may be written, 0 behind its end; one pass, no steps."""
+    """(sequences, LIMIT): log-probability of each token of each sequence, 0 after its end, in one pass."""
     every = sequences()
     tokens, keep = rows_of(every, prefix)
     state = encoded(model, [source] * len(every)) if isinstance(model, EncoderDecoder) else None
@@ -148,7 +148,7 @@ def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ())
 
 
 def check_best(actual: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
-    """The three best of all sequences, by the sum of their log-probabilities under the length penalty."""
+    """Assert that the three best are those of all sequences by length-penalized log-probability."""
     ranked = sorted(zip(sequences(), totals.tolist(), strict=True), key=lambda pair: -pair[1] / len(pair[0]) ** alpha)[:3]
     assert [item.token_ids for item in actual] == [tokens for tokens, _ in ranked]
     assert [item.log_prob for item in actual] == pytest.approx([total for _, total in ranked], abs=1e-4)
@@ -221,7 +221,7 @@ def test_shallow_fusion_adds_lm_log_probs(kind, name):
     with torch.no_grad():
         again = fused.score(tokens, keep, encode([source] * len(tokens))).sum(1)
     torch.testing.assert_close(again.double(), explicit, atol=1e-4, rtol=0)
-    # the language model's voice is heard: alone, the model would have said something else of some sequence
+    # the language model has an effect: without it, some outputs differ
     assert (explicit - log_probs_by_part(model, source).sum(1)).abs().max() > 0.1
 
 
@@ -261,7 +261,7 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
     together = ask(model, sources, max_new_tokens=10, **options)
     numbers = range(0, 32, 5)
     for number in numbers:
-        # what is drawn depends on the number of a source, so those before it stand there, too
+        # samples depend on the index of a source, so the sources before it are included
         alone = ask(
             model, sources[: number + 1] if "num_samples" in options else [sources[number]], max_new_tokens=10, **options
         )[-1]
@@ -347,7 +347,7 @@ def test_default_max_new_tokens_depends_on_the_source_only():
     request = asking(model, [[3] * size for size in (1, 16, 17, 200)])
     assert [max_new_tokens_for(request, row, PredictionConfig()) for row in range(4)] == [64, 64, 96, 448]
     assert [max_new_tokens_for(request, row, PredictionConfig(max_new_tokens=7)) for row in range(4)] == [7] * 4
-    # the end may come after so many tokens, so there is room for it
+    # EOS may follow this number of tokens, so there is a position for it
     assert [max_new_tokens_for(request, row, PredictionConfig(min_new_tokens=100)) for row in range(4)] == [101, 101, 101, 448]
 
 
@@ -405,7 +405,7 @@ def test_sample_frequencies_match_probabilities():
     model, source = model_of("copying", words=WORDS), [4, 5, END]
     actual = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
     counts = Counter(tuple(item.token_ids) for item in actual)
-    # what is never written takes no part: probabilities are those among the rest
+    # banned tokens are excluded: probabilities are renormalized over the rest
     with torch.no_grad():
         state = encoded(model, [source])
         first = model.start(torch.tensor([[BEGIN]]), None, state)[0][0].exp()

@@ -28,7 +28,7 @@ TEXTS = ["the cat", 'a "red", thing', "two\nlines: saw", "", "some; old dog"]
 
 
 class Runs(LabelRuns):
-    """The same, with runs of other tasks that are quick to make and need not be good."""
+    """The shared runs, plus quickly trained runs of other tasks."""
 
     def quick(self, name: str) -> Path:
         folder = self.place / name
@@ -112,9 +112,9 @@ def test_csv_output_has_label_and_probability(name, delimiter, bayes, tmp_path, 
     note = "" if delimiter == "," else "weft: note: a.csv: columns are separated by semicolons\n"
     actual = out(capsys, "predict", bayes, "--input", str(path), err=note)
     added = [["prediction", "probability"], *labels_of(bayes, TEXTS)]
-    assert actual.startswith("\ufeff") and "\r\n" in actual  # as it was
+    assert actual.startswith("\ufeff") and "\r\n" in actual  # unchanged
     assert rows_of(actual[1:], delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
-    # what evaluate reads is what predict reads: the label is no part of the text
+    # predict reads what evaluate reads: the label is not part of the text
     labelled = write_csv(tmp_path / "b.csv", [["label", "text"], *(["animal", text] for text in TEXTS)])
     assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--input", str(labelled)))] == added
 
@@ -133,7 +133,7 @@ def test_jsonl_output(bayes, tmp_path, capsys):
     output = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")).split("\n")[:-1]
     assert output[0].startswith('{"n": 1.50, "text": "the cat\\né", "label": "tool", "prediction": "animal", "probability": 0.')
     assert [json.loads(line)["prediction"] for line in output] == ["animal", None, "tool"]
-    # a list of objects is answered by lines
+    # a list of objects gives JSON lines
     (tmp_path / "a.json").write_text(json.dumps([json.loads(line) for line in lines], indent=1))
     same = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.json")).split("\n")[:-1]
     assert [json.loads(line) for line in same] == [json.loads(line) for line in output]
@@ -163,7 +163,7 @@ def test_a_table_without_a_header_is_read_as_in_training(bayes, tmp_path, capsys
     path.write_text("tool\tthe cat\ntool\ta dog\n")
     note = "weft: note: a.tsv: no header; text is column 2 of 2\n"
     assert out(capsys, "predict", bayes, "--input", str(path), err=note).startswith("tool\tthe cat\tanimal\t0.")
-    path.write_text("the cat\na dog\n")  # nothing but texts
+    path.write_text("the cat\na dog\n")  # only texts
     assert out(capsys, "predict", bayes, "--input", str(path)).startswith("the cat\tanimal\t0.")
     path.write_text("id\treview\n1\tthe cat sat\n2\ta dog\n")
     assert refused(capsys, "predict", bayes, "--input", str(path)) == (
@@ -204,7 +204,7 @@ def test_invalid_records_do_not_stop_the_others(bayes, tmp_path, capsys):
 
 
 def test_file_content_is_preserved_byte_for_byte(runs, bayes, tmp_path, capsysbinary):
-    """Line ends, byte order marks, and bytes that are no text: only what is added is new."""
+    """Line ends, byte order marks and invalid bytes stay; only the added columns are new."""
 
     def predicted(folder: str, name: str, data: bytes) -> bytes:
         (tmp_path / name).write_bytes(data)
@@ -286,8 +286,8 @@ def test_labels_in_text_lines_are_not_part_of_the_text(bayes, runs, tmp_path, ca
         ("tool the cat\n" * 4, "the cat\n" * 4, "4 of 4 lines"),
         ("tool the cat\n\ntool saw\nthe tool\n", "the cat\n\nsaw\nthe tool\n", "2 of 3 lines"),  # blank ones are not counted
         ("tool the cat\ntool saw\n", "the cat\nsaw\n", "2 of 2 lines"),
-        ("tool the cat\nthe saw\n", "tool the cat\nthe saw\n", None),  # of two lines, both must
-        ("tool the cat\ntool saw\na\nthe b\n", "tool the cat\ntool saw\na\nthe b\n", None),  # half are not most
+        ("tool the cat\nthe saw\n", "tool the cat\nthe saw\n", None),  # with two lines, both must match
+        ("tool the cat\ntool saw\na\nthe b\n", "tool the cat\ntool saw\na\nthe b\n", None),  # half is not a majority
     ):
         path.write_text(text)
         plain.write_text(meant)
@@ -360,7 +360,7 @@ def test_tag_columns_are_replaced_or_added(runs, tmp_path, capsys):
         lines = [f"{line}{gap}{tag}\n" for line, tag in zip(text.split(), tags, strict=False)] if count == 1 else [
             f"the\tDT\t{tags[0]}\n", f"mr\tNN\t{tags[1]}\n"]  # fmt: skip
         assert out(capsys, "predict", folder, "--input", str(tmp_path / name), err=note) == "".join(lines)
-    path.write_text("the mr\nold\n")  # a text: a sentence a line
+    path.write_text("the mr\nold\n")  # a text file: one sentence per line
     assert out(capsys, "predict", folder, "--input", str(path)).startswith("the/")
 
 

@@ -18,7 +18,7 @@ GROWING, STANDING = "transformer", "luong"
 
 
 def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
-    """The least free memory with which the first source is not refused, by halving."""
+    """The smallest free memory with which the first source is accepted, by bisection."""
     low, high = 0, 1 << 40
     while high - low > 1:
         middle = (low + high) // 2
@@ -40,7 +40,7 @@ def test_only_growing_states_need_more_memory_for_more_tokens(monkeypatch):
     for name, factor in ((GROWING, 5), (STANDING, 1)):
         short, long = (needed(name, monkeypatch, max_new_tokens=length) for length in (100, 1000))
         assert long > factor * short
-    # where it stands still, only the tokens themselves are added
+    # if the state does not grow, only the tokens are added
     assert (
         needed(STANDING, monkeypatch, max_new_tokens=1000) - needed(STANDING, monkeypatch, max_new_tokens=100)
         == 3 * 5 * 900 * 8
@@ -84,7 +84,7 @@ def test_short_memory_reduces_the_batch(monkeypatch):
 
 @every_decoder
 def test_estimated_state_size_equals_the_actual_size(name):
-    """Whatever the source: its own state, and what is added while a target is read."""
+    """For any source: its own state, and what is added per target token."""
     model = model_of(name)
     for source in source_tokens(4):
         state = start = encoded(model, [source])
@@ -98,7 +98,7 @@ def test_estimated_state_size_equals_the_actual_size(name):
 
 
 def test_state_size_is_measured_per_row_for_any_source(monkeypatch):
-    """A source may be frames of a sound: no made-up tokens are encoded."""
+    """A source may be audio frames: no dummy tokens are encoded."""
     model = model_of(GROWING)
     state = encoded(model, source_tokens(1))
     monkeypatch.setattr(model, "encode", None)

@@ -37,7 +37,7 @@ TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations"
 
 
 class Runs:
-    """Small runs of every kind that attends, each trained a little when it is first asked for."""
+    """Small runs of every architecture with attention, trained briefly on first use."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.pairs, self.labels = place, PairRuns(place), LabelRuns(place)
@@ -78,7 +78,7 @@ def parts_of(run: Any, directory: Path, data: Any = None) -> Any:
 
 
 def shaken(run: Any) -> Any:
-    """Weights so large that a head that is lost shows; the run folder has them, too."""
+    """Weights so large that losing a head matters; they are saved in the run directory."""
     model, chance = network(run), torch.Generator().manual_seed(0)
     assert model is not None
     with torch.no_grad():
@@ -105,7 +105,7 @@ KINDS = [
 def test_a_pruned_run_equals_the_original_with_masked_heads(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     model, layers = shaken(run), attention_layers(run)
-    # one layer loses all, others none, one and three
+    # one layer loses all heads, others none, one and three
     removed = {Head(0, 2), *(Head(1, head) for head in range(4))}
     removed |= (
         {Head(3, 0), Head(3, 1), Head(3, 3), Head(4, 1), *(Head(5, head) for head in range(4))} if len(layers) > 2 else set()
@@ -120,19 +120,19 @@ def test_a_pruned_run_equals_the_original_with_masked_heads(runs: Runs, name: st
     after = [part.total_loss().detach() for part in parts_of(smaller, tmp_path / "data")]
     for one, two, full in zip(silent, after, before, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-5)
-        assert not torch.allclose(two, full, rtol=1e-4)  # they did say something
+        assert not torch.allclose(two, full, rtol=1e-4)  # the heads had an effect
     theirs, ours = network(run), network(smaller)
     assert theirs is not None and ours is not None
     assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
     assert [one.num_heads for one in attention_layers(smaller)] == [len(stay) for stay in remaining_heads(layers, removed)]
     assert sum(isinstance(part, PrunedAttention) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
-    # layers keep their numbers, whatever they have lost
+    # layers keep their indices
     expected = {(one.component, one.layer) for index, one in enumerate(layers) if remaining_heads(layers, removed)[index]}
     assert {(site.component, site.layer) for site in sites(ours)} == expected
 
 
 def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
-    """Position by position and step by step, with the cache of those that are left."""
+    """In one pass and step by step, with the cache of the remaining heads."""
     run = runs.load("lm-rotary")
     model, layers = shaken(run), attention_layers(run)
     removed = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
@@ -178,7 +178,7 @@ def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, 
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
     assert main(["explain", small, "abc", "--view", "attention", "--quiet"]) == 0
-    # prune again, and train on: its run file starts from its own weights
+    # prune again and fine-tune: the run file initializes from its own weights
     assert (
         main(["prune", small, "--remove", "2", "--data", data, "--max-tokens", "300", "--output-dir", small + "2", "--quiet"])
         == 0
@@ -192,7 +192,7 @@ def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, 
     ]
     report = json.loads((tmp_path / "small2" / "prune.json").read_text())
     assert report["heads"] == 12 and len(report["steps"]) == 3 and report["unit"] == "nats per token"
-    # what was measured, and not how much was allowed: whole batches until there are 300
+    # the number of measured tokens, not the limit: whole batches up to 300
     sizes = [item.num_tokens for item in eval_batches(weft.load(small), data, tmp_path / "again", max_tokens=300)]
     assert report["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
 
@@ -221,7 +221,7 @@ def test_loss_equals_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         examples = list(valid.records())
         log_probs = run.predictor.model.log_probs([example.texts for example in examples])
         head = run.model.head
-        assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
+        assert float(head.temperature) != 1.0  # not part of the loss: undone here
         scores = torch.from_numpy(log_probs) * float(head.temperature)
         gold = torch.tensor([run.vocabulary.labels.index(example.labels[0]) for example in examples])
         assert actual == pytest.approx(torch.nn.functional.cross_entropy(scores, gold).item(), rel=1e-5)
@@ -232,7 +232,7 @@ def test_loss_equals_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         )
     else:
         gaps = [part.num_items for part in parts_of(run, tmp_path / "data")]
-        assert actual == mean_loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same gaps each time
+        assert actual == mean_loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same masks each time
 
 
 def test_data_subset_is_deterministic(runs: Runs, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_data_subset_is_deterministic(runs: Runs, tmp_path: Path) -> None:
 
 
 def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: Path) -> None:
-    """Against weights that were set to zero by hand."""
+    """Compared with weights set to zero by hand."""
     run = runs.load("pairs-learned")
     model, layers = shaken(run), attention_layers(run)
     parts = parts_of(run, tmp_path / "data")
@@ -275,7 +275,7 @@ def test_importance_by_gradient_matches_numerical_derivatives(runs: Runs, tmp_pa
     actual = importance_by_gradient(model, layers, parts_of(run, tmp_path / "data", data))
     expected = 0.0
     outlet: Any = model.get_submodule(f"{layers[1].name}.to_out")
-    for line in data.read_text().splitlines()[1:]:  # |d loss / d share| of each row, by itself
+    for line in data.read_text().splitlines()[1:]:  # |d loss / d mask| of each row
         alone = tmp_path / "one.tsv"
         alone.write_text(f"label\ttext\n{line}\n")
         (part,) = parts_of(run, tmp_path / line.split()[0], alone)
@@ -322,7 +322,7 @@ def test_a_layer_that_loses_all_heads_keeps_its_bias() -> None:
 
 
 def test_weights_of_a_head_are_sliced_correctly() -> None:
-    """Each weight says which head and row of it it is of."""
+    """Each weight encodes its head and row."""
     from weft.explain.heads import LayerHeads
 
     layer_heads = LayerHeads("decoder", 1, "m", 3, 2)
@@ -475,7 +475,7 @@ def test_command_prints_and_plots(runs: Runs, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_run_file_of_the_pruned_run_is_complete(runs: Runs, tmp_path: Path) -> None:
-    """What is written resolves to itself."""
+    """The written run file resolves to itself."""
     run = runs.load("lm-alibi")
     model, layers = network(run), attention_layers(run)
     assert model is not None

@@ -39,7 +39,7 @@ def lm(tmp_path: Path) -> dict[str, Any]:
 
 
 class Remembers(weft.TrainCallback):
-    """Stops after a step, if it is told to."""
+    """Records events; stops after a step if requested."""
 
     def __init__(self, last: int | None = None) -> None:
         self.last, self.steps, self.told = last, list[weft.TrainProgress](), list[str]()
@@ -93,7 +93,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(lm, tmp_path):
     weft.train(lm, output_dir=tmp_path / "run")
     assert sums(tmp_path / "run") == sums(tmp_path / "whole")
     again = Remembers()
-    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).num_parameters and not again.steps  # it is finished
+    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).num_parameters and not again.steps  # already finished
     weft.train(lm, output_dir=tmp_path / "run", callback=again, overwrite=True)
     assert len(again.steps) == 6
 
@@ -174,7 +174,7 @@ def test_progress_bar_is_one_line_in_a_terminal_and_absent_elsewhere(lm, tmp_pat
         text_printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
         assert ("3/6  loss 1.5000  loss 2.5000" in text_printed) == terminal
         assert bool(text_printed) == terminal
-        assert "0:00:00" not in text_printed.partition("loss")[2]  # what is done of one work is not done of another
+        assert "0:00:00" not in text_printed.partition("loss")[2]  # each phase has its own progress
     weft.train(lm, output_dir=tmp_path / "run")
     assert capsys.readouterr() == ("", "")
 
@@ -183,7 +183,7 @@ def test_progress_bar_is_one_line_in_a_terminal_and_absent_elsewhere(lm, tmp_pat
 
 
 class FakePandas:
-    """What weft asks of pandas.DataFrame."""
+    """The parts of pandas.DataFrame that weft uses."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self._columns = columns
@@ -198,7 +198,7 @@ class FakePandas:
 
 
 class FakePolars:
-    """Of polars.DataFrame."""
+    """The parts of polars.DataFrame that weft uses."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self._columns = columns
@@ -213,7 +213,7 @@ class FakePolars:
 
 
 class FakeArrow:
-    """Of pyarrow.Table."""
+    """The parts of pyarrow.Table that weft uses."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self._columns = columns
@@ -230,7 +230,7 @@ COLUMNS = {
 
 
 def real(package: str, make: str) -> Any:
-    """A table of a package that may not be installed."""
+    """A table of an optional package."""
     return getattr(pytest.importorskip(package), make)(COLUMNS)
 
 
@@ -370,7 +370,7 @@ def test_columns_are_named_by_the_run_file(tmp_path):
         ({"train": [("a\ud800", "x")]}, "data['train']: cannot be encoded as utf-8: surrogates not allowed"),
         ({"train": ["a"]}, None),
     ],
-    ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process
+    ids=lambda value: "" if isinstance(value, dict) else str(value),  # the repr of an object has an address
 )
 def test_invalid_data_is_rejected(tmp_path, data, message):
     with pytest.raises(weft.errors.WeftError) as caught:
@@ -569,7 +569,7 @@ def test_importing_submodules_does_not_shadow_functions():
 
 
 def test_python_in_the_docs_passes_type_checks(tmp_path):
-    """By mypy, strictly, from the cache of the last `make check` where there is one."""
+    """With mypy --strict, using the cache of the last `make check` if there is one."""
     pytest.importorskip("mypy")
     files = []
     for page in (ROOT / "README.md", ROOT / "docs" / "tutorials" / "python.md"):

@@ -68,7 +68,7 @@ def test_tables_and_jsonl_give_the_same_examples(tmp_path):
         assert [record.is_ambiguous for record in actual] == [False, True, False]
         assert {record.path for record in actual} == {path}
         assert [record.line for record in actual] == ([1, 2, 3] if path == lines else [2, 3, 4])
-    lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are none
+    lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are skipped
     assert [record.line for record in read(lines)] == [1, 3, 5]
 
 
@@ -80,7 +80,7 @@ def test_several_answers_and_custom_column_names(tmp_path):
     )
     actual = read(path, question="q", passage="context", answer="a", start="at")
     assert [record.answers for record in actual] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
-    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", answer_start=14))  # white space is no part of an answer
+    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", answer_start=14))  # whitespace is not part of an answer
     assert read(padded)[0].answers == (Reference("Ben", 15),)
 
 
@@ -105,7 +105,7 @@ def test_squad_of_both_versions(tmp_path):
 # ---- what is refused
 
 
-BAD = {  # the lines of a .tsv, and what is said of it
+BAD = {  # lines of a .tsv file, and the message
     "question\tpassage\tanswr\nx\ty\tz\n": (
         ":1: no column 'answer'; set data.answer_column to one of: question, passage, answr"
     ),
@@ -269,7 +269,7 @@ def test_answers_round_trip_through_tokens(kind):
         actual = tokens_between(places, start, start + len(answer))
         assert actual is not None
         low, high = text_between(text, places, *actual)
-        # a piece may hold more than the answer, but never less, and no white space at its ends
+        # the decoded span contains the answer and has no whitespace at its ends
         assert low <= start and high >= start + len(answer) and text[low:high].strip() == text[low:high]
         if kind in ("char", "byte", "word", "whitespace", "wordpiece"):
             assert text[low:high] == answer or (kind == "whitespace" and answer in text[low:high])
@@ -281,7 +281,7 @@ def test_answers_round_trip_through_tokens(kind):
 
 def test_windows_by_hand():
     truncated = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
-    # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
+    # 12 - 3 - 3 tokens per window, or 5 after a question that is truncated to 4
     assert truncated.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
     assert truncated.start.tolist() == [0, 0, 2, 4, 6, 0, 2]
     assert truncated.size.tolist() == [4, 6, 6, 6, 5, 5, 5]

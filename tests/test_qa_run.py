@@ -39,7 +39,7 @@ PASSAGE = "ada ben has a red cat in rome ."
 
 
 class Runs:
-    """Run folders by kind, each trained when it is first asked for."""
+    """Run directories by architecture, each trained on first use."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.data = place, write_tsv(place / "asked.tsv", asked())
@@ -139,7 +139,7 @@ def test_without_a_passage_there_is_no_answer():
 
 
 def enumerated(windows: list[WindowScores], max_answer_length: int) -> tuple[dict[tuple[int, int], float], float]:
-    """The odds of every answer, by trying all; and of all answers and none together."""
+    """Scores of every answer by enumeration, and the total over all answers and no answer."""
     actual: dict[tuple[int, int], float] = {}
     for begin, first, last in windows:
         for low, high in product(range(len(first)), repeat=2):
@@ -234,7 +234,7 @@ def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs,
 
     assert right(saved.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
     assert right(math.inf) == sum(not texts for texts in references)
-    # where every question has an answer, none is never said
+    # if every question has an answer, "no answer" is never predicted
     every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
     sure = loaded(train_here(span_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
     assert sure.predictor.threshold == -math.inf
@@ -243,7 +243,7 @@ def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs,
 
 
 def test_long_passages_are_read_in_windows(runs, tmp_path):
-    """Trained on short passages, asked about one of three hundred words: all windows without the answer say none."""
+    """Trained on short passages, tested on one of three hundred words: windows without the answer predict no answer."""
     longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in asked(700, seed=5)]
     data = write_tsv(tmp_path / "long.tsv", longer)
     values = span_file(data, "transformer", "data.max_length=22", "data.doc_stride=8")
@@ -361,7 +361,7 @@ def test_a_too_long_question_is_truncated_and_counted(runs):
     run = loaded(runs.folder("lstm"))
     predictions = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
     assert [item.truncated for item in predictions] == [True, False]
-    # it belongs to the answer, not to the latest call
+    # it is stored with the answer, not with the latest call
     run.predict([("who has it ?", PASSAGE)])
     assert predictions[0].truncated
     assert run.embed_with_info(["ada " * 100, "x"]).truncated.tolist() == [True, False]
@@ -434,4 +434,4 @@ def test_unsupported_commands_are_rejected(runs, tmp_path, capsys):
 
 def test_qa_head_parameter_names():
     names = {name for name, _ in make_model().named_parameters() if not name.startswith("encoder.")}
-    assert names == {"head.ends.weight", "head.ends.bias"}  # a classifier of two labels can't be mistaken for it
+    assert names == {"head.ends.weight", "head.ends.bias"}  # distinct from the names of a two-label classifier

@@ -68,7 +68,7 @@ def test_chunk_size_does_not_change_the_text(tmp_path_factory, data, chunk):
         patch.setattr(gate, "CHUNK_CHARS", 8)
         patch.setattr(unpack, "CHUNK_BYTES", chunk)
         pieces = list(read_text(path))
-        # what a file is cut into is what the same text is cut into
+        # a file and the same text are split equally
         assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(full)
         assert all(len(piece) <= 8 for piece in pieces)
         lines = list(read_lines(path))

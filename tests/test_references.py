@@ -166,7 +166,7 @@ JOINED = [(kind, norm) for kind in (*CONNECTIONS, "post-norm") for norm in NORMS
 
 
 def skip(kind: str) -> dict[str, str]:
-    """The options of a connection; post-norm is a residual connection with its norm after the sum."""
+    """Options of a skip connection; post-norm is a residual connection with the norm after the sum."""
     if kind == "post-norm":
         return {"skip_connection": "residual", "norm_position": "post"}
     return {"skip_connection": kind}
@@ -316,7 +316,7 @@ INNER = {
 def test_attention_matches_its_equations(kind, window):
     part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[kind]))
     x = text(1, 8, 6)
-    # rates and slopes are made in float32
+    # rotary frequencies and ALiBi slopes are computed in float32
     agree(part(x)[0][0], attention_equations(part, kind, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
 
 
@@ -465,7 +465,7 @@ def test_transformer_matches_torch(connection, activation):
 
 
 def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
-    """Their linear maps are stored transposed; their head has no bias, and neither has ours at first."""
+    """GPT-2's linear maps are stored transposed; its head has no bias, and ours starts at 0."""
 
     def copy(part: nn.Module, name: str, *, turn: bool = False) -> None:
         weight = theirs[f"transformer.{name}.weight"]
@@ -487,7 +487,7 @@ def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
 def test_transformer_matches_gpt2():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     torch.manual_seed(0)
-    # published GPT-2 approximates gelu with tanh; ours is exact, and theirs can be
+    # published GPT-2 approximates GELU with tanh; ours is exact, so theirs is configured to be
     sizes = {"vocab_size": 11, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
     reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, activation_function="gelu"))
     shaken(reference).eval()
@@ -505,7 +505,7 @@ def test_transformer_matches_gpt2():
     with torch.no_grad():
         expected = reference(tokens).logits
         torch.testing.assert_close(model.head.logits(model(tokens)[0]), expected, atol=1e-5, rtol=1e-5)
-        # and with its cache, a token at a time
+        # and with the cache, one token at a time
         log_probs, state = model.start(tokens[:, :5])
         for position in range(5, 12):
             torch.testing.assert_close(log_probs, expected[:, position - 1].log_softmax(-1), atol=1e-5, rtol=1e-5)

@@ -13,8 +13,6 @@ from report_documents import labels, language, tags, translation
 
 from weft.report.page import page
 
-# the report has new words; these tests still look for old ones in some places
-
 DOCUMENTS = {"translation": translation(), "language": language(), "labels": labels(), "many": labels(60), "tags": tags()}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&amp;\u202eevil\u0007"
 
@@ -26,7 +24,7 @@ def browser():
 
 
 class ReportPage:
-    """A page that was opened, with all that it asked for and all that it complained of."""
+    """An open report, with its network requests and console errors."""
 
     def __init__(self, browser: Any, path: Path, document: Any, **options: Any) -> None:
         path.write_text(page(document), encoding="utf-8")
@@ -61,7 +59,7 @@ def open_report(browser, tmp_path):
     for item in opened:
         item.context.close()
         assert item.errors == []
-        assert item.requests == [item.url]  # the file itself, and nothing else, whatever was done with it
+        assert item.requests == [item.url]  # only the file itself
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -119,7 +117,7 @@ def test_every_column_sorts_in_both_directions_with_missing_values_last(open_rep
             actual = [key(rows[name]) for name in report.all(names)]
             assert actual == sorted(actual, reverse=times == 1), column
     speed = report.page.locator("table.results thead th", has_text="train tok/s").first
-    for way in ("descending", "ascending"):  # more is better, so the most comes first
+    for way in ("descending", "ascending"):  # more is better, so the highest comes first
         speed.locator("button").click()
         assert speed.get_attribute("aria-sort") == way
         assert report.all(names)[-1] == "ngram"
@@ -166,14 +164,14 @@ def test_toggling_a_model_applies_to_all_charts(open_report):
     assert lines(report, 0) == 4 and lines(report, 0, "breakdown") == 1  # two seeds, training and validation
     report.page.locator('[data-chart="curves"] .chip', has_text="rnn").click()
     assert lines(report, 0) == 0 and lines(report, 0, "breakdown") == 0 and lines(report, 1) == 4
-    assert report.count('.chip[aria-pressed="false"]') == 3  # beside each chart
+    assert report.count('.chip[aria-pressed="false"]') == 3  # next to each chart
     assert "rnn" not in report.page.locator('[data-chart="cost"] .status').inner_text()
     report.page.locator('[data-chart="breakdown"] .chip', has_text="rnn").click()
     assert lines(report, 0) == 4
 
 
 def ticks(report: ReportPage) -> list[str]:
-    """What stands below the two learning curves."""
+    """Tick labels of the two learning curves."""
     return report.all('[data-chart="curves"] svg.zoomable text[text-anchor="middle"]')
 
 
@@ -197,7 +195,7 @@ def test_curves_zoom_in_and_out(open_report):
     assert "1,500" in full and reset.is_disabled()
     drag(report, (0.3, 0.3), (0.5, 0.6))
     near = ticks(report)
-    assert "1,500" not in near and near[: len(near) // 2] == near[len(near) // 2 :]  # the other panel moves along
+    assert "1,500" not in near and near[: len(near) // 2] == near[len(near) // 2 :]  # the other panel zooms along
     reset.click()
     assert ticks(report) == full and reset.is_disabled()
     drag(report, (0.3, 0.5), (0.5, 0.5))
@@ -240,7 +238,7 @@ def test_tooltips_describe_the_point_under_the_pointer(open_report):
 
 
 def pareto(document: Any, cost: str) -> list[str]:
-    """The rows that no other is better than without being dearer; the slow way."""
+    """Rows that no other row dominates in score and cost, by brute force."""
 
     def price(row: Any) -> float:
         return -row[cost] if cost == "inference_rate" else row[cost]
@@ -328,7 +326,7 @@ def test_tags_are_below_their_words(open_report):
 def test_labels_are_marked_correct_or_wrong_and_unordered(open_report):
     document = labels()
     ranked = sorted(document["rows"], key=lambda row: -row["score"]["value"])
-    best, other = (row["name"] for row in ranked[:2])  # what is compared first
+    best, other = (row["name"] for row in ranked[:2])  # compared by default
     predicted = {"late, damage": "damage, late", "": "damage", "late": ""}
     document["items"] = [
         {
@@ -383,7 +381,7 @@ def test_long_texts_are_collapsed_until_opened(open_report):
     document["items"][1]["input"] = "w" * 200
     document["items"] = document["items"][:2]
     report = open_report(document)
-    assert report.count("button.unfold") == 1  # two lines need no folding
+    assert report.count("button.unfold") == 1  # two lines are not collapsed
     first = report.page.locator("article", has=report.page.locator("button.unfold"))
     low = first.locator("dd p").bounding_box()["height"]
     first.locator("button.unfold").click()

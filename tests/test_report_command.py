@@ -76,7 +76,7 @@ def test_invalid_comparisons_are_rejected(tmp_path):
 
 
 def changed(document: Any, key_path: KeyPath, value: Any) -> Any:
-    """A copy with another value at a place; Ellipsis takes it out."""
+    """A copy with another value at a key path; Ellipsis removes it."""
     edited = copy.deepcopy(document)
     inner = edited
     for step in key_path[:-1]:
@@ -117,7 +117,7 @@ def test_nested_damage_is_reported_in_one_line(tmp_path, capsys, key_path, value
 
 
 def iterate_key_paths(value: Any, prefix: KeyPath = ()) -> Iterator[KeyPath]:
-    """Everything inside a document; of lists the last element stands for all."""
+    """Key paths of everything in a document; the last element of a list represents all."""
     if prefix:
         yield prefix
     inner = value.items() if isinstance(value, dict) else list(enumerate(value))[-1:] if isinstance(value, list) else ()
@@ -126,14 +126,14 @@ def iterate_key_paths(value: Any, prefix: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def without(value: Any, names: set[str]) -> Any:
-    """A document without what it says of these rows."""
+    """A document without these rows."""
     if isinstance(value, dict):
         return {name: without(inner, names) for name, inner in value.items() if name not in names}
     return [without(inner, names) for inner in value] if isinstance(value, list) else value
 
 
 def small(document: Any) -> Any:
-    """As little of a document as has all of its kinds of parts."""
+    """A minimal document with every type of part."""
     document["curves"] = [{**curve, "train": curve["train"][:2], "valid": curve["valid"][:2]} for curve in document["curves"]]
     *rest, last = document["rows"]
     actual = {**document, "rows": [rest[0], last], "items": document["items"][:4]}
@@ -158,12 +158,12 @@ def test_damaged_comparisons_are_rendered_or_rejected(make):
 
 
 def test_an_edited_comparison_is_rejected(tmp_path, capsys):
-    """One digit of a score, which nothing but the sum could tell from another."""
+    """One digit of a score, which only the checksum can detect."""
     document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
     document["checksum"] = checksum(document)
     folder = save(document, tmp_path / "cmp")
     assert main(["compare", str(folder)]) == 0
-    # laid out otherwise it is the same
+    # different JSON formatting is accepted
     (folder / "comparison.json").write_text(json.dumps(document, indent=1, sort_keys=True))
     assert main(["compare", str(folder)]) == 0
     capsys.readouterr()
@@ -195,7 +195,7 @@ order = 2
 
 @pytest.fixture
 def runs(trained, capsys) -> list[Path]:
-    """Three runs, of which two differ in their seed alone."""
+    """Three runs, two of which differ only in their seed."""
     for settings, name in (("seed=1", "again"), ("model.order=3", "longer")):
         assert main(["train", "run.toml", "--quiet", "--set", settings, "--output-dir", f"runs/{name}"]) == 0
     capsys.readouterr()
@@ -204,7 +204,7 @@ def runs(trained, capsys) -> list[Path]:
 
 @pytest.fixture
 def measured(monkeypatch) -> list[str]:
-    """The names of the runs that were measured."""
+    """The names of the evaluated runs."""
     calls: list[str] = []
     real = evidence.evaluate_run
 
@@ -227,7 +227,7 @@ def test_report_of_runs_has_the_scores_of_evaluate(runs, measured, capsys):
     assert capsys.readouterr().out == "report.html\n"
     text = Path("report.html").read_text()
     assert "weft compare runs/run runs/again runs/longer --report report.html" in text
-    assert "2 language models on <code>text.txt (valid)</code>" in text  # and not where it lies on this machine
+    assert "2 language models on <code>text.txt (valid)</code>" in text  # without its directory
     assert measured == ["run", "again", "longer"]
     assert main(["evaluate", "runs/longer", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
@@ -242,7 +242,7 @@ def test_cached_results_are_reused_until_a_run_changes(runs, measured):
     first = Path("report.html").read_bytes()
     assert main(words) == 0
     assert len(measured) == 3 and Path("report.html").read_bytes() == first
-    (runs[0] / "results/results.json").write_text("{")  # damaged: measured again
+    (runs[0] / "results/results.json").write_text("{")  # damaged: evaluated again
     assert main(words) == 0
     assert measured[3:] == ["run"]
     weights = runs[2] / "model.safetensors"

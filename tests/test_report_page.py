@@ -33,7 +33,7 @@ VOID = {"meta", "input", "br", "wbr", "img", "link"}
 
 
 class Reader(HTMLParser):
-    """The elements of a page with their attributes and texts; every end tag must close what was opened last."""
+    """The elements of a page with their attributes and texts; every end tag must close the last open element."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_page_is_self_contained(document):
     for name, attributes in reader.elements:
         assert not any(part.startswith("on") or part in ("style", "src", "srcset") for part in attributes), name
         assert (attributes.get("href") or "#").startswith("#")
-    # the one address in it is a name: that of SVG
+    # the only URL is the SVG namespace
     assert set(re.findall(r"https?://[^\s\"'`]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|innerHTML|eval\(", text)
 
@@ -97,7 +97,7 @@ def test_csp_allows_only_its_own_script_and_style():
 
 
 def cells(text: str) -> list[list[str]]:
-    """The rows of the main table, as texts."""
+    """The rows of the main table as text."""
     body = text[text.index('<table class="results') :].split("<tbody>")[1].split("</tbody>")[0].replace("<wbr>", "")
     rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", body)]
     return [[re.sub(r"\s+", " ", " ".join(data for _, data in Reader(cell).texts)).strip() for cell in row] for row in rows]
@@ -116,7 +116,7 @@ def test_the_table_has_every_number_and_the_best_row_first():
 @pytest.mark.parametrize("stored", [False, True])
 def test_infinite_and_missing_values_are_labeled(stored):
     document = language()
-    if stored:  # a file of JSON has no infinity
+    if stored:  # JSON has no infinity
         document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
     text = page(document)
     assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800k", "–", "–", "–", "410", "3.2 MB"]
@@ -178,7 +178,7 @@ def test_breakdown_metrics_have_their_own_names_and_directions():
     document["breakdowns"][0] |= words
     text = page(document)
     visible = re.sub("<.*?>", "", text)
-    # of an edit rate the lowest is the best, so it is the RNN that is ahead; yet the transformer's interval is above it
+    # a lower error rate is better, so the RNN is ahead; the interval of the Transformer is above it
     assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in visible
     actual = embedded(text)
     assert actual["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
@@ -198,7 +198,7 @@ def test_labels_have_precision_recall_and_f1():
     assert find_problem(actual) == ""
     text = page(actual)
     assert "<summary>Table: F1, precision (P) and recall (R)</summary>" in text
-    assert text.count("<small>P 97.2, R 88.0</small>") == len(breakdown["bins"])  # the other rows were not measured so
+    assert text.count("<small>P 97.2, R 88.0</small>") == len(breakdown["bins"])  # the other rows have no such values
     assert page_data(actual)["breakdowns"][-1]["precision"][0] == [97.25] * len(breakdown["bins"])
     breakdown["recall"][name] = [1.0]
     index = f"breakdowns[{actual['breakdowns'].index(breakdown)}]"
@@ -217,7 +217,7 @@ def test_curves_of_a_minority_metric_are_omitted():
     listed = text[text.index('aria-label="validation scores"') :].split("</table>")[0]
     first = re.findall(r"<td>(.*?)</td>", listed)[:5]
     values = [point["value"] for point in document["curves"][0]["valid"]]
-    assert first[1] == f"{min(values):.4g}"  # the least, though the comparison is by BLEU
+    assert first[1] == f"{min(values):.4g}"  # the lowest, although the comparison is by BLEU
 
 
 def test_tied_rows_are_those_of_the_comparison():
@@ -225,7 +225,7 @@ def test_tied_rows_are_those_of_the_comparison():
     document["rows"][2]["tied_with_best"] = False
     assert "not significantly" not in page(document)
     for row in document["rows"]:
-        del row["tied_with_best"]  # of a document that does not say: by p
+        del row["tied_with_best"]  # without this field, p decides
     assert cells(page(document))[1][2] == "0.080 not significantly worse"
 
 
@@ -269,7 +269,7 @@ def test_several_seeds_have_a_column():
 
 
 def tuned() -> dict[str, Any]:
-    """A translation whose rows were tuned: of the Transformer's four trials two came to a second rung, and one failed."""
+    """A translation comparison with tuning: two of the Transformer's four trials reach the second rung, and one failed."""
 
     def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
         score = None if value is None else {"name": "loss", "value": value}
@@ -317,7 +317,7 @@ def test_every_trial_of_a_search_is_on_the_page():
 
 
 def test_models_without_an_optimizer_have_no_optimizer_options():
-    """An n-gram model has a [train] table, for every run file has one, and looks at none of it."""
+    """An n-gram model has a [train] table, as every run file does, but ignores it."""
     document = language()
     names = [row["name"] for row in document["rows"]]
     kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
@@ -429,7 +429,7 @@ HOSTILE = "</script></style><!--<img src=x onerror=alert(1)>\"'&lt;\u202eRTL\u20
 
 
 def hostile(value: Any) -> Any:
-    """A document whose every text is hostile, and every name too."""
+    """A document in which every text and name is malicious."""
     if isinstance(value, str):
         return f"{value}{HOSTILE}"
     if isinstance(value, dict):
@@ -442,7 +442,7 @@ def test_malicious_texts_are_escaped(make):
     document = make()
     for name in ("title", "data", "test", "rows", "curves", "items", "configs", "samples", "environment", "command"):
         document[name] = hostile(document[name])
-    for part in ("outputs", "values"):  # what is keyed by the names of rows is keyed by the new ones
+    for part in ("outputs", "values"):  # these are keyed by row names
         for item in document["items"]:
             item[part] = {f"{name}{HOSTILE}": inner for name, inner in item[part].items()}
     document["configs"] = {f"{name}{HOSTILE}": text for name, text in document["configs"].items()}
@@ -488,7 +488,7 @@ def test_page_of_a_large_comparison_is_small():
 
 
 def test_noisy_curves_have_running_means():
-    """By convolution: windows of 5 % of the points, which end where the curve does and are centred there too."""
+    """By convolution: windows of 5% of the points, truncated at the ends of the curve and centered."""
     document = translation()
     curve = document["curves"][0]
     values = np.random.default_rng(0).normal(2, 1, 200)
@@ -500,7 +500,7 @@ def test_noisy_curves_have_running_means():
     assert (smooth[0], smooth[-1]) == pytest.approx((values[0], values[-1]), rel=1e-5)
     assert smooth[2] == pytest.approx(values[:5].mean(), rel=1e-5)
     assert actual["train"]["value"] == pytest.approx(values, rel=1e-5)
-    curve["train"] = curve["train"][:20]  # of few points every one is seen
+    curve["train"] = curve["train"][:20]  # short curves show every point
     assert page_data(document)["curves"][0]["train"]["smooth"] == []
     assert page_data(document)["curves"][0]["valid"]["smooth"] == []
     points = [{"step": index + 1, "value": float(index % 2)} for index in range(5000)]
@@ -537,7 +537,7 @@ def linear(colour: str) -> np.ndarray:
 
 
 def lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE L*a*b*, in which a distance of 2 can just be seen."""
+    """CIE L*a*b*, in which a distance of 2 is barely visible."""
     x, y, z = np.cbrt(TO_XYZ @ np.clip(rgb, 1e-3, 1) / [0.9505, 1.0, 1.089])
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
@@ -578,7 +578,7 @@ def test_number_words():
     names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
     labels = ["BLEU", "BLEU (lowercase)", "chrF", "exact match", "new one"]
     assert [score_label({"task": "seq2seq"}, name) for name in names] == labels
-    assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
+    assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # not a metric of that task
 
 
 def test_truncation_reports_its_length_and_keeps_accents():

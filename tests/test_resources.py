@@ -36,7 +36,7 @@ def test_free_memory_is_at_most_total_memory():
 
 
 def place_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[str, str]) -> None:
-    """Have the files of the system that are read found under tmp_path."""
+    """Redirect the system files that are read to tmp_path."""
     for name, content in contents.items():
         path = tmp_path / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ V2, V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
     ],
 )
 def test_page_cache_counts_as_free(tmp_path, monkeypatch, limit, used, cached):
-    """A container that has read a large text has little left by its count, but gets what it asks for."""
+    """A container that has read a large file reports little free memory but can still allocate it."""
     group = str(Path(limit).parent)
     stat = f"anon 1000000\nactive_file 5\n{cached} 3500000000\nslab 7\n"
     place_files(
@@ -101,7 +101,7 @@ def test_the_tightest_cgroup_counts(tmp_path, monkeypatch):
 
 
 def test_macos_has_no_free_page_count(tmp_path, monkeypatch):
-    """It has no /proc, and no name for them."""
+    """It has no /proc and no sysconf name for free pages."""
     place_files(monkeypatch, tmp_path, {})
     sysconf_values = {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_048_576}
 
@@ -132,7 +132,7 @@ def test_memory_reserved_by_torch_counts_as_free(monkeypatch):
 
 
 def chain(rows: int) -> None:
-    """At most two of three parts at once, of 40, 400 and 4000 bytes a row."""
+    """At most two of three tensors at once, of 40, 400 and 4000 bytes per row."""
     small = torch.zeros(rows, 10)
     middle = small.repeat(1, 10)
     del small
@@ -141,7 +141,7 @@ def chain(rows: int) -> None:
 
 
 def shared(rows: int) -> None:
-    """4000 bytes for all rows together, 400 for each, and views of them for nothing."""
+    """4000 bytes for all rows together, 400 per row, and free views of them."""
     mask = torch.zeros(1, 1000)
     each = torch.zeros(rows, 100)
     views = [each[:1], each.t(), mask.expand(rows, -1)]
@@ -177,6 +177,6 @@ def test_peak_memory_is_scaled_if_operations_differ_by_size():
 
 
 def test_backward_pass_is_measured():
-    """x stays for the way back; there, the gradients of y, of x * x, of one factor and of their sum, at most three at once."""
+    """x is kept for the backward pass, which has at most three live gradients: of y, of x * x, of a factor, and their sum."""
     x = torch.ones(1000, requires_grad=True)
     assert measure_peak_memory(lambda rows: torch.autograd.grad((x * x).sum(), [x]), 1) >= 2 * 4000

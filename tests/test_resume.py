@@ -49,7 +49,7 @@ def setup_file(text: Path, setup: str, *, steps: int, validations: int) -> dict[
 
 
 def training(out: Path) -> bool:
-    """Whether a run has begun to train and has not ended."""
+    """Whether a run has started training and has not ended."""
     actual, _ = checkpoint.newest(out)
     begun = (out / "metrics.jsonl").exists()
     return begun and (actual is None or not files.read_json(actual / "train_state.json")["done"])
@@ -61,7 +61,7 @@ def steps_saved(out: Path) -> int:
 
 # ---- killed
 
-KILLS = 6  # of each setup, so 30 in all
+KILLS = 6  # per setup, 30 in total
 
 
 @every_setup
@@ -79,16 +79,16 @@ def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, childre
         if children.train(values, out, seconds=limit):
             assert sums(out) == expected
             assert leftovers(out) == []
-            out = tmp_path / f"killed-{next(folders)}"  # and from the start again, until there were kills enough
+            out = tmp_path / f"killed-{next(folders)}"  # restart until there are enough kills
             continue
         kills += training(out)
-        # on a machine that has become slow, children need longer to get anywhere
+        # on a slow machine, child processes need longer to make progress
         share = 0.6 if steps_saved(out) > before else 1.2 * share
     assert kills >= KILLS
 
 
 def test_kill_before_each_line_of_saving(tmp_path, text, children):
-    """Child after child works on one run and dies one line later in its first save than the child before it."""
+    """Each child process continues the run and dies one line later in its first save than the previous one."""
     values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
     expected, out, kills = sums(tmp_path / "whole"), tmp_path / "killed", 0
@@ -105,7 +105,7 @@ def test_kill_before_each_line_of_saving(tmp_path, text, children):
 
 
 def test_kill_before_each_line_of_starting(tmp_path, text, children):
-    """Before there is a checkpoint, the same command makes good what is missing."""
+    """Before the first checkpoint, the same command completes what is missing."""
     values = setup_file(text, "window", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
     expected, line = sums(tmp_path / "whole"), 1
@@ -119,7 +119,7 @@ def test_kill_before_each_line_of_starting(tmp_path, text, children):
 
 
 def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
-    """The new one can be begun again, and so can the old one be gone on with."""
+    """Both the new run and the old run can be resumed."""
     old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
     assert children.train(new, tmp_path / "whole")
     assert children.train(old, tmp_path / "old")
@@ -138,7 +138,7 @@ def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
         assert leftovers(out) == []
         if ended:
             break
-        line += 2  # one of the loop, one that moves
+        line += 2  # one line of the loop, one of the rename
     assert line > 15
 
 
@@ -183,7 +183,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, text):
 
 
 def test_patience_is_counted_across_resumes(tmp_path, text):
-    """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
+    """A learning rate far too high: the score gets worse, and each validation is in another process."""
     values = run_file(text, "window", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
     full = Silent()
     train_here(values, tmp_path / "whole", full)
@@ -201,7 +201,7 @@ def test_patience_is_counted_across_resumes(tmp_path, text):
 
 
 def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
-    """A run that was stopped at `step`; the uninterrupted one lies beside it."""
+    """A run that was stopped at `step`, next to the uninterrupted one."""
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", Silent(stop_at=step))
@@ -209,7 +209,7 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
 
 
 def listed_again(folder: Path) -> None:
-    """The manifest of a checkpoint in which something was changed on purpose."""
+    """Rewrite the manifest of a checkpoint that was changed on purpose."""
     manifest = files.read_json(folder / files.MANIFEST)
     files.write_manifest(folder, {name: manifest[name] for name in ("owner", "vocabulary", "data")})
 
@@ -250,7 +250,7 @@ def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text)
         *[f"{path}: incomplete (manifest.json is missing)" for path in places],
         "all checkpoints are corrupted; training restarts from step 0",
     ]
-    assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer
+    assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # including its tokenizer
     assert len(watcher.losses) == 8
     assert sums(out) == sums(tmp_path / "whole")
 
@@ -335,7 +335,7 @@ def test_checkpoint_contents(tmp_path, text):
     keys = {name.rpartition("/")[2] for name in optimizer}
     assert keys == {"momentum", "step", "exp_avg", "exp_avg_sq"}
     carry, notes = read_tensors(newest / "state.safetensors")
-    # seen, and keys, values and positions of the one layer of attention; the feed-forward layer remembers nothing
+    # the length, and keys, values and positions of the attention layer; the feed-forward layer has no state
     assert notes == {"shape": "[0, [[0, 0, 0], []]]"}
     assert carry["0000"].tolist() == [[5 * 16]] * 4
     assert files.read_json(newest / "train_state.json")["step"] == 5

@@ -30,17 +30,17 @@ from weft.training.neural import NeuralTrainer
 from weft.training.objective import Loss, ProgressCallback
 from weft.training.optimizers import build_optimizers
 
-LENGTH, WORDS, EACH = 2, 9, 8  # tokens written, words of the model, samples of a prompt
+LENGTH, WORDS, EACH = 2, 9, 8  # new tokens, vocabulary size, samples per prompt
 
 
 class Rollouts(NamedTuple):
-    tokens: Tensor  # (B, 1 + LENGTH), prompt and what was written
-    log_probs: Tensor  # (B, LENGTH), when it was written
+    tokens: Tensor  # (B, 1 + LENGTH), prompt and continuation
+    log_probs: Tensor  # (B, LENGTH), at sampling time
     advantage: Tensor  # (B,)
 
 
 def written(model: Any, prompts: list[int], *, seed: int | None) -> tuple[Tensor, Tensor]:
-    """What the model writes, (B, LENGTH), and its log-probabilities."""
+    """Sample from the model: tokens (B, LENGTH) and their log-probabilities."""
     noise = [None if seed is None else random_noise(seed, row, 0) for row in range(len(prompts))]
     engine = Engine(model)
     engine.admit([Request([prompt], LENGTH, noise=noise[row]) for row, prompt in enumerate(prompts)])
@@ -50,12 +50,12 @@ def written(model: Any, prompts: list[int], *, seed: int | None) -> tuple[Tensor
 
 
 def rewards(prompts: list[int], tokens: Tensor) -> Tensor:
-    """The share of tokens that say the prompt again, (B,)."""
+    """Fraction of generated tokens that repeat the prompt, (B,)."""
     return (tokens == torch.tensor(prompts)[:, None]).float().mean(1)
 
 
 class Policy:
-    """Writes to prompts, and learns from what that brings: REINFORCE, or with `clip` PPO."""
+    """Samples continuations of prompts and learns from their rewards: REINFORCE, or PPO with `clip`."""
 
     unit = "token"
 
@@ -95,7 +95,7 @@ class Kept(Notebook):
 
     def save(self, loop: Loop) -> None:
         super().save(loop)
-        loop.train_state.metrics = 0  # nothing is written beside it
+        loop.train_state.metrics = 0  # no log file next to it
         saving.save(loop, self.root)
 
 
@@ -174,7 +174,7 @@ def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
 
 
 class Wasteful(LanguageModelObjective):
-    """Prepares nothing, and draws from torch's own generator all the same."""
+    """Prepares nothing, but draws from torch's global generator."""
 
     inner_steps = 1  # type: ignore[assignment]
 
@@ -194,7 +194,7 @@ def test_preparing_a_batch_does_not_change_dropout():
 
 
 class Named:
-    """As much of a job as the memory check needs."""
+    """The parts of a job that the memory check needs."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch

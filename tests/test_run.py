@@ -25,13 +25,13 @@ from weft.tasks.lm.predict import TextScore
 from weft.tasks.lm.presets import PRESETS as LM
 from weft.tensors import read_tensors, write_tensors
 
-# no two parts are alike: valid and test data can be told apart
+# all parts differ, so validation and test data are distinguishable
 NAMES = random.Random(0).choices(["anna", "bob", "hannah", "zoë", "otto", "eve", "ada", "élise"], k=160)
 SENTENCES = "\n".join(random.Random(0).choices(["der Hund läuft.", "the cat sat on the mat.", "", "to be or not to be"], k=160))
 
 
 class Silent:
-    """Looks on and says nothing, but remembers what it was told."""
+    """A callback that prints nothing and records its events."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -62,7 +62,7 @@ class Silent:
 
 
 class Runs:
-    """Runs by name, each trained when it is first asked for, with one tokenizer a way of reading."""
+    """Runs by name, each trained on first use, with one tokenizer per `read_as`."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.watchers = place, dict[str, Silent]()
@@ -70,7 +70,7 @@ class Runs:
         (place / "text.txt").write_text(SENTENCES, encoding="utf-8")
 
     def folder(self, name: str, settings: Sequence[str] = ()) -> Path:
-        """`kind-read`, or `kind-read-anything` with settings of its own."""
+        """Run directory of `arch-read_as`, or `arch-read_as-suffix` with its own options."""
         folder = self.place / name
         if folder.exists():
             return folder
@@ -111,12 +111,12 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 
 def first(run: Run) -> list[int]:
-    """What a text comes after: a blank line, or, where lines are texts, the begin token."""
+    """Tokens before a text: a blank line, or BOS if lines are examples."""
     return [1] if run.config.data.read_as == "lines" else run.vocabulary.encode("\n\n").tolist()
 
 
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
-    """Of each token of a text by itself, by the model."""
+    """Log-probability of each token of a single text, from the model."""
     with torch.no_grad():
         actual: list[float] = run.model.score(torch.tensor([[*first(run), *ids]]))[0].tolist()
     return actual[len(first(run)) - 1 :]
@@ -150,7 +150,7 @@ def test_models_are_loaded_lazily(runs, tmp_path):
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (f"{folder}: not trained yet; run weft train")
     (tmp_path / "away").rename(folder / "model.safetensors")
-    assert run.model is run.model  # a run that was not ready is asked again, one that is loaded is not
+    assert run.model is run.model  # loaded once
 
 
 def test_invalid_run_directories_are_rejected(runs, tmp_path):
@@ -193,7 +193,7 @@ def test_moved_runs_are_loaded(runs, tmp_path):
     shutil.copytree(runs.folder("gpt-windows"), tmp_path / "moved")
     moved, run = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
     assert moved.score(["the cat"]) == run.score(["the cat"])
-    assert moved.evaluate().scores == run.evaluate().scores  # the data is where it was
+    assert moved.evaluate().scores == run.evaluate().scores  # the data has not moved
 
 
 def test_run_info(runs):
@@ -224,7 +224,7 @@ def test_greedy_text_is_deterministic_and_independent_of_the_batch(runs, name):
         alone = run.generate(prompt, options)
         assert (alone.token_ids, alone.text) == (continuation.token_ids, continuation.text)
         assert alone.log_prob == pytest.approx(continuation.log_prob, abs=1e-4)
-        # the argmax path, read anew each time
+        # the argmax path, each prefix read from the start
         tokens = [*first(run), *run.vocabulary.encode(prompt).tolist()]
         for token in alone.token_ids:
             with torch.no_grad():
@@ -400,7 +400,7 @@ def test_scoring_reports_progress_by_batches_and_windows(runs, name, monkeypatch
     lines = ["ab" * 7, "a", "", "b" * 9]
     silent = run.score(lines)
     assert run.score(lines, progress=lambda what, done, total: calls.append((done, total))) == silent
-    assert calls == []  # nothing is left to do when there is something to tell
+    assert calls == []  # done before the first report
     monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", 5)
     monkeypatch.setattr("weft.tasks.lm.predict.BATCH_TOKENS", 12)
     scores = run.score(lines, progress=lambda what, done, total: calls.append((done, total)))
@@ -409,7 +409,7 @@ def test_scoring_reports_progress_by_batches_and_windows(runs, name, monkeypatch
     assert {told_of for _, told_of in calls} == {total}
     done = [part for part, _ in calls]
     assert done == sorted(set(done)) and done[-1] < total
-    behind = len(first(run)) - 1  # positions that are none of the text's
+    behind = len(first(run)) - 1  # positions before the text
     assert {short, short + 5 - behind, short + 10 - behind} <= set(done)
 
 
@@ -439,7 +439,7 @@ def test_evaluate_uses_stored_tokens_if_the_text_is_missing(runs, tmp_path):
     shutil.copytree(run.directory.path, tmp_path / "moved")
     text = tmp_path / "moved" / "resolved.toml"
     moved = weft.load(tmp_path / "moved", device="cpu")
-    moved.model = run.model  # its own weights are refused: resolved.toml is changed
+    moved.model = run.model  # its own weights are rejected: resolved.toml was changed
     before = moved.evaluate().scores
     text.write_text(text.read_text().replace(str(runs.place), str(tmp_path / "nowhere")))
     moved = weft.load(tmp_path / "moved", device="cpu")
@@ -455,7 +455,7 @@ def test_evaluate_falls_back_to_validation_data(runs):
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("test =")))
     run = weft.load(folder, device="cpu")
     assert list(run.config.datasets) == ["train", "valid"]
-    run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
+    run.model = runs["lstm-lines"].model  # its own weights are rejected: resolved.toml was changed
     assert int(run.evaluate()["loss"].signature.split("tokens:")[1].split("|")[0]) == sum(len(name) + 1 for name in NAMES[80:])
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
     run = weft.load(folder, device="cpu")
@@ -505,7 +505,7 @@ def test_a_line_beyond_the_last_position_is_rejected_before_training(runs, tmp_p
 
 
 def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(runs):
-    """A carried state would pass the last position."""
+    """A carried state would exceed the last position."""
     folder = runs.folder("gru-windows-learned", ("model.position_encoding=learned",))
     run = weft.load(folder, device="cpu")
     assert "|context:full/stride:8/16|" in run.evaluate()["loss"].signature

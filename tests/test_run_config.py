@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize("kind", LM)
 
 
 def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
-    """A run file with `--set` applied; tables are joined to those that are always there."""
+    """A run file with `--set` applied; tables are merged with the default ones."""
     values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": kind}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
@@ -93,7 +93,7 @@ def test_run_file_budget_replaces_the_preset_and_two_budgets_are_rejected():
 
 
 def test_options_of_the_preset_optimizer_are_removed_with_it():
-    """Nobody asked for the preset's beta2, so sgd is not refused for it; where somebody does, it is."""
+    """The preset's beta2 does not make sgd fail; an explicit beta2 does."""
     assert [settings_of("gpt", train={"optimizer": name}).train.adam_beta2 for name in ("muon", "adamw", "sgd")] == [
         0.95,
         0.95,
@@ -152,7 +152,7 @@ def test_a_resolved_file_round_trips(kind, tables):
     settings = settings_of(kind, **tables)
     values = tomllib.loads(settings.to_toml())
     assert values == settings.to_dict()
-    elsewhere = Path("somewhere", "else").absolute()  # its paths are absolute: it means the same anywhere
+    elsewhere = Path("somewhere", "else").absolute()  # paths are absolute, so the file works anywhere
     again = resolve(values, base=elsewhere)
     assert again.to_dict() == settings.to_dict()
     assert (again.model, again.train, again.data) == (settings.model, settings.train, settings.data)
@@ -239,7 +239,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (run_file(model={"arch": 3}), "model.arch: expected a string, got 3"),
     (run_file(model={"arch": ["lstm"]}), "model.arch: expected a string, got ['lstm']"),
     ({**run_file(), "modle": {}}, "modle: unknown option; did you mean 'model'?"),
-    # the misspelt table is the reason why the right one is missing
+    # the misspelled table explains why the correct one is missing
     ({**without("model"), "modell": {"arch": "gpt"}}, "modell: unknown option; did you mean 'model'?"),
     ({**run_file(), "seed": -1}, "seed: must be at least 0, got -1"),
     ({**run_file(), "seed": "one"}, "seed: expected an integer, got 'one'"),
@@ -299,7 +299,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         run_file(train={"monitor": "bleu"}, data={"valid": 0.1}),
         "train.monitor: unknown metric 'bleu'; choose from loss",
     ),
-    # what would pass 64 bits when sizes are worked out
+    # sizes whose product exceeds 64 bits
     (run_file(data={"context_length": 2**31}), "data.context_length: must be at most 2147483647, got 2147483648"),
     (run_file(model={"ffn_dim": 2**60}), "model.ffn_dim: must be at most 1048576, got 1152921504606846976"),
     (run_file("gpt", model={"num_heads": 2**60}), "model.num_heads: must be at most 1048576, got 1152921504606846976"),
@@ -340,7 +340,7 @@ def test_missing_device_is_rejected(monkeypatch, name):
 @pytest.mark.parametrize(
     ("kind", "data", "model", "context"),
     [
-        # attention that was trained on windows is at its best within them, whatever its positions
+        # attention trained on windows works best within them, for any position encoding
         ("gpt", {}, {}, "full/stride:32/64"),
         ("transformer", {}, {}, "full/stride:32/64"),
         ("gpt", {"context_length": 7}, {}, "full/stride:4/7"),
@@ -350,7 +350,7 @@ def test_missing_device_is_rejected(monkeypatch, name):
         ("lstm", {"read_as": "stream"}, {}, "full/carry:warm-64"),
         ("conv", {}, {}, "full/carry:warm-64"),
         ("ngram", {}, {}, "full/carry:warm-64"),
-        # positions that were learned within windows mean nothing beyond them
+        # learned positions are undefined beyond the window
         ("lstm", {}, {"position_encoding": "learned"}, "full/stride:32/64"),
         ("lstm", {}, {"position_encoding": "sinusoidal"}, "full/stride:32/64"),
         ("lstm", {"read_as": "stream"}, {"position_encoding": "sinusoidal"}, "full/carry:warm-64"),

@@ -61,7 +61,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def template_run(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
-    """A finished run, `whole`, and the same stopped at step 5, `stopped`."""
+    """A finished run, `whole`, and the same run stopped at step 5, `stopped`."""
     directory = tmp_path_factory.mktemp("runs")
     train_here(small(text), directory / "whole")
     stop(small(text), directory / "stopped", 5)
@@ -82,7 +82,7 @@ def stopped(tmp_path: Path, template_run: Path) -> Path:
 
 
 def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished(finished_run, template_run, text):
-    """Once between its best weights and its checkpoint, and again before its first line."""
+    """Once between its best weights and its checkpoint, and once before its first log line."""
     shutil.rmtree(finished_run / "checkpoints")
     (finished_run / "metrics.jsonl").write_bytes(b"")
     story = read_run_status(finished_run)
@@ -160,7 +160,7 @@ def test_a_changed_tokenizer_is_rejected_on_resume(stopped, text):
 
 @pytest.fixture
 def mine(tmp_path: Path) -> dict[Path, bytes]:
-    """Files of the user's own."""
+    """Files of the user outside the run."""
     for number in range(2019, 2023):
         (tmp_path / "home" / str(number)).mkdir(parents=True)
         (tmp_path / "home" / str(number) / "photo").write_bytes(b"dear")
@@ -201,7 +201,7 @@ def test_a_symlink_in_a_finished_run_is_rejected(finished_run, text, mine, name,
     shutil.copy(finished_run / "run.toml", run_toml)
     if name == "checkpoints":
         (finished_run / name).rename(finished_run.parent / "elsewhere")
-        (finished_run / ".x.tmp-1-0123456789ab").touch()  # something to tidy up
+        (finished_run / ".x.tmp-1-0123456789ab").touch()  # a leftover to remove
         (finished_run / name).symlink_to(finished_run.parent / "elsewhere")
     else:
         (finished_run / name).symlink_to(finished_run.parent / "home")
@@ -295,7 +295,7 @@ def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], None], **not
 
 
 def test_untrusted_sizes_allocate_no_memory(finished_run, monkeypatch):
-    """resolved.toml with the right sum, but of a model of terabytes: refused before any of it is there."""
+    """resolved.toml has a valid checksum but describes a model of terabytes: rejected before allocation."""
     path = finished_run / "resolved.toml"
     path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 65536"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -366,7 +366,7 @@ def test_log_counts_may_be_minus_infinity_but_not_nan(finished_run):
 
 @pytest.mark.parametrize("valid", [0.1, None], ids=["validated", "not validated"])
 def test_training_does_not_save_non_finite_weights(tmp_path, text, valid):
-    """The last update makes them, and nothing is computed with them after it."""
+    """The last step makes them, and nothing is computed with them afterwards."""
     values = small(text, train__max_steps=1, train__num_validations=1, train__lr=1e38)
     if valid is None:
         values["data"].pop("valid")
@@ -420,7 +420,7 @@ def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, fin
 
 
 def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, template_run, text):
-    """Also where the run does not find them as good again: the next validation takes their place."""
+    """Even if the resumed run does not reach their score: the next validation replaces them."""
     shutil.rmtree(stopped / "checkpoints" / "000005")
     (stopped / "model.safetensors").write_bytes((template_run / "whole" / "model.safetensors").read_bytes())
     stop(small(text), stopped, 5)
@@ -454,7 +454,7 @@ def test_a_damaged_checkpoint_does_not_replace_an_intact_one(stopped, text):
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Checkpoints on bad sectors, by name."""
+    """Checkpoints with read errors, by name."""
     bad, sha256 = set[str](), files.sha256
 
     def broken(path: Path) -> str:
@@ -496,7 +496,7 @@ def test_leftovers_of_a_kill_in_a_finished_run_are_removed(finished_run, text, c
 
 
 def test_leftovers_of_a_kill_next_to_an_output_file_are_removed(tmp_path):
-    dead = 2**22 + 1  # no process has such a number
+    dead = 2**22 + 1  # beyond the maximum process ID
     leftover, unrelated = tmp_path / f".x.html.tmp-{dead}-0123456789ab", tmp_path / f".y.html.tmp-{dead}-0123456789ab"
     at_work = tmp_path / f".x.html.tmp-{os.getpid()}-0123456789ab"
     for path in (leftover, unrelated, at_work):
@@ -509,7 +509,7 @@ def test_leftovers_of_a_kill_next_to_an_output_file_are_removed(tmp_path):
 
 
 def test_an_edit_anywhere_in_a_large_file_is_detected(tmp_path):
-    """Of the same size, in the middle, and with the time of the last change put back."""
+    """Same size, in the middle, with the modification time restored."""
     path = tmp_path / "large.txt"
     path.write_bytes(b"x" * (5 << 20))
     before, times = fingerprints([path]), path.stat()
@@ -615,7 +615,7 @@ def test_a_run_with_a_damaged_log_is_omitted_from_the_report_and_named(tmp_path,
 
 
 def test_a_torn_line_is_removed_on_resume(stopped, text):
-    """A process was killed while it wrote timings.jsonl; the next one starts on a line of its own."""
+    """A process was killed while writing timings.jsonl; the next one starts on a new line."""
     path = stopped / "timings.jsonl"
     full = path.read_bytes()
     path.write_bytes(full + full[:20])

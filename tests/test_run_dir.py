@@ -87,7 +87,7 @@ def test_contents_of_a_run_directory(finished):
 
 @pytest.mark.parametrize(("task", "kind"), KINDS)
 def test_the_resolved_file_round_trips(tmp_path, text, task, kind):
-    train = str(text) if task == "lm" else "pairs.tsv"  # what it holds is not looked at
+    train = str(text) if task == "lm" else "pairs.tsv"  # its content is not read
     values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": kind}}
     settings = resolve(values, base=Path("elsewhere"))
     with Lock(make_directory(tmp_path / "run").path):
@@ -107,12 +107,12 @@ def test_the_run_file_is_copied_unchanged(finished, text):
 
 def test_an_equivalent_run_file_resumes_and_the_first_copy_is_kept(run, text):
     written = (run / "run.toml").read_bytes()
-    train_here(small(text, model__num_layers=1, train__max_grad_norm=1.0), run)  # what the defaults are anyway
+    train_here(small(text, model__num_layers=1, train__max_grad_norm=1.0), run)  # the default values
     assert (run / "run.toml").read_bytes() == written
 
 
 def test_a_run_is_resumed_from_another_working_directory(tmp_path, text, monkeypatch):
-    """Paths of a run file are seen from where it lies, once and for all."""
+    """Paths of a run file are relative to its directory."""
     values = small(text, data__train=text.name)
     with pytest.raises(TrainingInterrupted):
         train(values, tmp_path / "run", base=text.parent, callback=Silent(stop_at=1))
@@ -132,7 +132,7 @@ def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, text):
     assert older != full
     resolved.write_text(older)
     train_here(small(text), out)
-    assert resolved.read_text() == older  # whose the weights are is told by its sum
+    assert resolved.read_text() == older  # the checksum identifies the run of the weights
     assert weft.load(out).config.train.init_strict is True
 
 
@@ -164,7 +164,7 @@ def test_overwrite_starts_over(run, text):
 
 
 def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
-    """Run files that are refused late, when data, weights and packages are looked at, and how."""
+    """Run files that are rejected late, when data, weights and packages are read, with the message."""
     (tmp_path / "binary.txt").write_bytes(b"a line\nand \0\n")
     (tmp_path / "empty").mkdir()
     return {
@@ -185,7 +185,7 @@ def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, problem):
     with pytest.raises(WeftError, match=message):
         train_here(values, run, fresh=True)
     assert contents(run) == before
-    train_here(small(text), run)  # it is finished, and stays so
+    train_here(small(text), run)  # it stays finished
     assert weft.load(run).info()["arch"] == "conv"
 
 
@@ -209,7 +209,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, tex
 
 
 def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch):
-    """While it was set aside, when nothing of the new one was saved, and while it was brought back."""
+    """During the backup, before the new run has saved anything, and during the restore."""
     before = contents(run)
     rename, moves = Path.rename, iter([True, True, False, *[True] * 100])
 
@@ -226,7 +226,7 @@ def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch
     settings = resolve(small(text, seed=4), base=run)
     RunDir(run).begin(settings, "", overwrite=True)
     assert sorted(path.name for path in run.iterdir()) == [".lock", ".previous", "resolved.toml", "run.toml"]
-    RunDir(run).begin(settings, "", overwrite=True)  # killed there, and asked again
+    RunDir(run).begin(settings, "", overwrite=True)  # killed here, then repeated
     with pytest.raises(DataError):
         train_here(small(run / "none.txt", seed=4), run, fresh=True)
     assert contents(run) == before
@@ -248,7 +248,7 @@ def waiting(run: Path) -> str:
 
 @pytest.fixture
 def killed(run, text):
-    """A run, and the one that was to replace it, killed before it saved anything."""
+    """A run, and the run that was to replace it, killed before it saved anything."""
     settings = resolve(small(text, seed=4), base=run)
     before = contents(run)
     RunDir(run).begin(settings, "", overwrite=True)
@@ -272,12 +272,12 @@ def test_the_replacing_run_resumes_with_its_own_run_file(run, text, killed):
 
 
 def late(text: Path, **options: Any) -> dict[str, Any]:
-    """A run that is validated at its end alone."""
+    """A run that is validated only at its end."""
     return small(text, train__num_validations=1, **options)
 
 
 def stopped_early(run: Path, values: dict[str, Any]) -> None:
-    """A run that is to replace the one in the folder has a checkpoint, but no weights yet."""
+    """A replacing run that has a checkpoint but no weights yet."""
     with pytest.raises(TrainingInterrupted):
         train_here(values, run, Silent(stop_at=1), fresh=True)
     assert checkpoint.names(run) == ["000001"] and not (run / "model.safetensors").exists()
@@ -289,11 +289,11 @@ def unlocked(run: Path) -> dict[str, bytes]:
 
 def test_the_backup_is_kept_until_the_new_run_has_weights(run, text):
     before = unlocked(run)
-    for seed in (4, 5):  # the one in between is gone, the one that has weights is not
+    for seed in (4, 5):  # the intermediate run is replaced, the run with weights is not
         stopped_early(run, late(text, seed=seed))
         assert unlocked(run / ".previous") == before
     assert weft.load(run / ".previous").info()["config"]["seed"] == 3
-    assert weft.load(run).config.seed == 5  # it can be looked at, but not used
+    assert weft.load(run).config.seed == 5  # it can be inspected, but not used
     assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
     assert weft.load(run).info()["config"]["seed"] == 5 and not (run / ".previous").exists()
@@ -399,7 +399,7 @@ def test_missing_run_directory(tmp_path):
 
 
 def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
-    """Two hundred of them, spread over the file, and none gives a model with wrong numbers."""
+    """Two hundred of them, spread over the file; none gives a model with wrong numbers."""
     path = run / "model.safetensors"
     full = path.read_bytes()
     messages = set()
@@ -429,7 +429,7 @@ def test_truncated_weights_are_rejected_by_name(run, num_bytes):
 
 
 def test_weights_of_another_program_are_rejected(run):
-    """A well-formed safetensors file that lacks the sum: nobody can tell whether it is whole."""
+    """A valid safetensors file without the checksum cannot be verified."""
     path = run / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
     save_file(tensors, path, {"weft": "1"})
@@ -479,7 +479,7 @@ def test_an_edited_resolved_file_is_rejected(run):
 
 
 def test_weights_of_the_wrong_shape_are_rejected(run):
-    """Nothing was changed by hand, but the model has other parts: another version of weft made it."""
+    """Nothing was edited, but the model has other parts: another version of weft wrote it."""
     path = run / "model.safetensors"
     tensors, _ = read_tensors(path)
     rewrite(path, {name: tensor for name, tensor in tensors.items() if name != "embedding.weight"})
@@ -512,7 +512,7 @@ def test_environment_has_what_numbers_depend_on(finished):
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
-    """A run stopped after its first step, with text of its own."""
+    """A run stopped after its first step, with its own text."""
     values = small(make_text(tmp_path / "text.txt"))
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "run", Silent(stop_at=1))
@@ -557,7 +557,7 @@ def test_a_missing_tokenizer_is_rejected(stopped):
 
 @pytest.mark.parametrize("model", ["window", "ngram"])
 def test_changed_data_before_the_first_checkpoint_starts_a_new_run(tmp_path, model):
-    """Also the tokenizer is that of the new text."""
+    """The tokenizer is retrained on the new text, too."""
     text = make_text(tmp_path / "text.txt")
     values = small(text)
     if model == "ngram":
@@ -596,7 +596,7 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
 
 
 def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
-    """Steps 5 to 7 were logged, but the last checkpoint is of step 4: they come again, and take the place of the first ones."""
+    """Steps 5 to 7 were logged after the last checkpoint, at step 4; they are repeated and replace the first ones."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     values, out = small(text, train__tensorboard=True, train__max_steps=8), tmp_path / "run"
 

@@ -94,7 +94,7 @@ def test_learned_positions_limit_the_sample_length(tmp_path, text):
     train_here(values, tmp_path / "run")
     assert (
         max(len(item["text"]) for item in written(tmp_path / "run")) == 16 + 1 - 10
-    )  # behind a full stop, a newline and 8 letters
+    )  # after a full stop, a newline and 8 characters
     values["train"]["sample_prompts"] = ["the old cat and the dog"]
     message = "train.sample_prompts: 23 tokens exceed the model's limit of 14; shorten the longest prompt"
     with pytest.raises(ConfigError, match=f"^{message}$"):
@@ -213,7 +213,7 @@ def test_report_shows_samples_over_training():
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
-    """Nothing follows from them: training goes on, bit for bit, with what is whole of them and a note."""
+    """Training continues bit for bit with the intact samples and a note."""
     values = small(text, train__num_samples=1)
     train_here(values, tmp_path / "whole")
     train_here(values, tmp_path / "run", Silent(stop_at=4))
@@ -228,4 +228,4 @@ def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
     train_here(values, tmp_path / "run", watcher)
     assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
     assert sums(tmp_path / "run")["model"] == sums(tmp_path / "whole")["model"]
-    read_log(path, allow_text=True)  # whole again
+    read_log(path, allow_text=True)  # repaired

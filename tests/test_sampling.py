@@ -60,7 +60,7 @@ NAIVE = {
 @pytest.mark.parametrize("shares", [[4, 2, 2, 2], [1] * 10, [3, 1, 3, 1, 2], [1, 5, 1, 1, 1, 1], [2, 0, 2, 0, 4]])
 @pytest.mark.parametrize("mass", [0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9])
 def test_top_p_keeps_the_fewest_tokens_where_several_are_equally_probable(shares, mass):
-    """The smallest set that reaches the mass, found by trying all sizes in whole numbers; of equals, the first tokens."""
+    """The smallest set that reaches the mass, by trying all sizes in integers; ties keep the first tokens."""
     total = sum(shares)
     best_first = sorted(range(len(shares)), key=lambda token: (-shares[token], token))
     fewest = next(
@@ -78,7 +78,7 @@ def test_top_p_keeps_the_fewest_tokens_where_several_are_equally_probable(shares
 def test_logits_processors_equal_naive_loops(name, rows, data):
     make, naive, values = NAIVE[name]
     value = data.draw(values)
-    # in float64, with levels well apart: a tie or a rounding at the border may fall either way
+    # in float64 with well-separated levels: a tie or rounding at the border could go either way
     rows = [[round(v) + i * 0.01 if v > -math.inf else v for i, v in enumerate(row)] for row in rows]
     actual = make(value)(torch.tensor(rows, dtype=torch.float64), nothing(len(rows)))
     assert actual.tolist() == [naive(row, value) for row in rows]
@@ -87,7 +87,7 @@ def test_logits_processors_equal_naive_loops(name, rows, data):
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(-1, 3), min_size=9, max_size=9), min_size=1, max_size=4), st.integers(1, 4))
 def test_no_repeat_ngram_equals_the_naive_loop(histories, size):
-    # -1 stands on the left only
+    # -1 (padding) occurs only on the left
     histories = [sorted(row, key=lambda token: token >= 0) for row in histories]
     actual = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
     for row, history in zip(actual.tolist(), histories, strict=True):
@@ -144,7 +144,7 @@ def test_frequencies_follow_the_distribution():
         for drawn in sample(model, prompt, criteria=StoppingCriteria(2), noise=[row.__getitem__ for row in noise.tolist()])
     )
     chances = model.table[1].double().exp()
-    # 7 and 7 degrees of freedom: beyond 24.3 in one of 1,000 worlds
+    # 7 degrees of freedom each: 24.3 is the 0.999 quantile of chi-square
     assert chi_square(first.bincount(minlength=8).tolist(), (chances * size).tolist()) < 24.3
     likely = int(chances.argmax())
     after = second[first == likely]

@@ -133,7 +133,7 @@ def test_muon_on_a_batch_of_matrices_equals_each_alone():
 
 @pytest.mark.parametrize("shape", [(4, 4), (8, 2), (2, 8)])
 def test_muon_steps_along_its_momentum(shape):
-    """Jordan et al. 2024: buffer, Nesterov's look ahead, orthogonal, larger where the matrix is tall; decay apart."""
+    """Jordan et al. 2024: momentum buffer, Nesterov, orthogonalization, larger for tall matrices; decoupled weight decay."""
     (weight,) = weights_of([shape])
     optimizer = Muon([weight], lr=0.1, momentum=0.9, weight_decay=0.5)
     expected, buffer = weight.detach().clone(), torch.zeros(shape)
@@ -209,7 +209,7 @@ def test_a_restored_optimizer_continues_bit_for_bit(name, mixer):
     assert parts.tensors().keys() == restored.tensors().keys()
     for key, value in parts.tensors().items():
         assert torch.equal(value, restored.tensors()[key]), key
-        assert torch.equal(copies[key], saved[key]), key  # updates are in place, and what was read may be a memory map
+        assert torch.equal(copies[key], saved[key]), key  # updates are in place, and loaded tensors may be memory-mapped
 
     forgetful = small_model(mixer)
     forgetful.load_state_dict(weights)
@@ -265,7 +265,7 @@ def test_lr_factors_multiply_the_configured_lr():
 
 
 class Reading:
-    """The loss of a language model over ragged rows, its state carried on."""
+    """The loss of a language model over ragged rows with carried state."""
 
     unit = "token"
     monitors = ()
@@ -282,7 +282,7 @@ class Reading:
 
 
 class OneBatch:
-    """The least that a loop asks of an order."""
+    """The minimal batch sampler for a loop."""
 
     def batches(self, epoch: int) -> int:
         return 1
@@ -298,7 +298,7 @@ class OneBatch:
 
 
 def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[Tensor, Tensor]]:
-    """A loop after the gradients of a second batch, which starts from the carry of the first; nats and count."""
+    """A loop after the gradients of a second batch, which starts from the state of the first; loss and count."""
     model = small_model(mixer)
     table = TrainConfig(micro_batches=accumulate).with_defaults()
     loop = Loop(

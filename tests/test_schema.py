@@ -28,7 +28,7 @@ CHECKED = {"type", "enum", "const", "anyOf", "oneOf", "properties", "required", 
 
 
 def problems(value: Any, schema: dict[str, Any], path: str = "run") -> list[str]:
-    """What is wrong with a value, by as much of JSON Schema as the schemas of run files use."""
+    """Violations of a schema, for the subset of JSON Schema that run files use."""
     assert set(schema) <= CHECKED | ANNOTATIONS, set(schema) - CHECKED - ANNOTATIONS
     actual = [path] if "const" in schema and value != schema["const"] else []
     if "enum" in schema and value not in schema["enum"]:

@@ -23,7 +23,7 @@ TOKENIZER = from_vocab(list("abcdefghij"))
 
 
 def shown(corpus: Corpus) -> list[str]:
-    """Each text as it is read, | for </s>."""
+    """Each text as it is read, with | for </s>."""
     starts = corpus.line_starts()
     texts = [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)]
     return ["".join("|" if token == 2 else TOKENIZER.id_to_token(token) for token in text) for text in texts]
@@ -141,5 +141,5 @@ def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
         for name in ("first", "alone", "second")
     )
     assert torch.allclose(first, second, atol=1e-6)
-    # the same start, but where no line goes with another nothing teaches the second vector anything
+    # the same initialization, but without pairs the second segment vector is not trained
     assert float((first[1] - alone[1]).norm()) > 0.02

@@ -100,7 +100,7 @@ def test_one_batch_with_two_types_of_invalid_lines(runs, capsys, monkeypatch):
 
 
 def test_byte_lines_are_read_one_by_one(monkeypatch):
-    """However the bytes come, the lines and the faults are the same."""
+    """Lines and errors do not depend on the chunks."""
 
     def found(size: int) -> list[str]:
         data = b"\xef\xbb\xbfa\r\nb\xc3\xa4\r\n\xc3\nc\0\r\n\rd\r\n\xed\xa0\x80\ne\xc3"
@@ -365,7 +365,7 @@ def test_truncated_zstd_data_is_rejected(tmp_path, keep):
     path.write_bytes(packed[:keep])
     message = f"{path}: corrupted or not .zst data: compressed file ended in the middle of a frame"
     assert refusal(DataError, lambda: list(read_bytes(path))) == message
-    path.write_bytes(packed + packed[:keep])  # after a whole frame, too
+    path.write_bytes(packed + packed[:keep])  # also after a complete frame
     assert refusal(DataError, lambda: list(read_bytes(path))) == message
     path.write_bytes(packed * 3)
     assert b"".join(read_bytes(path)) == b"a line\n" * 3000
@@ -375,7 +375,7 @@ def test_truncated_zstd_data_is_rejected(tmp_path, keep):
 
 
 def test_memory_is_measured_on_a_proportional_crop():
-    """Were the source cut alone, what the target takes would be multiplied, too, and pairs refused that fit."""
+    """If only the source were cropped, the memory of the target would be multiplied, and pairs that fit would be rejected."""
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
     corner = crop_batch(batch, Fraction(1000, 4000))
     assert [tuple(part.shape) for part in corner] == [(8, 1000), (8, 1000), (8, 26), (8, 26)]
@@ -384,7 +384,7 @@ def test_memory_is_measured_on_a_proportional_crop():
 
 
 def test_a_long_source_does_not_inflate_the_target(monkeypatch):
-    """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
+    """A dummy learner that needs much memory per target position and little per source position."""
     sizes = []
 
     def bytes_of(learner: Any, batch: PairBatch, position: DeviceConfig) -> int:

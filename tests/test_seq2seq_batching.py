@@ -22,14 +22,14 @@ MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
 
 
 def side(lengths: list[int], name: str) -> Corpus:
-    """Lines of the given numbers of tokens, their number + 10 repeated, each with its end."""
+    """Lines of the given numbers of tokens, each with its number + 10 repeated and EOS."""
     tokens = np.concatenate([[number + 10] * length + [2] for number, length in enumerate(lengths)])
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
     return Corpus(name, tokens.astype(np.uint16), starts, np.zeros((1, 4), dtype=np.int64), "")
 
 
 def like_text(count: int, seed: int = 0) -> tuple[Corpus, Corpus]:
-    """Lengths as of translations: skew, and alike on both sides."""
+    """Lengths as in translations: skewed, and correlated between source and target."""
     random = np.random.default_rng(seed)
     source = random.gamma(4.0, 4.0, size=count)
     target = source * random.lognormal(0.0, 0.2, size=count)
@@ -93,7 +93,7 @@ def test_a_batch_depends_on_nothing_but_epoch_and_index():
 
 
 def companions(order: Pairs, epoch: int) -> set[tuple[int, int]]:
-    """Which pairs share a batch with which."""
+    """For each pair, the pairs in the same batch."""
     actual = [order.lines(epoch, index).tolist() for index in range(order.batches(epoch))]
     return {(item, other) for batch in actual for item in batch for other in batch if item < other}
 
@@ -108,7 +108,7 @@ def test_batches_differ_between_epochs_and_seeds():
 
 
 def padding(pairs: Pairs) -> tuple[float, float]:
-    """The shares of padding among the positions of sources and of targets."""
+    """Fraction of padding in sources and targets."""
     real, cells = np.zeros(2), np.zeros(2)
     for index in range(pairs.batches(0)):
         lengths = pairs.lengths[pairs.lines(0, index)]
@@ -124,7 +124,7 @@ def test_length_bucketing_pads_little_where_random_batches_are_half_padding():
     of_source, of_target = padding(pairs)
     assert of_source < 0.2
     assert of_target < 0.05
-    # against sorting by the target alone, and not at all
+    # compared with sorting by target only, and with no sorting
     lengths = pairs.lengths[np.argsort(pairs.lengths[:, 1], kind="stable")]
     edges = batch_edges(lengths.max(axis=1), 2048)
     cells = sum(len(part) * part[:, 0].max() for part in np.split(lengths, edges[1:-1]))

@@ -76,7 +76,7 @@ def test_run_file_overrides_the_preset_table_by_table():
     ).model
     assert (changed.encoder.num_layers, changed.decoder.num_layers) == (2, 2)
     assert (changed.encoder.reverse_source, changed.encoder.bidirectional) == (False, True)
-    # an option at [model] wins over what the preset says of one side
+    # an option in [model] overrides the preset of encoder or decoder
     assert settings_of("cho", model={"hidden_size": 64, "decoder": {"hidden_size": 32}}).model.encoder.hidden_size == 64
     resolved = settings_of(
         "luong", settings=("model.encoder.num_layers=3", "model.decoder.num_layers=1", "model.bridge=project")
@@ -460,7 +460,7 @@ def test_changing_the_layer_type_removes_preset_options_of_the_old_one(kind, sid
         table, options = getattr(settings.model, side), {**sides, **sides.get(side, {})}
         assert table.layer_type == options.get("layer_type", broadcast_to_sides(TRANSLATE[kind].values)[side].get("layer_type"))
         assert (table.num_heads is not None) == (table.layer_type == "attention")
-        assert table.dropout == broadcast_to_sides(TRANSLATE[kind].values)[side]["dropout"]  # what any mixer has, stays
+        assert table.dropout == broadcast_to_sides(TRANSLATE[kind].values)[side]["dropout"]  # options of all mixers stay
     assert resolve(tomllib.loads(settings.to_toml()), base=BASE).model == settings.model
 
 

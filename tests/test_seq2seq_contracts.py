@@ -50,7 +50,7 @@ LENGTHS = (4, 7, 1)
 
 
 def row(tokens: Tensor, number: int, length: int) -> tuple[Tensor, Tensor]:
-    """One row as if it were alone, without padding."""
+    """One row by itself, without padding."""
     alone = tokens[number : number + 1, :length]
     return alone, torch.ones_like(alone, dtype=torch.bool)
 
@@ -83,7 +83,7 @@ def test_step_log_probs_equal_one_pass_and_sum_to_the_score(name):
 @torch.no_grad()
 def test_padding_and_other_rows_do_not_change_the_encoding(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
-    shouting = torch.where(keep, source, WORDS - 1)  # no token, but what stands there must not be heard
+    shouting = torch.where(keep, source, WORDS - 1)  # padding with an arbitrary token, which must have no effect
     together = model.score(tokens, None, model.encode(shouting, keep))
     for number, length in enumerate(LENGTHS):
         alone = model.score(tokens[number : number + 1], None, model.encode(*row(source, number, length)))
@@ -133,7 +133,7 @@ def test_decoder_is_causal(name):
 @every
 @torch.no_grad()
 def test_the_source_affects_every_target_position(name):
-    """A memory that nobody reads would make all the laws above true."""
+    """If the memory were ignored, all contracts above would hold trivially."""
     model, (source, keep), tokens = build(name), sources(4), targets(1, 3)
     other = source.clone()
     other[:, 1] = (other[:, 1] - 2) % (WORDS - 3) + 3
@@ -161,10 +161,10 @@ def test_gradients_reach_every_parameter(name):
     nats.sum().backward()
     moved = {weight: 0.0 if value.grad is None else float(value.grad.abs().max()) for weight, value in model.named_parameters()}
     model.zero_grad()
-    rounding = 1e-6 * max(moved.values())  # what is zero by the equations may be this much, depending on the processor
+    rounding = 1e-6 * max(moved.values())  # exact zeros may be this large, depending on the processor
     unmoved = {weight for weight, size in moved.items() if size <= rounding}
-    # where there is one position to look at, it gets all the weight whatever the query is, so neither the query nor the norm
-    # before it matters; and where states alone are handed on, what stands above the uppermost recurrent layer is not heard
+    # with a single position, its attention weight is 1 for any query, so the query and the norm before it have no gradient;
+    # and if only states are passed on, the layers above the top recurrent layer have no effect
     looks = {weight.partition(".mixer.")[0] for weight in unmoved if ".to_q." in weight}
     queries = {weight for weight in moved for look in looks if weight.startswith((f"{look}.norm.", f"{look}.mixer.to_q."))}
     assert bool(looks) == (name.endswith("attention/none") or "bottleneck" in name)
@@ -246,7 +246,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def gradients_agree(part: nn.Module, inputs: tuple[Tensor, ...], run: Callable[..., Tensor], **within: float) -> None:
-    """Of inputs and of every weight, against numerical ones."""
+    """Compare gradients of inputs and of every weight with numerical ones."""
     part.double()
     leaves = tuple(value.detach().requires_grad_() for value in inputs)
     weights = tuple(weight.requires_grad_() for weight in part.parameters())
@@ -346,7 +346,7 @@ def test_gradients_of_copying_equal_numerical_ones(smoothing):
     def nats(x: Tensor, values: Tensor) -> Tensor:
         return part.loss(x, expected, part.init_state(masked(values, SUMMARY), source), smoothing)
 
-    # its probabilities are float32: steps must be large, and are forgiven
+    # its probabilities are float32: large steps with a larger tolerance
     gradients_agree(part, (X, VALUES), nats, eps=1e-2, atol=2e-3, rtol=1e-2)
 
 

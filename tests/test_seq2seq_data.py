@@ -92,7 +92,7 @@ def test_columns_by_name_and_by_index(tmp_path):
     assert read(table) == [("cat", "Katze")]
     assert read(table, columns=("source", "id")) == [("cat", "1")]
     assert read(write(tmp_path / "b.csv", "de,en\nKatze,cat\n"), columns=("en", "de")) == [("cat", "Katze")]
-    # no such header: the first two columns, of three
+    # no matching header: the first two of three columns
     assert read(write(tmp_path / "c.tsv", "source\ts ɔː s\tnoun\ncat\tk æ t\tnoun\n")) == [
         ("source", "s ɔː s"),
         ("cat", "k æ t"),
@@ -146,7 +146,7 @@ def test_statistics_include_three_examples(tmp_path):
     ],
 )
 def test_blank_lines_are_skipped(tmp_path, name, text):
-    """But empty cells are; and what is said of lines is said of those of the file."""
+    """Empty cells are not; and line numbers are those of the file."""
     source = Dataset((write(tmp_path / name, text),), PairFormat())
     actual = [(record.source, record.target, record.line) for record in source.records()]
     head = int(name != "a.jsonl")
@@ -385,5 +385,5 @@ def test_truncated_examples_keep_eos(max_length, long_lines, tmp_path):
     assert actual == [row if len(row) <= max_length else [*row[: max_length - 1], 2] for row in rows]
     assert (truncated.name, truncated.tokenizer, truncated.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
     assert truncated.line_edges().tolist() == truncated.starts.tolist()
-    # what is on disk stays whole
+    # the corpus on disk is not truncated
     assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

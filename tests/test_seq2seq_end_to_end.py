@@ -30,7 +30,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 
 class Plain(NamedTuple):
-    """A hypothesis as a textbook has it."""
+    """A textbook hypothesis."""
 
     log_prob: float
     tokens: list[int]
@@ -40,8 +40,8 @@ class Plain(NamedTuple):
 
 
 def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
-    """Beam search over lists: each prefix is read from its start, nothing leaves early. The end counts among the `width` best
-    candidates of a step, and the `width` best others go on."""
+    """Beam search over lists: each prefix is read from its start, and no row leaves early. EOS counts among the `width` best
+    candidates of a step, and the `width` best others continue."""
     alive, ended = [Plain(0.0, [])], []
     for count in range(options.max_new_tokens):
         prompts = torch.tensor([[BEGIN, *item.tokens] for item in alive])
@@ -66,7 +66,7 @@ def encoded(model: Any, rows: Tensor) -> Any:
 
 def decoder(name: str) -> Any:
     model = shaken_pair(**DECODERS[name])
-    with torch.no_grad():  # some targets end early, and what is said depends on the source
+    with torch.no_grad():  # some targets end early, and outputs depend on the source
         model.decoder.embedder.embedding.weight.mul_(2)
         model.head.head.weight.mul_(1.5)
         model.head.head.bias.zero_()
@@ -154,7 +154,7 @@ def test_score_command_reproduces_the_scores_of_predict(runs, name, capsys, monk
     pairs = [(row["source"], prediction) for row in map(json.loads, out.splitlines()) for prediction in row["predictions"]]
     ended = [
         (source, prediction) for source, prediction in pairs if prediction["tokens"] < 32
-    ]  # what is cut off at the limit has no </s>
+    ]  # outputs cut by the limit have no </s>
     feed(monkeypatch, "".join(f"{source}\t{prediction['text']}\n" for source, prediction in ended).encode())
     _, out, _ = said(capsys, "score", folder, "--json")
     again = [json.loads(line)["log_prob"] for line in out.splitlines()]

@@ -41,7 +41,7 @@ def draw(
 
 
 class Symbols:
-    """Tokens as text, for those who write text."""
+    """Decodes tokens to text."""
 
     unk_id, bos_id, eos_id = 0, BEGIN, END
 
@@ -50,7 +50,7 @@ class Symbols:
 
 
 def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
-    """The share of sources whose target is written without a fault."""
+    """Fraction of sources whose target is generated exactly."""
 
     def encode(rows: Any) -> Any:
         return model.encode(pairs.source[rows], pairs.keep[rows])
@@ -65,7 +65,7 @@ def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
 
 
 def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], *, smoothing: float = 0.0) -> float:
-    """Train until fresh strings are right, or STEPS are over; the share of 300 others that are."""
+    """Train until new strings are correct or for STEPS steps; returns the exact match on 300 others."""
     generator = torch.Generator().manual_seed(1)
     weights = torch.optim.Adam(model.train().parameters(), lr=RATE, betas=(0.9, 0.98))
     for step in range(1, STEPS + 1):
@@ -92,7 +92,7 @@ def learned(task: str, *, max_length: int = 6, **options: Any) -> float:
 
 
 def side(mixer: str) -> dict[str, Any]:
-    """A stack of this mixer that knows where it is: windows and attention have no other way to tell."""
+    """A stack of this mixer with position information, which convolution and attention need."""
     if mixer == "attention":
         return {
             "layer_type": mixer,
@@ -112,7 +112,7 @@ def crossed(encoder: str, decoder: str, attended: str) -> dict[str, Any]:
 LOOKING = [name for name in ATTENDED if name not in ("none", "every-step")]
 CROSSED = [(encoder, decoder, name) for encoder in MIXERS for decoder in recurrent_mixers() for name in LOOKING]
 CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
-# in turn, but so that no score and no place gets one of the two tasks alone
+# alternating so that every attention score and position gets both tasks
 TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) for number, parts in enumerate(CROSSED)]
 FEW = [
     ("lstm", "lstm", "multiplicative-feeding", "reverse"),
@@ -165,7 +165,7 @@ def test_short_strings_pass_every_bottleneck(encoder, decoder, attended):
 
 
 def with_strangers(rows: int, generator: torch.Generator, known_words: int, words: int) -> Pairs:
-    """Strings in which one symbol was never seen in training."""
+    """Strings with one symbol that does not occur in training."""
     pairs = draw("copy", rows, generator, symbols=(FIRST, known_words))
     index = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
     stranger = torch.randint(known_words, words, (rows, 1), generator=generator)

@@ -79,13 +79,13 @@ def test_bidirectional_self_attention_matches_torch_multihead_attention(padded):
 def torch_transformer() -> nn.Transformer:
     options: dict[str, Any] = {"dropout": 0.0, "activation": "relu", "batch_first": True, "norm_first": True}
     layer = nn.TransformerEncoderLayer(8, 2, 16, **options)
-    # torch warns of a fast path that pre-norm layers do not have, unless it is told not to look for it
+    # avoids torch's warning about a fast path that pre-norm layers do not have
     encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False)
     return shaken(nn.Transformer(8, 2, 2, 2, 16, custom_encoder=encoder, **options)).double().eval()  # type: ignore[return-value]
 
 
 def copy_attention(attention: nn.MultiheadAttention, layer: Any) -> None:
-    """Weights of torch's attention into our Layer around it."""
+    """Copy the weights of torch's attention into our Layer around it."""
     part, bias = layer.mixer, attention.in_proj_bias
     if isinstance(part, SelfAttention):
         part.to_qkv.weight.copy_(attention.in_proj_weight)
@@ -122,7 +122,7 @@ def sinusoids(length: int, dim: int) -> Tensor:
 
 
 def test_transformer_matches_torch_transformer():
-    # exact up to the rates of the sinusoids, which are float32
+    # exact up to the frequencies of the sinusoids, which are float32
     model = shaken_pair(
         layer_type="attention", num_layers=2, num_heads=2, ffn_dim=16, activation="relu", skip_connection="residual", norm="layernorm",
         position_encoding="sinusoidal", attention="scaled-dot",
@@ -190,7 +190,7 @@ def test_reversed_source():
     turned[0], turned[1, :4] = source[0].flip(0), source[1, :4].flip(0)
     first, second = ahead.encoder(turned, keep), back.encoder(source, keep)
     torch.testing.assert_close(second.summary, first.summary, **EXACT)
-    # each value stands where its token stands, so attention points at the words as they are written
+    # values are in the order of the tokens, so attention refers to the original positions
     torch.testing.assert_close(second.values[1, :4], first.values[1, :4].flip(0), **EXACT)
 
 
@@ -217,7 +217,7 @@ def log_probs(model: EncoderDecoder, states: list[Array]) -> Array:
 
 
 def agrees(model: EncoderDecoder, states: Any) -> None:
-    """What the model says of two ragged sources, against the states that the equations reach for each row."""
+    """Compare the model's log-probabilities on two ragged sources with the states of the equations."""
     (source, keep), tokens = sources(6, 4), targets(2, 5)
     y, _ = model(tokens, (encoded := model.encode(source, keep)))
     for number, length in enumerate((6, 4)):
@@ -228,14 +228,14 @@ def agrees(model: EncoderDecoder, states: Any) -> None:
 
 
 def preset(kind: str, **options: Any) -> EncoderDecoder:
-    """A small model of a published kind."""
+    """A small model of a published architecture."""
     chosen = TRANSLATE[kind].values
     sides = {side: {**chosen.get(side, {}), **options.pop(side, {})} for side in ("encoder", "decoder")}
     return shaken_pair(**{**chosen, "dropout": 0.0, "hidden_size": 8, **sides, **options}).double()
 
 
 def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """Four LSTMs read the reversed source; four others go on where they stopped."""
+    """Four LSTMs read the reversed source; four others start from their final states."""
     x, stopped = words(model.encoder.embedder, source.flip(0)), []
     for layer in model.encoder.stack.layers:
         x, last = lstm_equations(layer.mixer, x, (np.zeros(8), np.zeros(8)))
@@ -248,7 +248,7 @@ def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 
 def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """h(0) = tanh(V c), and c stands beside every input."""
+    """h(0) = tanh(V c), and c is concatenated to every input."""
     (layer,) = model.encoder.stack.layers
     _, c = gru_before_equations(layer.mixer, words(model.encoder.embedder, source), np.zeros(8))
     _, inner = model.decoder.stack.layers
@@ -258,7 +258,7 @@ def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 
 def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """e(t, s) = v . tanh(U h(t-1) + W m(s)); what is found goes into the step from h(t-1) to h(t)."""
+    """e(t, s) = v . tanh(U h(t-1) + W m(s)); the context enters the step from h(t-1) to h(t)."""
     memory, summary = words(model.encoder.embedder, source), np.zeros(8)
     for layer in model.encoder.stack.layers:
         ahead, first = gru_before_equations(layer.mixer.forward_mixer, memory, np.zeros(4))
@@ -268,7 +268,7 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     look, parts, results = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
     states = [np.tanh(linear(part.start, summary)) for part in parts]
     for read in words(model.decoder.embedder, tokens):
-        q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
+        q = linear(look.to_q, states[-1])  # the top layer is the query, also before the first step
         scores = np.array([array(look.attend.weight) @ np.tanh(q + linear(look.to_k, m)) for m in memory])
         h = np.concatenate([read, softmax(scores) @ memory])
         for height, part in enumerate(parts):
@@ -278,7 +278,7 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 
 def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """h~(t) = tanh(W [c(t); h(t)]) by the score h . W m; it is fed into the next step."""
+    """h~(t) = tanh(W [c(t); h(t)]) with the score h . W m; input feeding into the next step."""
     memory, states = words(model.encoder.embedder, source), []
     for layer in model.encoder.stack.layers:
         memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
@@ -309,7 +309,7 @@ def test_attention_before_the_step_queries_with_the_top_layer():
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
 def test_attention_after_the_step_matches_its_equation(score):
-    """Without feeding: the decoder runs over the whole target, then each state looks."""
+    """Without input feeding: the decoder runs over the whole target, then each state attends."""
 
     def scored(look: SourceAttention, h: Array, m: Array) -> float:
         match score:
@@ -360,7 +360,7 @@ def test_label_smoothing_equals_a_dense_target_distribution(smoothing):
     expected = -(dense * log).sum(-1)
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], state, smoothing)
     torch.testing.assert_close(nats, expected, **FLOAT32)
-    # padding is neither in the sum nor in the count
+    # padding is excluded from sum and count
     target_keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     task = Seq2SeqObjective(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
     loss = task.loss(model, PairBatch(source, keep, tokens, target_keep), None)
@@ -374,7 +374,7 @@ def copying_part() -> PointerGeneratorOutput:
     return shaken(PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5)).double()  # type: ignore[return-value]
 
 
-SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 stands at two places, whose shares add up
+SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 occurs twice, and its weights add up
 
 
 def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:

@@ -64,7 +64,7 @@ def same(actual: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
 
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that have such an entry."""
+    """The lines of metrics.jsonl that contain `name`."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if name in line]
 
@@ -159,7 +159,7 @@ def test_the_monitored_metric_selects_the_weights(runs, monitor):
     best = (max if metric == "exact_match" else min)(value for _, value in values)
     cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")
     assert (cursor["best"], cursor["best_step"]) == (best, next(step for step, value in values if value == best))
-    # and the weights that are kept are those
+    # the saved weights are those of the best step
     run, valid_file = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
     valid_file.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
     actual = {score.name: score.value for score in run.evaluate(valid_file, PredictionConfig(beam_size=1))}
@@ -167,7 +167,7 @@ def test_the_monitored_metric_selects_the_weights(runs, monitor):
 
 
 def test_the_choice_of_monitor_matters(runs):
-    """The runs above are no test of the choice if all scores agree."""
+    """The previous test is meaningless if all metrics agree."""
     best = {}
     for monitor in ("exact_match", "token_error_rate", None):
         folder = runs.place / f"lstm-{monitor}"
@@ -237,7 +237,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
             for prediction in best.ranked()
             if prediction.token_ids[-1] == end
         ]
-        assert flat  # what is cut off at the limit has no </s>, which scoring adds
+        assert flat  # outputs cut by the limit have no </s>, which scoring adds
         again = run.score([(word, prediction.text) for word, prediction in flat])
         skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
         for (_, prediction), score in zip(flat, again, strict=True):
@@ -318,7 +318,7 @@ def test_banned_tokens_are_not_generated(runs):
 @every_model
 def test_a_target_is_scored_token_by_token(runs, name):
     run = loaded(runs, name)
-    pairs = [("abc", "A BB C"), ("f", ""), ("fade", "F A DD E")] * 30  # more than are read at once
+    pairs = [("abc", "A BB C"), ("f", ""), ("fade", "F A DD E")] * 30  # more than one batch
     scores = run.score(pairs)
     assert [(item.source, item.target) for item in scores] == pairs
     for (source, target), item in zip(pairs[:3], scores[:3], strict=True):
@@ -423,7 +423,7 @@ def test_ensemble_members_may_have_different_source_tokenizers(runs):
     assert sizes[0] == 6 and sizes[1] < 6
     alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.folder("lstm"), other)]
     assert ensemble.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
-    # of lines that one of them can't read, that one tells
+    # the member that cannot read a line reports it
     assert list(ensemble.predictor.invalid_inputs(["ab" * 9])) == [0]
 
 
@@ -434,7 +434,7 @@ def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
     train_here(values, short := runs.place / "short")
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     alone = {folder: weft.load(folder, device="cpu").info()["parameters"] for folder in (lstm, short, lm)}
-    for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
+    for folders in ([lstm, short], [short, lstm]):  # in any order
         ensemble = weft.ensemble(folders, device="cpu")
         assert ensemble.info()["parameters"] == alone[lstm] + alone[short]
         assert ensemble.predictor.invalid_inputs(["abcdef" * 3]) == {
@@ -448,7 +448,7 @@ def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
 
 
 def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monkeypatch):
-    """A line's tokens are counted by the member that reads it in the fewest."""
+    """The tokens of a line are counted by the member with the fewest."""
     values = with_tokenizer_from(
         pair_file(runs.pairs, "luong", "train.max_steps=2", "data.max_length=200"), runs.folder("lstm")
     )
@@ -464,7 +464,7 @@ def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monke
         ensemble = weft.ensemble(folders, device="cpu")
         fewest = min(len(member.sources([line])[0]) for member in ensemble.predictor.members)
         assert fewest < 55 == max(len(member.sources([line])[0]) for member in ensemble.predictor.members)
-        with pytest.raises(ValueError, match="zip"):  # nothing was found
+        with pytest.raises(ValueError, match="zip"):  # no result
             ensemble.predict([line])
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
 
@@ -611,7 +611,7 @@ def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     assert [[prediction.text for prediction in samples.ranked()] for samples in again] == drawn[2:]
     message = "numbers: expected one per line (2), got 1"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
-    # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
+    # invalid lines, too long lines and batch boundaries do not change the samples of other lines
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
     feed(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
     code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
@@ -656,7 +656,7 @@ def test_an_invalid_line_gives_an_empty_line_and_others_are_answered(runs, capsy
     code, lines, _ = predicted(capsys, str(folder), "--json")
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
-    # numbers go on from one batch to the next
+    # line numbers continue over batches
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, output = predicted(capsys, str(folder))

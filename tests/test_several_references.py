@@ -38,7 +38,7 @@ ALPHABETS = {
 
 
 def corpus(seed: int, alphabet: str, max_references: int, *, lines: int = 30) -> tuple[list[str], list[list[str]]]:
-    """Outputs, and one to `most` references of each, some of them empty."""
+    """Outputs with one to `max_references` references each, some of them empty."""
     chance, words = random.Random(seed), ALPHABETS[alphabet]
     between = " " if alphabet == "latin" else ""
 
@@ -54,7 +54,7 @@ def corpus(seed: int, alphabet: str, max_references: int, *, lines: int = 30) ->
 
 
 def streams(references: list[list[str]]) -> list[list[str | None]]:
-    """As sacrebleu has them: the first of every line, the second, ...; None where there is none."""
+    """References in sacrebleu's layout: the first of every line, the second, ...; None if missing."""
     maximum = max(map(len, references))
     return [[group[index] if index < len(group) else None for group in references] for index in range(maximum)]
 
@@ -85,7 +85,7 @@ def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet,
 
 @pytest.mark.parametrize("max_references", [1, 3])
 def test_error_rates_match_jiwer_with_the_nearest_reference(max_references):
-    """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
+    """Fewest edits, ties to the longest; a line with only empty references counts, too."""
     for seed in range(6):
         outputs, references = corpus(seed, "latin", max_references)
         actual = {item.name: item.value for item in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
@@ -182,7 +182,7 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     table = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two", "three"]}, prefix="data")
     source = table.sources(tmp_path)["train"]
     assert list(pairs_of(source)) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
-    assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
+    assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # empty references are dropped if others remain
     columns = list(zip(*(row.split("\t") for row in rows[1:]), strict=True))
     for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
         write(tmp_path / f"a.{name}", list(column))
@@ -219,7 +219,7 @@ def test_invalid_references_are_rejected(tmp_path):
     source = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two"]}, prefix="data").sources(tmp_path)[
         "train"
     ]
-    assert list(pairs_of(source)) == [("a", "A")]  # training needs the first alone
+    assert list(pairs_of(source)) == [("a", "A")]  # training needs only the first
     assert refusal(lambda: list(references_of(source)), DataError) == (
         f"{tmp_path / 'a.tsv'}:1: no column 'two'; set data.target_column to one of: source, one"
     )
@@ -235,7 +235,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def several(runs):
-    """A run whose data has two targets, the second of which is the first without its last phone."""
+    """A run whose data has two targets; the second lacks the last phone of the first."""
     rows = [line.split("\t") for line in runs.pairs.read_text().split("\n")[:-1]]
     data = write(runs.place / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
     values = pair_file(data, "luong", "train.max_steps=12")
@@ -248,7 +248,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     files = run.config.datasets["test"]
     pairs, references = list(pairs_of(files)), list(references_of(files))
     outputs = [best.text for best in run.predict([line for line, _ in pairs], beam_size=1)]
-    metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
+    metric = BLEU(tokenize="none")  # targets are phones separated by spaces
     expected = metric.corpus_score(outputs, streams(references)).score
     actual = {score.name: score for score in run.evaluate(None, PredictionConfig(beam_size=1))}
     assert actual["bleu"].value == pytest.approx(expected)
@@ -295,7 +295,7 @@ def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path)
 
 
 def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
-    """Of phones with spaces between them, and of the same as characters."""
+    """With phones separated by spaces, and with the same as characters."""
     data = runs.place / "several.tsv"
     values = pair_file(data, "joint", "train.max_steps=3")
     values["data"]["target_column"] = ["one", "two"]

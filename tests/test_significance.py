@@ -56,7 +56,7 @@ def test_randomization_test_approximates_exact_enumeration():
     swaps = [abs(((a - b) * np.array(signs)).mean()) for signs in itertools.product((1, -1), repeat=10)]
     exact = np.mean([value >= observed - 1e-12 for value in swaps])
     assert randomization_test(mean_items(a), mean_items(b), RATE, samples=500) == pytest.approx(exact, abs=0.03)
-    # where there are no more exchanges than samples, each is looked at once
+    # if there are no more exchanges than samples, each is evaluated once
     assert randomization_test(mean_items(a), mean_items(b), RATE, samples=512) == exact
 
 
@@ -78,7 +78,7 @@ def test_corpus_level_metrics_are_tested_too():
 
 
 def test_infinite_scores():
-    """One line that a model calls impossible may be luck; half of the lines are not."""
+    """One impossible line may be chance; half of the lines are not."""
     rng = np.random.default_rng(0)
     a = rng.normal(3, 1, 30)
     changed, half = a.copy(), a.copy()
@@ -93,7 +93,7 @@ def test_infinite_scores():
 
 
 def test_variance_is_that_of_a_crossed_design():
-    """By hand: the score is a mean, so the covariance of two runs over draws of items is that of their items over N."""
+    """By hand: the score is a mean, so the covariance of two runs over resampled items is that of their items divided by N."""
     rng = np.random.default_rng(3)
     shared = rng.normal(0, 1, 200)
     a = [shared + rng.normal(0, 0.5, 200) + luck for luck in (0.1, -0.1)]
@@ -112,7 +112,7 @@ def test_variance_is_that_of_a_crossed_design():
 
 
 def test_runs_without_training_variance():
-    """Counting has no seeds: the same numbers each time. What is left is the luck of items."""
+    """n-gram models have no seeds, so all runs are equal and only the variance of items remains."""
     rng = np.random.default_rng(5)
     a, b = mean_items(rng.normal(0, 1, 100)), mean_items(rng.normal(0, 1, 100))
     assert welch_test_of_items([a, a], [a, a, a], RATE, samples=100) == 1.0
@@ -132,7 +132,7 @@ def test_a_single_run_borrows_the_seed_variance_of_the_other_system():
 
 
 def simulated(cases: int, sides: tuple[int, int], **options: float) -> float:
-    """How often two systems on the same lines are called different; those of a case differ by `apart`."""
+    """How often two systems on the same lines are significantly different; their true difference is `apart`."""
     rng, called, apart = np.random.default_rng(7), 0, options.pop("apart", 0.0)
     for _ in range(cases):
         tokens, difficulty = rng.integers(3, 40, 50).astype(np.float64), rng.normal(0, 0.6, 50)
@@ -143,7 +143,7 @@ def simulated(cases: int, sides: tuple[int, int], **options: float) -> float:
     return called / cases
 
 
-# the luck of items alone is 0.06 in the difference of two runs here: that of seeds is less, as much, and more
+# the items alone give a standard deviation of 0.06 in the difference of two runs; that of seeds is smaller, equal and larger
 @pytest.mark.parametrize(("sides", "seed_sd"), [((1, 1), 0.0), ((2, 2), 0.04), ((3, 3), 0.04), ((3, 3), 0.1), ((1, 3), 0.04)])
 def test_false_positive_rate_is_5_percent(sides, seed_sd):
     assert 0.03 <= simulated(1000, sides, seed_sd=seed_sd) <= 0.07
@@ -155,14 +155,14 @@ def test_a_clear_difference_is_significant(sides, seed_sd):
 
 
 def test_simpler_tests_have_too_many_false_positives():
-    """Two seeds each, drawn with replacement: a normal distribution of half the variance. Welch's degrees of freedom as they
-    are: two seeds that happen to agree are believed. The weights make the difference."""
+    """Resampling two seeds with replacement halves the variance. Uncorrected Welch degrees of freedom trust two seeds that
+    agree by chance. The weights make the difference."""
     rng = np.random.default_rng(0)
     runs, items = rng.normal(0, 1, (2, 20_000, 2)), 0.03
     apart = runs.mean(2)[0] - runs.mean(2)[1] + rng.normal(0, math.sqrt(items), 20_000)
     naive = 2 * stats.norm.sf(np.abs(apart) / np.sqrt((runs.var(2) / 2).sum(0) + items))
     assert (naive < 0.05).mean() > 0.2
-    # one kind with luck in training, one without
+    # one system with seed variance, one without
     one = runs[0].mean(1) + rng.normal(0, math.sqrt(items), 20_000)
     seeds = runs[0].var(1, ddof=1) / 2
 
@@ -210,7 +210,7 @@ def test_resampling_is_the_same_for_one_run_and_several(monkeypatch):
 
 @pytest.mark.parametrize("items", [1, 2, 3, 5, 6, 8, 10])
 def test_smallest_p_of_two_runs(items):
-    """All but the exchange of none and of all give less: 2 of 2^n."""
+    """Only the identity and the full exchange reach the observed difference: 2 of 2^n."""
     rng = np.random.default_rng(items)
     a = rng.normal(0, 1, items)
     worse = a + rng.uniform(1, 2, items)
@@ -227,14 +227,14 @@ def test_smallest_p_with_many_items_is_limited_by_samples():
         == smallest_p((1, 1), 40, samples=400)
         == 1 / 401
     )
-    assert smallest_p((2, 1), 6) == 0.0  # Student's t has no smallest
-    assert smallest_p((2, 2), 1) == 1.0  # but one item tells nothing
+    assert smallest_p((2, 1), 6) == 0.0  # Student's t has no smallest p
+    assert smallest_p((2, 2), 1) == 1.0  # but one item has no information
 
 
 def test_smallest_p_of_several_rows_is_holm_corrected():
     assert smallest_p_corrected([0.03125, 0.03125]) == [0.0625, 0.0625]
     assert smallest_p_corrected([0.001] * 3) == pytest.approx([0.003] * 3)
-    # whoever can have less comes first and is out of the way
+    # rows with a smaller minimum come first
     assert smallest_p_corrected([0.0, 0.03, 0.03, 1.0]) == pytest.approx([0.0, 0.09, 0.09, 1.0])
     for values in ([0.03125] * 2, [0.002, 0.01, 0.01]):
         assert all(a >= b for a, b in zip(holm(values), smallest_p_corrected(values), strict=True))
@@ -245,7 +245,7 @@ def test_smallest_p_of_several_rows_is_holm_corrected():
 
 
 def test_interval_of_a_difference_is_a_paired_t_interval():
-    """By scipy: the score is a mean, so its difference has the interval of the mean of differences."""
+    """With scipy: the score is a mean, so its difference has the interval of the mean of differences."""
     rng = np.random.default_rng(3)
     shared = rng.normal(0, 5, 60)
     a, b = shared + rng.normal(0, 1, 60), shared + rng.normal(0.5, 1, 60)
@@ -253,7 +253,7 @@ def test_interval_of_a_difference_is_a_paired_t_interval():
     actual = contrast(one, other)
     low, high = stats.t.interval(0.95, 59, (a - b).mean(), stats.sem(a - b))
     assert actual == pytest.approx(((a - b).mean(), low, high), abs=0.01)
-    # that of one row by itself is far wider: items differ more than models do
+    # the interval of a single row is far wider: items differ more than models do
     alone = estimate(one)
     assert alone.high - alone.low > 3 * (high - low)
 
@@ -283,8 +283,8 @@ def test_coverage_of_the_interval_of_a_difference_is_95_percent(sides, seed_sd, 
 
 
 def test_autocorrelated_blocks_barely_raise_the_false_positive_rate():
-    """Running text: what one token costs a model hangs on those before it. The differences of tokens have a memory of about
-    10 tokens; in blocks of 100 equal models are called different about as often as they should be, in blocks of 10 far more."""
+    """Running text: the loss of a token depends on earlier tokens. With a correlation length of about 10 tokens, blocks of
+    100 tokens keep the nominal false-positive rate, blocks of 10 do not."""
     rng, called = np.random.default_rng(5), {10: 0, 100: 0}
     for _ in range(300):
         tokens = np.convolve(rng.normal(0, 1, 5000 + 200), 0.9 ** np.arange(100), "valid")[:5000]

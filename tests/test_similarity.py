@@ -35,7 +35,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def by_kernels(x: Tensor, y: Tensor) -> float:
-    """The same by the other form of Kornblith et al. (2019): centred Gram matrices of words, HSIC(K, L) normalised."""
+    """The other form of Kornblith et al. (2019): normalized HSIC(K, L) of centered Gram matrices."""
     n = len(x)
     centre = torch.eye(n, dtype=x.dtype) - 1 / n
     k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
@@ -43,7 +43,7 @@ def by_kernels(x: Tensor, y: Tensor) -> float:
 
 
 def cka(*layers: Tensor, chunk: int = 7) -> np.ndarray:
-    """Of all layers, which come in parts."""
+    """CKA of all layers, added in parts."""
 
     def parts() -> Iterator[list[Tensor]]:
         for low in range(0, len(layers[0]), chunk):
@@ -55,7 +55,7 @@ def cka(*layers: Tensor, chunk: int = 7) -> np.ndarray:
 
 def test_cka_equals_the_gram_matrix_formula() -> None:
     x, y = random(60, 5) + 30, random(60, 8, seed=1)
-    y[:, :3] += x[:, :3]  # which share something
+    y[:, :3] += x[:, :3]  # with a common part
     actual = cka(x, y)
     assert actual[0, 1] == actual[1, 0] == pytest.approx(by_kernels(x, y), abs=1e-12)
     assert 0.1 < actual[0, 1] < 0.9 and actual.diagonal() == pytest.approx(1.0, abs=1e-12)
@@ -66,7 +66,7 @@ def test_cka_is_invariant_to_rotation_scale_and_shift() -> None:
     turn, _ = torch.linalg.qr(random(6, 6, seed=1))
     actual = cka(x, 3.7 * x @ turn + 11, x @ random(6, 6, seed=2))
     assert actual[0, 1] == pytest.approx(1.0, abs=1e-12)
-    assert actual[0, 2] < 0.98  # but another map of the space is seen
+    assert actual[0, 2] < 0.98  # but another linear map lowers it
     constant = cka(x, torch.ones(80, 4, dtype=torch.float64))
     assert constant[0, 1] == 0.0
 
@@ -89,7 +89,7 @@ def test_memory_is_bounded_by_several_passes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_products_are_centered_for_any_mean() -> None:
-    """A mean a million times as large as what differs leaves nine digits."""
+    """A mean a million times as large as the differences leaves nine digits."""
     x, y = random(50, 3), random(50, 2, seed=1)
     sums = CrossProduct()
     assert sums.squared_norm() == 0.0
@@ -123,7 +123,7 @@ def test_matrix_plots() -> None:
     )
     assert actual.count("<title>") == 4 and "&lt;b&gt;, c: 0.000" in actual and ">0.25<" in actual and ">bits<" in actual
     large = similarity_matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
-    assert ">0.00<" not in large  # no room for numbers
+    assert ">0.00<" not in large  # no space for numbers
     with pytest.raises(UsageError) as shape:
         similarity_matrix(np.zeros((2, 3)), rows=["a"], columns=["b"], name="bits")
     assert str(shape.value) == "similarity_matrix: shape (2, 3) does not match 1 rows and 1 columns"
@@ -172,7 +172,7 @@ def third(work_dir: Path, text: Path) -> Any:
 
 
 def test_runs_with_different_tokenizers_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
-    """One reads words, the other letters: of each word the mean of its letters."""
+    """One run has word tokens, the other characters: the vector of a word is the mean over its characters."""
     view = layer_similarity(words, text, letters, max_words=200)
     (side,) = view.data["sides"]
     assert uses_words([words, letters]) and view.data["unit"] == "words" and not uses_words([letters])
@@ -198,7 +198,7 @@ def test_a_run_has_similarity_1_with_itself(words: Any, text: Path) -> None:
 
 
 def test_several_runs_are_compared_pairwise(words: Any, letters: Any, third: Any, text: Path) -> None:
-    """The numbers of three at once are those of two at a time, and those of Gram matrices."""
+    """Comparing three runs at once equals comparing pairs, and the Gram-matrix formula."""
     runs = [words, letters, third]
     view = model_similarity(runs, text, max_words=200)
     (side,) = view.data["sides"]
@@ -305,7 +305,7 @@ def test_similarity_command(words: Any, letters: Any, text: Path, work_dir: Path
     assert view["view"] == "layers" and view["runs"] == [run_dir, two]
     assert (
         main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0
-    )  # nothing attends there, and its own data is read
+    )  # no attention there; the run's own data is used
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
     assert main(["analyze", "similarity", run_dir, "--data", str(text), "--max-words", "20", "--quiet"]) == 0

@@ -17,7 +17,7 @@ SPANS = Masking(MASK, spans=True)
 
 
 def rows(lengths: list[int], *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """<s>, tokens, </s>, padded: so many tokens each."""
+    """Padded rows of <s>, the given number of tokens, and </s>."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(len(lengths), max(lengths) + 2, dtype=torch.long)
     for row, length in enumerate(lengths):
@@ -27,12 +27,12 @@ def rows(lengths: list[int], *, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def runs(row: Tensor) -> list[int]:
-    """How long each run of what is chosen is."""
+    """Lengths of the runs of selected tokens."""
     return [len(list(group)) for hit, group in groupby(row.tolist()) if hit]
 
 
 def test_span_lengths_are_geometric_up_to_ten():
-    """Probabilities by their formula, 0.2 * 0.8 ** (n - 1) over what is left of 1; the mean is SpanBERT's 3.8."""
+    """Probabilities 0.2 * 0.8 ** (n - 1), normalized; the mean is SpanBERT's 3.8."""
     shares = np.array([0.2 * 0.8**index for index in range(10)])
     shares /= shares.sum()
     even = span_lengths((torch.arange(100_000) + 0.5) / 100_000)
@@ -51,7 +51,7 @@ def test_masked_fraction_equals_that_of_token_masking():
 
 
 def test_masked_runs_are_as_long_as_spans():
-    """Against an independent simulation: spans one after another round a ring, in random order, until there are enough."""
+    """Compared with an independent simulation: consecutive spans on a ring, in random order, until enough tokens are masked."""
     tokens, keep = rows([300] * 200)
     torch.manual_seed(0)
     chosen = mask_tokens(tokens, keep, SPANS).targets_mask
@@ -95,11 +95,11 @@ def test_spans_are_whole_words_and_only_the_last_is_truncated():
         word = torch.cumsum(begins[row[inside]], 0)
         hits = [hit[inside][word == number].unique().numel() for number in word.unique()]
         torn += sum(count > 1 for count in hits)
-    assert 0 < torn <= 200  # at most one a text
+    assert 0 < torn <= 200  # at most one per text
 
 
 def test_replacement_is_chosen_per_span():
-    """80 % of spans are masks, 10 % other tokens, 10 % as they are: one of the three all along."""
+    """80% of spans are masked, 10% are replaced by other tokens, 10% stay: the same choice within a span."""
     tokens, keep = rows([2000] * 10)
     torch.manual_seed(0)
     actual = mask_tokens(tokens, keep, SPANS)
@@ -109,7 +109,7 @@ def test_replacement_is_chosen_per_span():
     for row, hit in zip(actual.tokens == MASK, actual.targets_mask, strict=True):
         pairs = hit[1:] & hit[:-1]
         changes, total = changes + int((row[1:] != row[:-1])[pairs].sum()), total + int(pairs.sum())
-    assert changes / total < 0.1  # one by one it would be 0.32; spans that touch differ now and then
+    assert changes / total < 0.1  # with token-wise choices it would be 0.32; adjacent spans may differ
 
 
 def test_masks_follow_the_generator():

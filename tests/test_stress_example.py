@@ -20,9 +20,9 @@ LINES = [
     "banana B AH0 N AE1 N AH0",
     "cat K AE1 T",  # one vowel
     "record R EH1 K ER0 D",
-    "record(2) R IH0 K AO1 R D # as a verb",  # said in two ways
-    "b's B IY1 Z AH0",  # no letters alone
-    "bananna B AH0 N AE1 N AH0",  # sounds alike
+    "record(2) R IH0 K AO1 R D # as a verb",  # two pronunciations
+    "b's B IY1 Z AH0",  # not only letters
+    "bananna B AH0 N AE1 N AH0",  # same pronunciation
     "insult IH2 N S AH1 L T # a remark",
     "insalt IH1 N S AH0 L T",  # the same phones, another stress
     "",

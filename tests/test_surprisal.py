@@ -35,7 +35,7 @@ def running(count: int) -> Corpus:
 
 
 def in_lines(lengths: list[int]) -> Corpus:
-    """Lines of the given numbers of tokens, each with its end."""
+    """Lines of the given numbers of tokens, each with EOS."""
     generator = np.random.default_rng(0)
     tokens = np.concatenate([[*generator.integers(3, WORDS, length), 2] for length in lengths])
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
@@ -61,13 +61,13 @@ def nats_of(model: Any, corpus: Corpus, context: Context) -> np.ndarray:
 
 
 def nats_after(model: Any, tokens: list[int]) -> np.ndarray:
-    """Of every token but the first, in one pass."""
+    """Surprisal of every token but the first, in one pass."""
     with torch.no_grad():
         return -model.score(torch.tensor([tokens]))[0].numpy()
 
 
 class Naming:
-    """Gives every target its own id for nats, and says what it was asked."""
+    """A model that returns the ID of each target as its surprisal and records its calls."""
 
     max_positions = None
 
@@ -103,7 +103,7 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
     calls: list[tuple[int, int]] = []
     model = Naming()
     actual = surprisal(model, corpus, context, device=CPU, progress=lambda done, total: calls.append((done, total)))
-    # as many writes as tokens, and none left out
+    # every token is written exactly once
     assert calls[-1] == (len(corpus.tokens), len(corpus.tokens))
     assert [done for done, _ in calls] == sorted(done for done, _ in calls) and len(calls) == len(model.asked)
     assert actual.tolist() == corpus.tokens.tolist()
@@ -111,7 +111,7 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
 
 
 def test_progress_covers_windows_of_a_long_line(monkeypatch):
-    """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
+    """Lines of 3 and 90 tokens with EOS; the long one alone, in windows of 25."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 50)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 25)
     calls: list[tuple[int, int]] = []
@@ -147,7 +147,7 @@ def test_parallel_carry_of_a_recurrent_network_nearly_equals_one_pass(monkeypatc
     actual = nats_of(model, corpus, Context("carry", 32))
     full = nats_after(model, [1, *corpus.tokens.tolist()])
     assert actual.mean() == pytest.approx(full.mean(), abs=1e-3)
-    # the first part has nothing before it that it could miss
+    # the first part has no earlier context to miss
     np.testing.assert_allclose(actual[: 9000 // 32], full[: 9000 // 32], atol=1e-4)
 
 
@@ -167,13 +167,13 @@ def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
 @pytest.mark.parametrize("kind", ["transformer", "gpt", "lstm", "ngram"])
 @pytest.mark.parametrize(("count", "stride"), [(50, 3), (50, 8), (51, 1), (8, 5), (5, 5)])
 def test_stride_matches_its_definition(monkeypatch, kind, count, stride):
-    """Window after window by hand: a token counts in the first one that it lies in."""
+    """Window by window: a token counts in the first window that contains it."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 32)
     model, corpus, window = ngram() if kind == "ngram" else network(kind), running(count), 8
     text, expected = [1, *corpus.tokens.tolist()], np.full(count, np.nan)
     start = 0
     while np.isnan(expected).any():
-        start = min(start, max(0, count - window))  # the last is moved back so that it is full
+        start = min(start, max(0, count - window))  # the last window is moved back to be full
         nats = nats_after(model, text[start : start + window + 1])
         new = np.isnan(expected[start : start + window])
         expected[start : start + window][new] = nats[new]
@@ -182,7 +182,7 @@ def test_stride_matches_its_definition(monkeypatch, kind, count, stride):
 
 
 def test_a_small_stride_gives_more_context():
-    """The n-gram model of order 5 sees all it can where 4 tokens or more are before each: window - stride >= 4."""
+    """An n-gram model of order 5 has its full context if 4 or more tokens precede each: window - stride >= 4."""
     model, corpus = ngram(5), running(200)
     exact = -model.score_corpus(corpus.tokens, None)
     assert np.array_equal(nats_of(model, corpus, Context("stride", 8, 4)), exact)
@@ -312,7 +312,7 @@ def test_a_line_is_an_item_with_its_units(tmp_path):
     assert actual.keys.tolist() == [0, 1, 2, 3]
     assert {name: values.tolist() for name, values in actual.statistics.items()} == {
         "nats": [0 + 1 + 2 + 3 + 4 + 5, 6, 7 + 8, sum(range(9, 18))],
-        "tokens": [6, 1, 2, 9],  # characters and the end
+        "tokens": [6, 1, 2, 9],  # characters and EOS
         "characters": [6, 1, 2, 9],  # the end of a line is a newline
         "bytes": [6, 1, 3, 9],
         "words": [3, 1, 2, 3],

@@ -74,7 +74,7 @@ def test_command_line_options(words, suggestion, here, capsys):
 def test_views_and_architectures():
     assert suggest("saliency", ["logit-lens", "attribution"]) == "did you mean 'attribution'?"
     assert suggest("svm", ["lstm", "logistic-regression"]) == "did you mean 'logistic-regression'?"
-    assert suggest("svm", ["lstm"]) == "did you mean 'lstm'?"  # only what is known is suggested
+    assert suggest("svm", ["lstm"]) == "did you mean 'lstm'?"  # only valid names are suggested
     assert all(name == name.lower().replace("-", "_") for name in SYNONYMS)
 
 
@@ -150,7 +150,7 @@ def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_a_missing_device_is_rejected_at_once(command, capsys):
-    """Whatever else is wrong: here the run, and the data, are not there either."""
+    """Before any other error: here the run and the data are missing, too."""
     more = ["--suite", "none"] if command == "analyze minimal-pairs" else []
     message = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert refused(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, message)

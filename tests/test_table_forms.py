@@ -57,7 +57,7 @@ def test_csv_with_semicolons_or_tabs(tmp_path):
     assert labelled(tmp_path / "a.csv", REVIEW).summary.notes()[0] == "a.csv: columns are separated by semicolons"
     tabs = write(tmp_path / "b.csv", 'label\ttext\npos\t"a ""b"", c"\n')
     assert read(tabs) == [("pos", 'a "b", c')]
-    # commas come first, wherever there is one outside quotes
+    # commas win if there is one outside quotes
     assert read(write(tmp_path / "c.csv", "pos,so; so\n")) == [("pos", "so; so")]
     assert read(write(tmp_path / "d.csv", '"a,b";text;label\nx;y;z\n')) == [("z", "y")]
     pairs = write(tmp_path / "p.csv", "source;target\na;b\n")
@@ -129,7 +129,7 @@ HEADERS = [
     "sentiment;review\npos;good and cheap\nneg;dull\n",
     "Category,Message\nham,Go until jurong point\nspam,Free entry\nham,U dun say\n",
     "star_rating,review_body\n5,good\n1,bad\n",
-    # none of the usual words, but numbers below one name, sentences below the other, and no name twice
+    # no common column names, but numbers in one column, sentences in the other, and unique names
     "a1,zzz\n" + "".join(f"{at % 3},one two three four five\n" for at in range(12)),
 ]
 
@@ -142,13 +142,13 @@ def test_a_header_with_other_names_is_rejected_with_its_columns(text, tmp_path):
         f"{path}:1: no columns 'label' and 'text' in the header {columns}; set data.label_column and data.text_column,"
         " to 1 and 2 if this line is not a header"
     )
-    assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # which says that there is none
+    assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # indices imply that there is no header
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "pos,Great\nneg,Dull film\npos,Fine\n",  # a label that comes again
+        "pos,Great\nneg,Dull film\npos,Fine\n",  # a repeated label
         "pos,Great\n",
         "a,x\nb,y\nc,z\n",
         "Polish,Dania\nRussian,Ivanov\nPolish,Nowak\n",
@@ -169,7 +169,7 @@ def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
         " be learned; is data.label_column = 'id' the right column? columns: id, text"
     )
     assert source.summary.problem() == message
-    # once is enough, for train alone: a test file may have a few examples of each of many labels
+    # reported once, for train only: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
     actual = [finding for finding in check_data(splits, list, LABELLED).findings if finding.severity == "error"]
     assert [(finding.name, finding.split, finding.message) for finding in actual] == [("unique_labels", "train", message)]
@@ -230,17 +230,17 @@ def test_data_can_be_a_directory_or_a_pattern(tmp_path):
     assert corpus(tmp_path, "texts/*.txt") == ["texts/a.txt", "texts/b.txt"]
     assert corpus(tmp_path, "texts/**/*.txt*") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     assert corpus(tmp_path, ["texts/b.txt", "texts/?.txt"]) == ["texts/b.txt", "texts/a.txt", "texts/b.txt"]
-    assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file of that very name comes first
+    assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file with exactly this name wins
     table = parse_config(TextDataConfig, {"train": "texts", "read_as": "lines"}, prefix="data")
     assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
-    # of running text, a blank line between two files ends a text; the user's own list is left as it is
+    # in running text, a blank line between two files ends a text; an explicit list is unchanged
     running = parse_config(TextDataConfig, {"train": "texts", "valid": 0.4}, prefix="data").sources(tmp_path)
     full = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
     assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == full
 
     listed = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
     assert "".join(listed.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in listed.provenance()
-    # what is not there is said when it is read: a run is loaded without its text
+    # missing files are reported on reading: a run can be loaded without its text
     none = parse_config(TextDataConfig, {"train": "none/*.txt"}, prefix="data").sources(tmp_path)["train"]
     assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
     (tmp_path / "empty").mkdir()

@@ -183,7 +183,7 @@ def test_a_resolved_config_round_trips_and_is_complete(values):
     filled = parse_config(StackConfig, values, prefix="model").with_defaults()
     assert filled.with_defaults() == filled
     assert parse_config(StackConfig, to_dict(filled), prefix="model") == filled
-    assert {name: getattr(filled, name) for name in values} == values  # what was given stays
+    assert {name: getattr(filled, name) for name in values} == values  # explicit values stay
 
 
 def test_defaults_depend_on_the_layer_type():

@@ -13,7 +13,7 @@ from weft.data.tag_batching import Sentences, TagBatch, padded_rows
 
 
 def lines(name: str, words: list[list[int]]) -> Corpus:
-    """Words of these tokens, each with its end."""
+    """Lines of words with these tokens, each with EOS."""
     starts = np.concatenate([[0], np.cumsum([len(word) + 1 for word in words])])
     tokens = np.array([token for word in words for token in [*word, 2]], np.uint16)
     return Corpus(name, tokens, starts, np.zeros((1, 4), dtype=np.int64), "")
@@ -26,7 +26,7 @@ def sentences(words: list[list[int]], sizes: list[int], letters: list[list[int]]
 
 
 def like_text(count: int = 200, seed: int = 0) -> Sentences:
-    """Words of one to three tokens, their number + 100 repeated, spelled by up to seven letters."""
+    """Words of one to three tokens, their number + 100 repeated, with up to seven characters."""
     random = np.random.default_rng(seed)
     sizes = 1 + random.gamma(2.0, 4.0, size=count).astype(int)
     words = [[100 + index] * int(random.integers(1, 4)) for index in range(sizes.sum())]
@@ -47,7 +47,7 @@ def test_a_batch_in_full():
         [[2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
         [[5, 6, 2, 0], [7, 2, 0, 0], [8, 8, 8, 2]],
     ]
-    assert batch.char_mask.sum(2).tolist() == [[1, 1, 1], [3, 2, 4]]  # a pool needs something to look at, on padding too
+    assert batch.char_mask.sum(2).tolist() == [[1, 1, 1], [3, 2, 4]]  # pooling needs at least one character, also on padding
     assert {part.dtype for part in batch if part is not None} == {torch.int64, torch.bool}
 
 
@@ -110,7 +110,7 @@ def test_largest_batch_is_the_widest_in_tokens_and_characters():
     assert largest.char_ids is not None and largest.char_mask is not None
     assert largest.char_ids.shape == largest.char_mask.shape == (1, 6, 31)
     assert largest.char_mask.sum().item() == 12
-    # cut anywhere, no word lies outside of what is left
+    # cropped anywhere, no word is outside of the crop
     assert largest.first.eq(0).all()
     assert ExampleBatchSampler(sentences(words, [6, 1]), batch_tokens=8, seed=0).largest_batch().char_ids is None
 

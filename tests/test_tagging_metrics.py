@@ -44,7 +44,7 @@ def labels_of(scheme, types=TYPES):
 
 
 def sentences(labels, *, size=300, max_length=9, seed=0):
-    """Random sequences of tags, most of them not valid."""
+    """Random tag sequences, most of them invalid."""
     rng = random.Random(seed)
     return [rng.choices(labels, k=rng.randint(1, max_length)) for _ in range(size)]
 
@@ -69,14 +69,14 @@ def scored(said, meant, *, types=TYPES, known=None, tagged=HOW):
         ("O O", set()),
         ("B-PER I-PER O B-LOC", {("PER", 0, 2), ("LOC", 3, 4)}),
         ("B-PER B-PER", {("PER", 0, 1), ("PER", 1, 2)}),
-        ("O I-PER I-PER", {("PER", 1, 3)}),  # IOB1, or BIO at fault
+        ("O I-PER I-PER", {("PER", 1, 3)}),  # IOB1, or invalid BIO
         ("I-PER I-LOC", {("PER", 0, 1), ("LOC", 1, 2)}),
         ("B-PER I-LOC I-LOC", {("PER", 0, 1), ("LOC", 1, 3)}),
         ("S-PER B-LOC I-LOC E-LOC E-LOC", {("PER", 0, 1), ("LOC", 1, 4), ("LOC", 4, 5)}),
         ("U-PER B-LOC L-LOC I-LOC", {("PER", 0, 1), ("LOC", 1, 3), ("LOC", 3, 4)}),
         ("B I O B", {("_", 0, 2), ("_", 3, 4)}),
         ("B-creative-work I-creative-work", {("creative-work", 0, 2)}),
-        ("NOUN X BPER B_PER", set()),  # no tags of a scheme
+        ("NOUN X BPER B_PER", set()),  # no tags of any scheme
     ],
 )
 def test_spans_by_hand(text, expected):
@@ -170,7 +170,7 @@ def test_allowed_transitions_by_hand():
         ("BIO", "B-PER I-PER", []),
         ("IOB1", "O B-PER B-PER I-LOC", [1]),
         ("BIOES", "B-PER O I-PER E-PER S-LOC", [1, 2]),
-        ("BIOES", "O B-PER", [2]),  # it may not end so
+        ("BIOES", "O B-PER", [2]),  # invalid end
         ("BIOES", "", []),
     ],
 )
@@ -188,10 +188,10 @@ def test_tag_errors_by_hand(scheme, text, places):
         ("O B-PER I-PER E-PER S-PER", "BIOES"),
         ("O S-PER", "BIOES"),
         ("O B-PER L-PER U-LOC", "BILOU"),
-        ("O B-PER E-PER U-PER", None),  # of two schemes
+        ("O B-PER E-PER U-PER", None),  # mixed schemes
         ("NOUN VERB O", None),
         ("O B-PER X", None),
-        ("S E I", None),  # letters, but nothing begins
+        ("S E I", None),  # prefixes, but no beginning
         ("O", None),
         ("", None),
     ],
@@ -254,7 +254,7 @@ def test_scores_match_seqeval(seed, scheme):
 def test_tag_scores_and_confusions_match_scikit_learn(seed):
     metrics = pytest.importorskip("sklearn.metrics")
     names = ["DET", "NOUN", "VERB", "ADJ", "never"]
-    gold = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
+    gold = sentences([*names[:4], "unseen"], seed=seed)  # an unseen tag can only be missed
     predicted = wrong_in_places([[tag if tag in names else "DET" for tag in row] for row in gold], names[:4], seed)
     flat = [[tag for row in rows for tag in row] for rows in (gold, predicted)]
     theirs = metrics.precision_recall_fscore_support(*flat, labels=names, zero_division=0)
@@ -284,7 +284,7 @@ def test_only_counted_metrics_are_scored():
     predicted, gold = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
     every = [np.array([True, True]), np.array([True])]
     assert list(scored(predicted, gold, types=())) == ["token_accuracy", "sentence_accuracy"]
-    assert list(scored(predicted, gold, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no word is new
+    assert list(scored(predicted, gold, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no OOV words
     one_new = [np.array([True, False]), np.array([True])]
     score = scored(predicted, gold, types=(), known=one_new)["oov_accuracy"]
     assert (score.value, score.low, score.high) == (0.0, 0.0, 0.0)

@@ -56,7 +56,7 @@ def test_every_architecture_tags_names(runs, kind):
     run = loaded(runs.folder(f"spans-{kind}"))
     actual = values_of(run)
     assert actual["span_f1"] >= 90
-    assert actual["oov_accuracy"] >= 90  # names are new, and known by what stands before them
+    assert actual["oov_accuracy"] >= 90  # names are OOV, but predictable from the preceding word
     prediction = run.predict("the old mr dcbfo here")
     assert prediction.words == ["the", "old", "mr", "dcbfo", "here"]
     assert prediction.tags == ["O", "O", "O", "B-PER", "O"]
@@ -329,14 +329,14 @@ def test_evaluate_prints_a_table_of_span_types(runs, capsys):
 
 
 def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
-    """By hand, from the tags that predict gives the same words."""
+    """By hand, from the predicted tags of the same words."""
     folder = runs.folder("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
     one, three = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
     predicted = [*one.tags, *three.tags]
     assert [predicted[index] for index in (0, 1, 3)] == ["X"] * 3
-    taken = predicted[2]  # for ADJ, which training never saw
+    taken = predicted[2]  # predicted for ADJ, which does not occur in training
     tables = [[line.split() for line in part.rstrip("\n").split("\n")] for part in out.split("\n\n")[2:]]
     rows = {"X": ["X", "100.0" if taken != "X" else "75.0", "100.0", "100.0" if taken != "X" else "85.7", "3"]}
     rows |= {} if taken == "X" else {taken: [taken, "0.0", "0.0", "0.0", "0"]}
@@ -461,5 +461,5 @@ def test_words_are_lowercased_and_characters_are_not(runs, tmp_path):
     assert run.vocabulary.tokenizer.lowercase and not run.vocabulary.char_tokenizer.lowercase
     one, other = (run.vocabulary.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
     assert one == other and 0 not in one
-    # the letters alone tell them apart
+    # only the characters differ
     assert [predictions.tags for predictions in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]

@@ -26,7 +26,7 @@ SAFE = r"good\u001b]0;owned\u0007\u001b[2J\u009b31m\u202egnp\u2066"
 
 
 class Terminal(io.StringIO):
-    """A stream that people look at."""
+    """A stream that reports itself as a terminal."""
 
     encoding = "utf-8"
 
@@ -69,12 +69,12 @@ def test_lines_and_progress_bars_on_stderr(monkeypatch, capsys):
 
 
 def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a command writes to a terminal as its standard output."""
+    """Output of a command whose standard output is a terminal."""
     controller, terminal = pty.openpty()
     chunks = list[bytes]()
 
     def read() -> None:
-        with contextlib.suppress(OSError):  # how a terminal ends that is closed on its other side
+        with contextlib.suppress(OSError):  # raised when the other side of the terminal closes
             while chunk := os.read(controller, 1 << 16):
                 chunks.append(chunk)
 
@@ -102,7 +102,7 @@ def test_evaluate_escapes_labels(labelled, monkeypatch, capsys):
     shown_text = on_a_terminal(["evaluate", str(labelled), "--data", str(data), "-q"], monkeypatch)
     assert SAFE in shown_text and not set("\x1b\x07\x9b\u202e") & set(shown_text)
     assert main(["evaluate", str(labelled), "--data", str(data), "-q"]) == 0
-    assert EVIL in capsys.readouterr().out  # a program gets the label itself
+    assert EVIL in capsys.readouterr().out  # piped output has the raw label
 
 
 def test_info_escapes_environment_and_paths(tmp_path, monkeypatch, capsys):

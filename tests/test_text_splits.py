@@ -33,7 +33,7 @@ def test_splits_are_whole_lines_if_lines_are_short(tmp_path, words):
     assert "".join(actual.values()) == text
     assert all(part.endswith("\n") for part in actual.values())
     for name, share in (("train", 0.9), ("valid", 0.05), ("test", 0.05)):
-        # each end moves by at most a hundredth of the text
+        # each boundary moves by at most 1% of the text
         assert len(actual[name]) / len(text) == pytest.approx(share, abs=0.02)
 
 
@@ -84,10 +84,10 @@ def test_word_tokenizers_see_no_partial_words(tmp_path):
     ("text", "position", "lines", "expected"),
     [
         ("ecl air\ntart", 3, 9, 8),  # a line end that is near enough wins
-        ("ecl air\ntart", 2, 2, 3),  # or else white space, of which it is the first
+        ("ecl air\ntart", 2, 2, 3),  # otherwise the first whitespace
         ("ecl   air", 5, 0, 3),
         ("eclair", 3, 6, 3),
-        (" eclair", 1, 0, 1),  # nothing stands before the first word
+        (" eclair", 1, 0, 1),  # nothing precedes the first word
         ("a b c", 2, 0, 1),
         ("a\nb\nc", 3, 5, 2),
     ],

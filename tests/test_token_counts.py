@@ -52,7 +52,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def tokens_of(run: Any, name: str) -> int:
-    """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
+    """Number of tokens of the training data with <s> and </s>, from the tokenizer alone."""
     source = run.config.datasets["train"]
     if name == "seq2seq":
         return sum(1 + len(run.vocabulary.target.encode(target)) for _, target in pairs(source))
@@ -81,7 +81,7 @@ def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
     assert last["tokens_per_second"] * last["seconds"] == pytest.approx(expected)
     assert main(["info", str(folder)]) == 0
     assert re.search(rf"^Training .* {expected:,} tokens, ", capsys.readouterr().out, re.MULTILINE)
-    # the loss is the mean over what it was the mean over, and its name says what that is
+    # the unit of the mean loss is unchanged, and its name states it
     losses = [record["train_loss"] for record in logged]
     assert losses == pytest.approx(watcher.losses)
 

@@ -35,7 +35,7 @@ TEXT = (
 every_kind = pytest.mark.parametrize("kind", TYPES)
 lossless_kind = pytest.mark.parametrize("kind", [kind for kind in TYPES if LOSSLESS[kind] and kind != "char"])
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
-# what the patterns treat apart, in all neighbourhoods
+# characters that the patterns distinguish, in all combinations
 wild_text = st.text(st.sampled_from("ab'sStT 1\n\n\t\r\0  \u00a0\u3000\x1c\u2028<>/unk.-é́日🙂"), max_size=40)
 
 
@@ -51,7 +51,7 @@ def folded(kind: str) -> Tokenizer:
 
 @cache
 def plain(kind: str) -> tokenizers.Tokenizer:
-    """What anybody gets who loads the file with the library underneath."""
+    """The encoding of the underlying library for the saved file."""
     return tokenizers.Tokenizer.from_str(trained(kind).data.decode())
 
 
@@ -181,7 +181,7 @@ def test_a_saved_tokenizer_is_the_same(kind, tmp_path):
 
 
 def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
-    # the trainers underneath go by the order of hash maps, which differs from map to map and from process to process
+    # the library's trainers depend on hash-map order, which differs between maps and processes
     text = TEXT + " ".join(f"{number} word{number % 70}ing" for number in range(3000))
     (tmp_path / "text").write_text(text, encoding="utf-8")
     code = (
@@ -326,7 +326,7 @@ def test_unknown_characters_are_reported(kind, expected):
 
 # ---- lower case
 
-# capitals with a neighbour that str.lower looks at (Σ), with two characters (İ), of a young script, and special tokens
+# context-dependent lowercase (Σ), two-character lowercase (İ), a recently added script, and special tokens
 capitals = st.text(st.sampled_from("aAbBsS'TΣσςİIıßẞ\u1c89\u0307 <>/unkUNK.-\n\t日🙂"), max_size=40)
 
 
@@ -358,7 +358,7 @@ def test_lowercased_training_sees_the_lowercased_text(kind):
     small = "".join(tokenizers.normalizers.Lowercase().normalize_str(char) for char in TEXT)
     plainly = json.loads(train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([small])).data)
     assert json.loads(folded(kind).data)["model"] == plainly["model"]
-    # both are what the kind is without the option, so no token has a capital that the text could not bring
+    # both train on the lowercased text, so no token has a capital that cannot occur
     if kind in ("char", "word", "whitespace"):
         assert all(token == token.lower() for token in plainly["model"]["vocab"])
 

@@ -36,7 +36,7 @@ def values(outputs, references):
 
 
 def expected(outputs, references):
-    """The same scores by the field's own packages."""
+    """The same scores from sacrebleu and jiwer."""
     return {
         "token_error_rate": 100 * jiwer.wer(references, outputs),
         "character_error_rate": 100 * jiwer.cer(references, outputs),
@@ -50,7 +50,7 @@ def expected(outputs, references):
 
 
 def by_table(a, b):
-    """Wagner and Fischer's table, row by row."""
+    """Edit distance by the Wagner-Fischer table, row by row."""
     row = list(range(len(b) + 1))
     for position, token in enumerate(a, 1):
         corner, row[0] = row[0], position
@@ -91,7 +91,7 @@ def test_scores_by_hand():
     assert actual["exact_match"] == 50
     assert actual["token_error_rate"] == pytest.approx(100 / 7)
     assert actual["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
-    # n-grams that are right, of all: 6 of 7, 3 of 5, 1 of 3, none of 1, which counts half of one
+    # n-gram precisions: 6/7, 3/5, 1/3 and 0/1, which is smoothed to 1/2
     assert actual["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
 
 
@@ -132,7 +132,7 @@ def test_scores_match_sacrebleu_and_jiwer(outputs, references):
 
 
 def noisy(rng, lines, length=12):
-    """Outputs that are the references with some words lost, doubled or changed."""
+    """References with some words dropped, doubled or changed."""
     words = [f"{a}{b}" for a in ("Ka", "lo", "mi", "Ne", "so,") for b in "aeiou."]
     references = [" ".join(rng.choices(words, k=rng.randint(0, length))) for _ in range(lines)]
     swap = {0: "", 1: "Xy", 2: "xy xy"}

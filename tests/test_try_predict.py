@@ -24,7 +24,7 @@ NUL = "NUL at character 1; is this binary data?"
 HALF = "lone surrogate U+D800 at character 0; use whole characters"
 TWO = "expected a tuple of a question and a passage"
 ASKED = "Eva bought a hat in Rome."
-# two inputs that are good, and those that are not with the reason of each
+# two valid inputs, and invalid inputs with their reasons
 INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
     "classification-lstm": (
         ["the film was good", "never again"],

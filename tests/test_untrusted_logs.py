@@ -36,7 +36,7 @@ BAD = [
 
 
 def signed(line: str) -> str:
-    """The line with the sum that weft would write: a forger can do that too."""
+    """The line with a valid checksum, which a forger can compute, too."""
     try:
         return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != CHECKSUM}))
     except (RecursionError, ValueError):
@@ -64,7 +64,7 @@ def test_an_invalid_line_is_rejected_by_its_number(line, run, capsys, monkeypatc
 
 
 def test_unknown_scores_are_ignored(run, capsys, monkeypatch, tmp_path):
-    """Of another version, or forged with the right sums."""
+    """Scores of another version, or forged with valid checksums."""
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
     full = metrics.read_text()
@@ -92,7 +92,7 @@ def sparse(path: Path, size: int) -> Path:
 
 
 def test_large_files_need_bounded_memory(tmp_path, monkeypatch):
-    """A sparse file of gigabytes takes no space on the disk."""
+    """A sparse file of gigabytes that needs no disk space."""
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it was read"))
     for path, load, limit in (
         (sparse(tmp_path / "labels.json", 3 << 30), LabelVocabulary.load, 64),

@@ -23,7 +23,7 @@ from weft.text.tokenizers import Tokenizer, from_vocab
 
 
 def parts_of(kind: str) -> dict[str, Any]:
-    """A small tokenizer.json as BERT or GPT-2 has it."""
+    """A small tokenizer.json in the format of BERT or GPT-2."""
     if kind == "bert":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the"]
         full = Theirs(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
@@ -51,7 +51,7 @@ def key_paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 
 
 def changed(value: Any, chance: random.Random) -> Any:
-    """With one part that is another value, is gone, or has another name."""
+    """A copy with one value changed, removed or renamed."""
     new = copy.deepcopy(value)
     every = list(key_paths(new))
     *path, last = chance.choice([index for index in every if len(index) <= 2] if chance.random() < 0.4 else every)
@@ -115,7 +115,7 @@ def test_a_backtracking_pattern_gives_a_one_line_error(capfd):
             ask("a" * 40 + "b")
         message = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
         assert str(caught.value) == message
-    assert capfd.readouterr() == ("", "")  # the library has a word of its own for it, which nobody sees
+    assert capfd.readouterr() == ("", "")  # the library's own message is suppressed
     assert tokenizer.encode("a").tolist() == [3]
 
 
@@ -155,7 +155,7 @@ def test_rules_that_expand_a_text_are_rejected(rules, message):
 
 
 def test_common_rules_are_read():
-    """Those of Llama, ALBERT and T5."""
+    """The rules of Llama, ALBERT and T5."""
     spaces = several("normalizers", {"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
     quotes = several("normalizers", replace("``", '"'), replace("''", '"'), {"type": "Lowercase"})
     double = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
@@ -164,7 +164,7 @@ def test_common_rules_are_read():
 
 
 def test_stderr_is_restored_after_concurrent_use(capfd):
-    """Threads may ask for tokens at the same time."""
+    """Threads may tokenize at the same time."""
     gate = threading.Barrier(4)
 
     def work() -> None:

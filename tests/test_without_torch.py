@@ -34,7 +34,7 @@ TRAINED = ("lm-ngram", "classification-naive-bayes", "classification-logistic-re
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A folder with data, run files, runs that were counted or solved, and a comparison of two of them."""
+    """A directory with data, run files, runs of models without networks, and a comparison of two of them."""
     folder, before = tmp_path_factory.mktemp("without-torch"), Path.cwd()
     golden_data.make(folder)
     os.chdir(folder)
@@ -72,7 +72,7 @@ print(json.dumps(found))
 
 
 def child(folder: Path, script: str, *words: str) -> str:
-    """The last line that a script prints, in a process of its own."""
+    """The last line of output of a script in a subprocess."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, "-c", script, *words], cwd=folder, capture_output=True, text=True, env=environment, check=True
@@ -81,7 +81,7 @@ def child(folder: Path, script: str, *words: str) -> str:
 
 
 def test_commands_of_models_without_networks_start_without_torch(here):
-    """All in one process: from the first on that imports it, torch is there."""
+    """All in one process: after the first import, torch stays loaded."""
     data = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
     failed = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
     assert not failed
@@ -119,7 +119,7 @@ def test_ngram_model_accepts_arrays_and_tensors(here, monkeypatch):
     model = weft.load("runs/lm-ngram").model
     rows = np.random.default_rng(0).integers(1, model.vocab_size, (3, 12))
     state = None
-    for low, high in ((0, 5), (4, 9), (8, 12)):  # each piece begins with the last token of the one before
+    for low, high in ((0, 5), (4, 9), (8, 12)):  # each chunk starts with the last token of the previous one
         piece = rows[:, low:high]
         nats, after = nll_function(model, None)(piece, state)
         tensors, expected = model.loss(

@@ -71,7 +71,7 @@ def refusal(path: Path, **options: Any) -> str:
 @pytest.mark.parametrize(("name", "package"), [("a.xlsx", "openpyxl"), ("a.xlsm", "openpyxl"), ("a.parquet", "pyarrow")])
 def test_a_missing_package_is_named(name, package, tmp_path, monkeypatch):
     for module in (package, f"{package}.parquet"):
-        monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
+        monkeypatch.setitem(sys.modules, module, None)  # simulate a missing package
     (tmp_path / name).write_bytes(b"PK\x03\x04")
     kind = file_format(tmp_path / name)
     assert refusal(tmp_path / name) == f'.{kind} files need the package {package}; pip install "weft[{kind}]"'
@@ -137,7 +137,7 @@ def test_a_workbook_equals_csv(tmp_path):
     rows = [["id", "label", "text"], [1, "pos", 'a, "b"\nc'], [2.0, 5, "x"], [None, "neg", date(2026, 11, 16)]]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("pos", 'a, "b"\nc'), ("5", "x"), ("neg", "2026-11-16")]
-    assert labelled(path, text_column="id") == [("pos", "1"), ("5", "2")]  # the third has none, and is left out
+    assert labelled(path, text_column="id") == [("pos", "1"), ("5", "2")]  # the third has no text and is skipped
     source = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"]
     assert source.summary.describe().split("\n")[:2] == [
         f"{path}: 3 examples of 19 characters with 3 labels, Excel",
@@ -188,7 +188,7 @@ def test_empty_rows_and_cells(tmp_path):
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("a", "x"), ("b", "y")]
     summary = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
-    assert summary.files.blank == 1  # those behind the last are none
+    assert summary.files.blank == 1  # trailing blank rows are not counted
     assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
         ":2: expected 2 columns, got 3: 'a', 'x', 'z'"
     )
@@ -276,7 +276,7 @@ def test_invalid_text_is_rejected_with_its_row(tmp_path):
 
 
 def test_large_files_are_streamed(tmp_path):
-    """Of 40 MB of text no more than a few rows are in memory at once."""
+    """Only a few rows of a 40 MB file are in memory at once."""
     import tracemalloc
 
     count = 20_000

@@ -50,7 +50,7 @@ def labelled(path: Path) -> int:
 
 
 def speech(count: int) -> list[list[tuple[str, str]]]:
-    """Sentences of many words with few tags that are none of spans."""
+    """Sentences with many words and few part-of-speech tags."""
     chance = random.Random(0)
     return [
         [("".join(chance.choices("abcdefgh", k=3)), chance.choice(["NN", "VB", "DT"])) for _ in range(8)] for _ in range(count)
@@ -83,7 +83,7 @@ def test_classifiers_accept_similar_text_lines(tmp_path):
     chance = random.Random(0)
     words = ["".join(chance.choices("abcdefgh", k=4)) for _ in range(60)]
     for text in (
-        "\n\n".join(f"{chance.choice(['pos', 'neg'])} {word}" for word in words),  # labels, each with one word
+        "\n\n".join(f"{chance.choice(['pos', 'neg'])} {word}" for word in words),  # labels followed by one word
         "pos B-movie\nneg O\n",
         "pos a b\nneg c d\n\npos e f\n",
         "".join(f"{index} {word} O\n" for index, word in enumerate(words)) + "x a\n",
