@@ -365,7 +365,7 @@ def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def guessing_attributes(path: Path, module: ast.Module) -> Iterator[str]:
-    """hasattr and getattr with a default must be replaced by a type."""
+    """getattr with a default must be replaced by a type check or an attribute."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
             yield f"{node.lineno}: {ast.unparse(node)}; ask for its class, or give it the attribute"

@@ -138,7 +138,7 @@ def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
         assert leftovers(out) == []
         if ended:
             break
-        line += 2  # one line of the loop, one of the rename
+        line += 2  # two lines per moved file
     assert line > 15
 
 
