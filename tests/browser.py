@@ -1,4 +1,4 @@
-"""A real browser to look at pages with: Debian's Chromium, driven by playwright."""
+"""Chromium, driven by Playwright, to test HTML pages in a real browser."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def _missing(reason: str) -> None:
-    """Skip; where WEFT_BROWSER says that everything must run, fail instead: a test that is never run proves nothing."""
+    """Skip the test, or fail it if WEFT_BROWSER is set (in CI a skipped test would prove nothing)."""
     (pytest.fail if os.environ.get("WEFT_BROWSER") else pytest.skip)(reason)
 
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """The browser; whoever asks for it is skipped, with the reason, where there is none."""
+    """A running browser. The test is skipped if Playwright or Chromium is not installed."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         _missing("playwright is not installed: pip install playwright")
-    path = next(filter(None, map(shutil.which, NAMES)), None)
+    path = next(filter(None, map(shutil.which, EXECUTABLES)), None)
     if path is None:
         _missing("there is no Chromium: apt-get install chromium")
     with sync_playwright() as playwright:

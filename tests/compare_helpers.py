@@ -1,4 +1,4 @@
-"""`weft compare`, called as its tests call it."""
+"""Helpers to run `weft compare` in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import Silent
+from small_runs import SilentCallback
 
 from weft.cli.main import main
 from weft.comparison.plan import PlannedRun
@@ -18,8 +18,8 @@ from weft.runs.job import train
 from weft.runs.resolve import resolve
 
 
-class Here:
-    """Trains in this process, which costs no seconds for each run."""
+class InProcessTrainer:
+    """Trains the runs in this process: starting one process for each would take seconds."""
 
     trained: list[str]
 
@@ -27,14 +27,14 @@ class Here:
         self.callback = callback
 
     def train(self, plan: Sequence[PlannedRun]) -> list[Outcome]:
-        return [self._one(planned) for planned in plan]
+        return [self._train_run(planned) for planned in plan]
 
-    def _one(self, planned: PlannedRun) -> Outcome:
+    def _train_run(self, planned: PlannedRun) -> Outcome:
         try:
-            settings = resolve(planned.values, base=Path())
-            if not is_finished(planned.output_dir, settings):
-                Here.trained.append(planned.output_dir.name)
-                train(planned.values, planned.output_dir, base=Path(), callback=Silent())
+            config = resolve(planned.values, base=Path())
+            if not is_finished(planned.output_dir, config):
+                InProcessTrainer.trained.append(planned.output_dir.name)
+                train(planned.values, planned.output_dir, base=Path(), callback=SilentCallback())
         except WeftError as error:
             outcome = Outcome(planned, error.exit_code, str(error))
             self.callback.on_run_end(outcome)
@@ -42,7 +42,8 @@ class Here:
         return Outcome(planned, 0)
 
 
-def compare(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["compare", *words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+def compare(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `weft compare`."""
+    code = main(["compare", *args])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err

@@ -1,4 +1,4 @@
-"""A place for the command line to work in. A module that asks for it says in RUN what its run file is."""
+"""Shared fixtures. A module that uses `work_dir` or `trained_dir` defines its run file as the constant RUN."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from weft.cli.main import main
 
 
 @pytest.fixture(autouse=True)
-def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command says depends on no clock: it tells no file of its progress, however slow the machine is today."""
+def no_progress_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn off the progress lines that are printed every few seconds, so that output does not depend on the time taken."""
     monkeypatch.setattr("weft.cli.display.LOG_SECONDS", math.inf)
 
 
 @pytest.fixture
-def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `main` says to OpenMP is forgotten after each test."""
+def restore_openmp_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the OpenMP variables, which `main` sets, after the test."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """A folder with a small run file and its data."""
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """The current directory, with a small run file and its data."""
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "run.toml").write_text(request.module.RUN)
     monkeypatch.chdir(tmp_path)
@@ -34,8 +34,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 
 @pytest.fixture
-def trained(here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The same with its run, trained."""
+def trained_dir(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """`work_dir` with its run, trained."""
     assert main(["train", "run.toml", "--quiet"]) == 0
     capsys.readouterr()
-    return here
+    return work_dir

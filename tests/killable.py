@@ -1,7 +1,7 @@
-"""Training in processes that are killed: after a while, or before a given line of the code.
+"""Training in child processes that are killed after a time or before a chosen line of code.
 
-Run as a script this is a server that forks a child for each line on its standard input, so that a child costs
-milliseconds, not the seconds that importing torch takes. (A fork of pytest itself might inherit threads or a GPU.)
+As a script this is a server that forks a child for each line on its standard input. A fork takes milliseconds, importing
+torch takes seconds. (A fork of pytest itself might inherit threads or a GPU.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
-from small_runs import Silent, make_text, run_file, train_here
+from small_runs import SilentCallback, make_text, run_file, train_here
 
 from weft import files
 from weft.backup import Backup
@@ -30,7 +30,7 @@ from weft.tasks import prepare
 from weft.training import loop_checkpoint as saving
 from weft.training.run_log import RunLogWriter
 
-# what runs in each part of a run, outermost first; a child can be killed before each line of it
+# functions of each part of a run, outermost first; a child can be killed before each of their lines
 PARTS = {
     "save": [RunLogWriter.keep_best, RunLogWriter.save, saving.save, files.publish],
     "begin": [train, RunDir.begin, prepare.prepare, prepare._vocabulary, write_corpus],
@@ -38,46 +38,46 @@ PARTS = {
 }
 
 
-def codes(part: str) -> set[CodeType]:
+def code_objects(part: str) -> set[CodeType]:
     return {function.__code__ for function in PARTS[part]}
 
 
-def lines(part: str) -> int:
-    """How many lines with code a part has: no fewer than are passed in one go."""
-    return sum(len({line for *_, line in code.co_lines() if line is not None}) for code in codes(part))
+def count_lines(part: str) -> int:
+    """Number of code lines in a part: an upper bound of the lines that one execution passes."""
+    return sum(len({line for *_, line in code.co_lines() if line is not None}) for code in code_objects(part))
 
 
-class Fatal:
+class KillBeforeLine:
     """A trace function that kills its process before the n-th line of a part."""
 
     def __init__(self, part: str, line: int) -> None:
-        self.codes, self.left = codes(part), line
+        self.codes, self.lines_left = code_objects(part), line
 
-    def __call__(self, frame: FrameType, event: str, value: Any) -> Fatal | None:
+    def __call__(self, frame: FrameType, event: str, value: Any) -> KillBeforeLine | None:
         if frame.f_code not in self.codes:
             return None
         if event == "line":
-            self.left -= 1
-            if self.left == 0:
+            self.lines_left -= 1
+            if self.lines_left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         return self
 
 
 class Killable:
-    """Runs of training in children of a server, one at a time."""
+    """Starts training runs in children of a server, one at a time."""
 
     def __enter__(self) -> Self:
-        place = Path(__file__).parent
-        paths = os.pathsep.join([str(place), str(place.parent / "src")])
+        tests_dir = Path(__file__).parent
+        paths = os.pathsep.join([str(tests_dir), str(tests_dir.parent / "src")])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.server = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        self._answer()  # it is warm
+        self._answer()  # the server has imported everything
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.server.communicate()  # ends with its input
+        self.server.communicate()  # the server exits at the end of its input
 
     def train(
         self,
@@ -86,10 +86,10 @@ class Killable:
         *,
         seconds: float | None = None,
         before: tuple[str, int] | None = None,
-        fresh: bool = False,
+        overwrite: bool = False,
     ) -> bool:
-        """Train in a child, killed after some seconds, or before the n-th line of a part; whether it came to its end."""
-        job = {"values": values, "out": str(out), "seconds": seconds, "before": before, "fresh": fresh}
+        """Train in a child that is killed after `seconds`, or before the n-th line of a part; return whether it finished."""
+        job = {"values": values, "out": str(out), "seconds": seconds, "before": before, "overwrite": overwrite}
         self.server.stdin.write(json.dumps(job) + "\n")  # type: ignore[union-attr]
         self.server.stdin.flush()  # type: ignore[union-attr]
         status = self._answer()
@@ -102,16 +102,16 @@ class Killable:
 
 def work(job: dict[str, Any]) -> None:
     if job["before"]:
-        sys.settrace(Fatal(*job["before"]))
-    train_here(job["values"], Path(job["out"]), Silent(), fresh=job["fresh"])
+        sys.settrace(KillBeforeLine(*job["before"]))
+    train_here(job["values"], Path(job["out"]), SilentCallback(), overwrite=job["overwrite"])
 
 
 def wait(child: int, seconds: float | None) -> int:
-    """The exit status of a child that is killed after some seconds."""
+    """Exit status of a child, which is killed after `seconds`."""
     end = time.monotonic() + (600.0 if seconds is None else seconds)
     while time.monotonic() < end:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
@@ -119,11 +119,11 @@ def wait(child: int, seconds: float | None) -> int:
 
 
 def warm() -> None:
-    """Have all of torch imported that a first step imports: most of its optimisers' code comes only then."""
+    """Import the parts of torch that are imported by the first step, such as its optimizers."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        text = make_text(Path(place) / "text.txt")
-        train_here(run_file(text, "gpt", train__max_steps=1), Path(place) / "run")
+    with tempfile.TemporaryDirectory() as directory:
+        text = make_text(Path(directory) / "text.txt")
+        train_here(run_file(text, "gpt", train__max_steps=1), Path(directory) / "run")
 
 
 def answer(number: int) -> None:
@@ -147,7 +147,7 @@ def serve() -> None:
             finally:
                 os._exit(status)
         answer(wait(child, job["seconds"]))
-    os._exit(0)  # at once: there is nothing to put in order
+    os._exit(0)  # without cleanup: nothing is open
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small runs of classifiers and taggers that the tests of them share: toy tasks that take a second to learn."""
+"""Toy data, run files and runs of classifiers and taggers that learn in a second."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from small_runs import Silent, train_here
+from small_runs import SilentCallback, train_here
 
 from weft.config import override
 
 KEYS = {"animal": ["cat", "dog", "owl"], "colour": ["red", "blue", "green"], "tool": ["saw", "axe", "drill"]}
-FILL = ["the", "a", "some", "old", "new", "near", "here", "there"]
+FILLERS = ["the", "a", "some", "old", "new", "near", "here", "there"]
 TRAIN: dict[str, Any] = {
     "max_steps": 60,
     "batch_tokens": 400,
@@ -25,38 +25,38 @@ TRAIN: dict[str, Any] = {
 SMALL: dict[str, Any] = {"hidden_size": 16, "dropout": 0.0}
 
 
-def words(chance: random.Random, *keys: str) -> str:
-    """A few fillers with the keys among them."""
-    found = chance.choices(FILL, k=chance.randint(1, 4)) + list(keys)
-    chance.shuffle(found)
-    return " ".join(found)
+def make_sentence(rng: random.Random, *keys: str) -> str:
+    """One to four filler words and the keys, in random order."""
+    words = rng.choices(FILLERS, k=rng.randint(1, 4)) + list(keys)
+    rng.shuffle(words)
+    return " ".join(words)
 
 
-def one_label(count: int = 240, *, seed: int = 0) -> list[tuple[str, str]]:
-    """Label and text: one word says what it is about."""
-    chance, names = random.Random(seed), list(KEYS)
-    labels = [names[at % 3] for at in range(count)]
-    return [(label, words(chance, chance.choice(KEYS[label]))) for label in labels]
+def single_label_rows(count: int = 240, *, seed: int = 0) -> list[tuple[str, str]]:
+    """Rows of label and text; one word of the text determines the label."""
+    rng, names = random.Random(seed), list(KEYS)
+    labels = [names[index % 3] for index in range(count)]
+    return [(label, make_sentence(rng, rng.choice(KEYS[label]))) for label in labels]
 
 
-def several_labels(count: int = 240, *, seed: int = 0) -> list[tuple[str, str]]:
-    """Labels, none or all of them, separated by commas, and text."""
-    chance, found = random.Random(seed), []
+def multilabel_rows(count: int = 240, *, seed: int = 0) -> list[tuple[str, str]]:
+    """Rows of comma-separated labels (any subset) and text."""
+    rng, rows = random.Random(seed), []
     for _ in range(count):
-        labels = [name for name in KEYS if chance.random() < 0.5]
-        found.append((",".join(labels), words(chance, *(chance.choice(KEYS[name]) for name in labels))))
-    return found
+        labels = [name for name in KEYS if rng.random() < 0.5]
+        rows.append((",".join(labels), make_sentence(rng, *(rng.choice(KEYS[name]) for name in labels))))
+    return rows
 
 
-def two_texts(count: int = 300, *, seed: int = 0) -> list[tuple[str, str, str]]:
-    """Label and two texts: which of them is about animals. One word, in one of them, decides."""
-    chance, found = random.Random(seed), []
+def text_pair_rows(count: int = 300, *, seed: int = 0) -> list[tuple[str, str, str]]:
+    """Rows of label and two texts; the label says which text contains an animal."""
+    rng, rows = random.Random(seed), []
     for _ in range(count):
-        texts = [words(chance), words(chance)]
-        at = chance.randrange(2)
-        texts[at] = words(chance, chance.choice(KEYS["animal"]))
-        found.append((("first", "second")[at], *texts))
-    return found
+        texts = [make_sentence(rng), make_sentence(rng)]
+        index = rng.randrange(2)
+        texts[index] = make_sentence(rng, rng.choice(KEYS["animal"]))
+        rows.append((("first", "second")[index], *texts))
+    return rows
 
 
 def write_tsv(path: Path, rows: list[Any], header: str = "label\ttext", encoding: str = "utf-8") -> Path:
@@ -64,24 +64,24 @@ def write_tsv(path: Path, rows: list[Any], header: str = "label\ttext", encoding
     return path
 
 
-def tagged(count: int = 120, *, seed: int = 0, spans: bool = True) -> list[list[tuple[str, str]]]:
-    """Sentences of words with tags: after `mr` comes a name of one or two words, any of many; or, if no spans are wanted,
-    tags are by the end of a word: nouns end in -o, verbs in -i, others are X."""
-    chance, found = random.Random(seed), []
+def tagged_sentences(count: int = 120, *, seed: int = 0, spans: bool = True) -> list[list[tuple[str, str]]]:
+    """Sentences of (word, tag). With `spans`, `mr` is followed by a random name of one or two words, tagged B-PER I-PER.
+    Without, the tag depends on the ending: NOUN for -o, VERB for -i, otherwise X."""
+    rng, sentences = random.Random(seed), []
 
-    def new(end: str = "") -> str:
-        return "".join(chance.choices("bcdfg", k=4)) + end
+    def random_word(end: str = "") -> str:
+        return "".join(rng.choices("bcdfg", k=4)) + end
 
     for _ in range(count):
         sentence: list[tuple[str, str]] = []
-        for _ in range(chance.randint(1, 3)):
-            sentence += [(word, "O" if spans else "X") for word in chance.choices(FILL, k=chance.randint(1, 3))]
+        for _ in range(rng.randint(1, 3)):
+            sentence += [(word, "O" if spans else "X") for word in rng.choices(FILLERS, k=rng.randint(1, 3))]
             if not spans:
-                sentence += chance.choices([(new("o"), "NOUN"), (new("i"), "VERB")], k=2)
-            elif chance.random() < 0.8:
-                sentence += [("mr", "O"), (new("o"), "B-PER")] + [(new("s"), "I-PER")] * chance.randint(0, 1)
-        found.append(sentence)
-    return found
+                sentence += rng.choices([(random_word("o"), "NOUN"), (random_word("i"), "VERB")], k=2)
+            elif rng.random() < 0.8:
+                sentence += [("mr", "O"), (random_word("o"), "B-PER")] + [(random_word("s"), "I-PER")] * rng.randint(0, 1)
+        sentences.append(sentence)
+    return sentences
 
 
 def write_conll(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
@@ -89,28 +89,28 @@ def write_conll(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
     return path
 
 
-def class_file(data: Path | list[str], kind: str = "lstm", *settings: str) -> dict[str, Any]:
-    """A run file for labelled texts, with `--set` applied."""
+def classification_run_file(data: Path | list[str], arch: str = "lstm", *overrides: str) -> dict[str, Any]:
+    """Run file of a classifier, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "classification",
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
-        "model": {"arch": kind},
+        "model": {"arch": arch},
         "train": dict(TRAIN),
     }
-    if kind not in ("naive-bayes", "logistic-regression"):
+    if arch not in ("naive-bayes", "logistic-regression"):
         values["model"] |= SMALL
-    return override(values, settings)
+    return override(values, overrides)
 
 
-def tag_file(data: Path, kind: str = "lstm", *settings: str) -> dict[str, Any]:
-    """A run file for tagged sentences, with `--set` applied."""
+def tagging_run_file(data: Path, arch: str = "lstm", *overrides: str) -> dict[str, Any]:
+    """Run file of a tagger, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "tagging",
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
-        "tokenizer": {"vocab_size": 16},  # new words are unknown, and were in training
-        "model": {"arch": kind, **SMALL, "char_encoder": {"hidden_size": 24, "embedding_dim": 16}},
+        "tokenizer": {"vocab_size": 16},  # so small that training has unknown words, too
+        "model": {"arch": arch, **SMALL, "char_encoder": {"hidden_size": 24, "embedding_dim": 16}},
         "train": {
             **{name: value for name, value in TRAIN.items() if name != "label_smoothing"},
             "max_steps": 40,
@@ -118,35 +118,35 @@ def tag_file(data: Path, kind: str = "lstm", *settings: str) -> dict[str, Any]:
             "batch_tokens": 250,
         },
     }
-    return override(values, settings)
+    return override(values, overrides)
 
 
 class LabelRuns:
-    """Run folders by name, each trained when it is first asked for: `labels-kind`, `several-kind`, `pairs-kind` classify,
-    `spans-kind` and `speech-kind` tag."""
+    """Run directories by name, each trained on first use: `labels-ARCH`, `several-ARCH` (multilabel) and `pairs-ARCH` (text
+    pairs) are classifiers, `spans-ARCH` and `speech-ARCH` (parts of speech) are taggers."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.data = {
-            "labels": write_tsv(place / "labels.tsv", one_label()),
-            "several": write_tsv(place / "several.tsv", several_labels()),
-            "pairs": write_tsv(place / "pairs.tsv", two_texts(), "label\tone\ttwo"),
-            "spans": write_conll(place / "spans.txt", tagged()),
-            "speech": write_conll(place / "speech.txt", tagged(spans=False)),
+            "labels": write_tsv(directory / "labels.tsv", single_label_rows()),
+            "several": write_tsv(directory / "several.tsv", multilabel_rows()),
+            "pairs": write_tsv(directory / "pairs.tsv", text_pair_rows(), "label\tone\ttwo"),
+            "spans": write_conll(directory / "spans.txt", tagged_sentences()),
+            "speech": write_conll(directory / "speech.txt", tagged_sentences(spans=False)),
         }
 
-    def values(self, name: str, *settings: str) -> dict[str, Any]:
-        """The run file of such a name."""
-        data, _, kind = name.partition("-")
+    def values(self, name: str, *overrides: str) -> dict[str, Any]:
+        """The run file of this name."""
+        data, _, arch = name.partition("-")
         if data in ("spans", "speech"):
-            return tag_file(self.data[data], kind, *settings)
-        more = {"several": ["data.multilabel=true"], "pairs": ['data.text_column=["one", "two"]', "train.max_steps=120"]}.get(
+            return tagging_run_file(self.data[data], arch, *overrides)
+        extra = {"several": ["data.multilabel=true"], "pairs": ['data.text_column=["one", "two"]', "train.max_steps=120"]}.get(
             data, []
         )
-        return class_file(self.data[data], kind, *more, *settings)
+        return classification_run_file(self.data[data], arch, *extra, *overrides)
 
-    def folder(self, name: str) -> Path:
-        folder = self.place / name
-        if not folder.exists():
-            train_here(self.values(name), folder, Silent())
-        return folder
+    def run_dir(self, name: str) -> Path:
+        run_dir = self.directory / name
+        if not run_dir.exists():
+            train_here(self.values(name), run_dir, SilentCallback())
+        return run_dir

@@ -1,4 +1,4 @@
-"""Small seq2seq runs that tests share: letters in, phones out."""
+"""Toy data, run files and runs of seq2seq models: letters to phones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from small_runs import Silent, train_here
+from small_runs import SilentCallback, train_here
 
 from weft.config import override
 from weft.runs.job import with_tokenizer_from
@@ -16,9 +16,9 @@ LETTERS = "abcdef"
 
 def make_pairs(path: Path, count: int = 240, *, seed: int = 0) -> Path:
     """Words and their pronunciations: each letter becomes its capital, doubled after an `a`."""
-    chance, lines = random.Random(seed), []
+    rng, lines = random.Random(seed), []
     for _ in range(count):
-        word = "".join(chance.choices(LETTERS, k=chance.randint(1, 5)))
+        word = "".join(rng.choices(LETTERS, k=rng.randint(1, 5)))
         phones = [letter.upper() * (1 + (before == "a")) for before, letter in zip(" " + word, word, strict=False)]
         lines.append(f"{word}\t{' '.join(phones)}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -37,8 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def pair_file(pairs: Path, model: str = "lstm", *settings: str) -> dict[str, Any]:
-    """A run file for pairs, with overrides applied."""
+def seq2seq_run_file(pairs: Path, model: str = "lstm", *overrides: str) -> dict[str, Any]:
+    """Run file of a seq2seq model, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "seq2seq",
         "seed": 3,
@@ -47,37 +47,37 @@ def pair_file(pairs: Path, model: str = "lstm", *settings: str) -> dict[str, Any
         "model": MODELS[model],
         "train": {"max_steps": 20, "batch_tokens": 400, "num_validations": 2, "lr": 0.01, "ema_decay": 0.5, "device": "cpu"},
     }
-    return override(values, settings)
+    return override(values, overrides)
 
 
-class PairRuns:
+class Seq2SeqRuns:
     """Run directories by name, each trained on first use; seq2seq runs share their tokenizers."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.pairs = make_pairs(place / "pairs.tsv")
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.pairs = make_pairs(directory / "pairs.tsv")
         targets = [line.split("\t")[1] for line in self.pairs.read_text().splitlines()]
-        (place / "phones.txt").write_text("\n".join(targets) + "\n")
+        (directory / "phones.txt").write_text("\n".join(targets) + "\n")
 
-    def folder(self, name: str, *settings: str) -> Path:
+    def run_dir(self, name: str, *overrides: str) -> Path:
         """`model`, or `model-suffix` with overrides; `lm-ARCH` is a language model of the targets."""
-        folder = self.place / name
-        if folder.exists():
-            return folder
+        run_dir = self.directory / name
+        if run_dir.exists():
+            return run_dir
         model = name.split("-")[0]
         if model == "lm":
-            values = self._language(name.split("-")[1])
+            values = self._lm_run_file(name.split("-")[1])
         else:
-            values = pair_file(self.pairs, model)
+            values = seq2seq_run_file(self.pairs, model)
             if name != "lstm" and model != "joint":
-                values = with_tokenizer_from(values, self.folder("lstm"))
-        train_here(override(values, settings), folder, Silent())
-        return folder
+                values = with_tokenizer_from(values, self.run_dir("lstm"))
+        train_here(override(values, overrides), run_dir, SilentCallback())
+        return run_dir
 
-    def _language(self, kind: str) -> dict[str, Any]:
-        values: dict[str, Any] = {"task": "lm", "data": {"train": str(self.place / "phones.txt"), "read_as": "lines"}}
-        values |= {"model": {"arch": kind}, "tokenizer": {"file": str(self.folder("lstm") / "tokenizer.target.json")}}
-        if kind != "ngram":
+    def _lm_run_file(self, arch: str) -> dict[str, Any]:
+        values: dict[str, Any] = {"task": "lm", "data": {"train": str(self.directory / "phones.txt"), "read_as": "lines"}}
+        values |= {"model": {"arch": arch}, "tokenizer": {"file": str(self.run_dir("lstm") / "tokenizer.target.json")}}
+        if arch != "ngram":
             values["model"] |= {"hidden_size": 8, "num_layers": 1}
             values["train"] = {"max_steps": 5, "batch_tokens": 200, "device": "cpu"}
         return values

@@ -1,4 +1,4 @@
-"""Small training runs that tests share."""
+"""Toy text, run files and callbacks for small training runs."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ WORDS = ["the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "and
 
 
 def make_text(path: Path, *, words: int = 600, seed: int = 0) -> Path:
-    """Lines of a few words, learnable and never the same twice."""
-    chance = random.Random(seed)
-    lines = [" ".join(chance.choices(WORDS, k=chance.randint(2, 8))) for _ in range(words // 5)]
+    """Write lines of 2 to 8 random words."""
+    rng = random.Random(seed)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 8))) for _ in range(words // 5)]
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
 def make_corpus(tokens: list[int]) -> Corpus:
     """Running text of these tokens, in memory."""
-    marks = np.array([[0] * 4, [len(tokens)] * 4], dtype=np.int64)
-    return Corpus("train", np.array(tokens, dtype=np.uint16), None, marks, "")
+    offsets = np.array([[0] * 4, [len(tokens)] * 4], dtype=np.int64)
+    return Corpus("train", np.array(tokens, dtype=np.uint16), None, offsets, "")
 
 
-class Silent:
+class SilentCallback:
     """A callback that records what it receives, and stops the run after step `stop_at`."""
 
-    def __init__(self, stop_at: int | None = None, look: Callable[[Loop], None] | None = None) -> None:
-        self.stop_at, self.look = stop_at, look
+    def __init__(self, stop_at: int | None = None, inspect: Callable[[Loop], None] | None = None) -> None:
+        self.stop_at, self.inspect = stop_at, inspect
         self.notes: list[str] = []
         self.losses: list[float] = []
         self.scores: list[tuple[int, float]] = []
-        self.at = 0
+        self.step = 0
 
     def on_note(self, text: str) -> None:
         self.notes.append(text)
@@ -54,10 +54,10 @@ class Silent:
         pass
 
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
-        self.at = loop.train_state.step
+        self.step = loop.train_state.step
         self.losses.append(loss)
-        if self.look is not None:
-            self.look(loop)
+        if self.inspect is not None:
+            self.inspect(loop)
 
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
         self.scores.append((loop.train_state.step, next(iter(scores.values()))))
@@ -66,18 +66,18 @@ class Silent:
         pass
 
     def should_stop(self) -> bool:
-        return self.at == self.stop_at
+        return self.step == self.stop_at
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    "window": {"arch": "conv", "hidden_size": 8, "kernel_size": 3, "dropout": 0.1},
+    "conv": {"arch": "conv", "hidden_size": 8, "kernel_size": 3, "dropout": 0.1},
     "lstm": {"arch": "lstm", "hidden_size": 8, "num_layers": 2, "dropout": 0.2},
     "transformer": {"arch": "transformer", "hidden_size": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.2},
     "gpt": {"arch": "gpt", "hidden_size": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.1},
 }
 
 
-def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any]:
+def run_file(text: Path, model: str = "conv", **options: Any) -> dict[str, Any]:
     """A run file for `text`; options are passed as `train__max_steps=5`."""
     values: dict[str, Any] = {
         "task": "lm",
@@ -98,16 +98,17 @@ def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any
     return values
 
 
-def train_here(values: dict[str, Any], out: Path, watcher: Silent | None = None, *, fresh: bool = False) -> RunDir:
-    return train(values, out, base=out.parent, callback=watcher or Silent(), overwrite=fresh)
+def train_here(values: dict[str, Any], out: Path, callback: SilentCallback | None = None, *, overwrite: bool = False) -> RunDir:
+    """Train in this process; paths in `values` are relative to the parent of the run directory."""
+    return train(values, out, base=out.parent, callback=callback or SilentCallback(), overwrite=overwrite)
 
 
-def sums(out: Path) -> dict[str, str]:
+def run_hashes(out: Path) -> dict[str, str]:
     """SHA-256 of everything in a finished run that must not depend on interruptions."""
     newest = out / "checkpoints" / checkpoint.names(out)[-1]
     checksums = {path.stem: files.sha256(path) for path in newest.glob("*.safetensors")}
-    cursor = {**files.read_json(newest / "train_state.json"), "seconds": 0.0}
-    checksums["cursor"] = hashlib.sha256(repr(sorted(cursor.items())).encode()).hexdigest()
+    train_state = {**files.read_json(newest / "train_state.json"), "seconds": 0.0}
+    checksums["train_state"] = hashlib.sha256(repr(sorted(train_state.items())).encode()).hexdigest()
     return checksums | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}
 
 
@@ -116,9 +117,9 @@ def leftovers(out: Path) -> list[Path]:
     return [path for path in out.rglob(".*") if path.name != ".lock"]
 
 
-def flip(path: Path, bit: int | None = None) -> None:
+def flip_bit(path: Path, bit: int | None = None) -> None:
     """Change one bit of a file, by default the middle one."""
     data = bytearray(path.read_bytes())
-    at = len(data) * 4 if bit is None else bit
-    data[at // 8] ^= 1 << at % 8
+    bit = len(data) * 4 if bit is None else bit
+    data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)

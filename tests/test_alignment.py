@@ -1,4 +1,4 @@
-"""Lines that slipped are found by their lengths alone, and nothing is found where nothing slipped."""
+"""Detection of shifted lines in parallel text from line lengths alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def translations(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("at", [0, 1, 250, 990])
 @pytest.mark.parametrize("gone", [1, 4])
-def test_where_lines_are_missing(at, gone):
+def test_missing_lines_are_located(at, gone):
     source, target = translations(1000)
     missing = np.arange(at, at + gone)
     assert abs(first_misalignment(source, np.delete(target, missing)) - at) <= 6
     assert abs(first_misalignment(np.delete(source, missing), target) - at) <= 6
 
 
-def test_lines_missing_at_the_end_are_missing_there():
+def test_missing_lines_at_the_end_are_located():
     source, target = translations(1000)
     assert first_misalignment(source, target[:-3]) == 997
     assert first_misalignment(np.array([3, 4, 5]), np.array([3, 4])) == 2
@@ -32,7 +32,7 @@ def test_lines_missing_at_the_end_are_missing_there():
 
 
 @pytest.mark.parametrize("shift", [1, -1, 2, -3])
-def test_a_stretch_that_slipped_is_found_with_its_shift(shift):
+def test_a_shifted_range_of_lines_is_detected_with_its_shift(shift):
     source, target = translations(2000)
     low, high = 400, 1200
     slipped = target.copy()
@@ -44,7 +44,7 @@ def test_a_stretch_that_slipped_is_found_with_its_shift(shift):
     assert abs(found.last - high) <= 8
 
 
-def test_a_whole_text_that_slipped_is_found():
+def test_a_shift_of_the_whole_text_is_detected():
     source, target = translations(2000)
     found = find_misalignment(source, np.concatenate([[30], target[:-1]]))
     assert found is not None
@@ -53,7 +53,7 @@ def test_a_whole_text_that_slipped_is_found():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_found_where_nothing_slipped(seed):
+def test_aligned_lines_have_no_findings(seed):
     source, target = translations(5000, seed)
     random = np.random.default_rng(seed)
     assert find_misalignment(source, target) is None
@@ -64,13 +64,13 @@ def test_nothing_is_found_where_nothing_slipped(seed):
     assert find_misalignment(source[:2], target[:2]) is None
 
 
-def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
-    from seq2seq_runs import PairRuns
+def test_predictions_include_alignments_on_request(tmp_path_factory):
+    from seq2seq_runs import Seq2SeqRuns
 
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    run = load(PairRuns(tmp_path_factory.mktemp("runs")).folder("luong"), SEQ2SEQ, device="cpu")
+    run = load(Seq2SeqRuns(tmp_path_factory.mktemp("runs")).run_dir("luong"), SEQ2SEQ, device="cpu")
     lines = ["abc", "", "fade"]
     asked, plain = run.predict(lines, n_best=2, return_alignments=True), run.predict(lines, n_best=2)
     assert [[one._replace(alignment=None) for one in best.ranked()] for best in asked] == [best.ranked() for best in plain]

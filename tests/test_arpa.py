@@ -1,4 +1,4 @@
-"""ARPA files: what we write is read back equal, by us and by KenLM, and a damaged file is refused with its line."""
+"""ARPA files: round trips, agreement with KenLM, and errors that name the damaged line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def equal(one: NgramModel, two: NgramModel) -> None:
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("smoothing", ["kneser-ney", "backoff", "add-delta", "mle"])
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
-def test_a_model_comes_back_from_its_file(tmp_path, order, smoothing, name):
+def test_a_model_round_trips_through_a_file(tmp_path, order, smoothing, name):
     model, tokenizer = sentences(order=order, smoothing=smoothing)
     write_arpa(tmp_path / name, model, tokenizer)
     again, own = read_arpa(tmp_path / name)
@@ -85,7 +85,7 @@ def test_a_model_comes_back_from_its_file(tmp_path, order, smoothing, name):
 
 @pytest.mark.parametrize("smoothing", ["kneser-ney", "backoff", "add-delta"])
 @pytest.mark.parametrize("options", [{"order": 2}, {"order": 4}, {"order": 4, "prune": [0, 0, 1]}])
-def test_kenlm_reads_what_we_write_and_scores_the_same(tmp_path, smoothing, options):
+def test_kenlm_reads_our_files_and_gives_the_same_scores(tmp_path, smoothing, options):
     kenlm = pytest.importorskip("kenlm")
     model, tokenizer = sentences(smoothing=smoothing, **options)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
@@ -95,7 +95,7 @@ def test_kenlm_reads_what_we_write_and_scores_the_same(tmp_path, smoothing, opti
         assert log10(model, tokenizer.words, line) == pytest.approx(theirs.score(line), abs=1e-4)
 
 
-def test_the_file_looks_as_lmplz_writes_it(tmp_path):
+def test_the_file_has_the_format_of_lmplz(tmp_path):
     model, tokenizer = train([["a", "b"], ["a"]], order=2)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     # the numbers are those of the example worked by hand in test_ngram.py
@@ -107,7 +107,7 @@ def test_the_file_looks_as_lmplz_writes_it(tmp_path):
     )
 
 
-def test_tokens_that_hold_white_space_come_back(tmp_path):
+def test_tokens_with_whitespace_round_trip(tmp_path):
     letters = ["\n", " ", "a", "\u3000", "\\x{20}", "\\", "", "ab c", "\\x", "\x00"]
     model, tokenizer = train([letters, letters[::-1]], order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
@@ -120,13 +120,13 @@ def test_tokens_that_hold_white_space_come_back(tmp_path):
 
 
 @given(st.text(alphabet=st.sampled_from("\\x{}25c \n\tab\u2028ü")) | st.text())
-def test_escaping_is_undone(token):
+def test_escaping_round_trips(token):
     word = escape(token)
     assert word.split() == [word]
     assert unescape(word) == token
 
 
-def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
+def test_an_imported_model_has_its_own_tokenizer(tmp_path):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     again, own = read_arpa(tmp_path / "model.arpa")
@@ -138,7 +138,7 @@ def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
     assert found[0].text == " sat on the mat"
 
 
-def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
+def test_a_model_can_be_read_with_another_tokenizer(tmp_path):
     """Characters and a space among them: to split at spaces would be wrong."""
     characters = train_tokenizer(TokenizerConfig(type="char"), iter(SENTENCES))
     ids = [np.append(found, characters.eos_id) for found in characters.encode_batch(SENTENCES)]
@@ -158,7 +158,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
     )
 
 
-def test_numbers_of_every_size_are_written_right():
+def test_numbers_of_every_magnitude_are_written_exactly():
     values = np.array([0.0, -0.0, -1e-9, -1e-7, 0.25, -9.9999999, -10.0, -12.3456789, 3.0, -99.0, 99.0, -0.1])
     shown = [bytes(row[begin:]).decode() for row, begin in zip(*arpa._format_numbers(values), strict=True)]
     assert shown == [
@@ -167,7 +167,7 @@ def test_numbers_of_every_size_are_written_right():
     ]  # fmt: skip
 
 
-def test_a_file_longer_than_a_piece_is_written_and_read_whole(tmp_path, monkeypatch):
+def test_a_file_longer_than_a_chunk_is_written_and_read_completely(tmp_path, monkeypatch):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "whole.arpa", model, tokenizer)
     monkeypatch.setattr(arpa, "WRITE_NGRAMS", 4)
@@ -197,7 +197,7 @@ ngram 2=2
 """
 
 
-def test_files_of_other_tools_are_read_with_missing_back_offs_and_any_blanks(tmp_path):
+def test_files_of_other_tools_may_lack_backoff_weights_and_have_any_whitespace(tmp_path):
     (tmp_path / "model.arpa").write_text(OTHERS.replace("\n", "\r\n"))
     model, own = read_arpa(tmp_path / "model.arpa")
     words = words_of(own)
@@ -243,14 +243,14 @@ def damaged(path: Path, old: str, new: str) -> Path:
         ("-inf\ta </s>\n\n\\end\\\n", "", 14, "the file ends, 1 2-grams are missing; it is incomplete"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_line(tmp_path, old, new, line, what):
+def test_an_error_names_the_line_of_a_damaged_file(tmp_path, old, new, line, what):
     path = damaged(tmp_path / "model.arpa", old, new)
     with pytest.raises(ModelError) as caught:
         read_arpa(path)
     assert str(caught.value) == f"{path}:{line}: {what}"
 
 
-def test_a_context_that_is_missing_is_named(tmp_path):
+def test_a_missing_context_is_named(tmp_path):
     path = tmp_path / "model.arpa"
     path.write_text("\\data\\\nngram 1=3\nngram 2=1\nngram 3=1\n\\1-grams:\n-1 a\n-1 b\n-1 </s>\n"
                     "\\2-grams:\n-1 a b\n\\3-grams:\n-1 b a b\n\\end\\\n")  # fmt: skip
@@ -259,7 +259,7 @@ def test_a_context_that_is_missing_is_named(tmp_path):
     assert str(caught.value) == f"{path}:12: its context 'b a' is not one of the 2-grams"
 
 
-def test_what_is_no_arpa_file_is_refused(tmp_path):
+def test_a_file_that_is_not_arpa_is_refused(tmp_path):
     path = tmp_path / "model.arpa"
     with pytest.raises(ModelError) as missing:
         read_arpa(path)
@@ -287,7 +287,7 @@ def test_what_is_no_arpa_file_is_refused(tmp_path):
     assert str(cut.value) == f"{path}: the compressed file is corrupted after line 0"
 
 
-def test_names_that_do_not_fit_the_model_are_refused_and_nothing_is_written(tmp_path):
+def test_tokens_that_do_not_match_the_model_are_refused_and_nothing_is_written(tmp_path):
     model, tokenizer = sentences(order=2)
     with pytest.raises(ModelError) as fewer:
         write_arpa(tmp_path / "model.arpa", model, Words(tokenizer.words[:-1]))

@@ -1,4 +1,4 @@
-"""ARPA files as runs: what another tool estimated is evaluated, compared and sampled from; what weft counted can be written."""
+"""ARPA files as runs: imported models are evaluated, compared and sampled from; n-gram runs are exported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import kenlm
 import pytest
-from command_line import feed, refused
+from command_line import expect_error, set_stdin
 
 from weft.cli.main import main
 from weft.runs.load import load
@@ -30,7 +30,7 @@ order = {order}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT)
     return tmp_path
@@ -50,7 +50,7 @@ def scores(capsys: pytest.CaptureFixture[str], run: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
-def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
+def test_kenlm_reads_an_exported_run(name, capsys):
     run = counted("own")
     assert main(["export", run, "--format", "arpa", "--output-dir", name]) == 0
     assert capsys.readouterr().out == f"{name}\n"
@@ -62,7 +62,7 @@ def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
         assert math.isclose(found.log_prob / math.log(10), theirs.score(line), abs_tol=1e-5)
 
 
-def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(capsys, monkeypatch):
+def test_an_imported_model_can_be_evaluated_compared_and_sampled_from(capsys, monkeypatch):
     own = counted("own")
     main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"])
     assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs"]) == 0
@@ -73,7 +73,7 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
     assert main(["generate", own, "the", "--greedy", "--max-new-tokens", "3"]) == 0
     assert theirs == capsys.readouterr().out != ""
 
-    feed(monkeypatch, b"the cat sat\n")
+    set_stdin(monkeypatch, b"the cat sat\n")
     assert main(["score", "runs/theirs"]) == 0 and capsys.readouterr().out.endswith("the cat sat\n")
     assert main(["info", "runs/theirs"]) == 0
     said = capsys.readouterr().out
@@ -82,11 +82,11 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
     assert Path("runs/theirs/resolved.toml").read_text().count('smoothing = "file"') == 1
 
 
-def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
+def test_a_character_model_round_trips_with_its_tokenizer(capsys):
     own = counted("own", read="windows", tokens="char")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     assert "such as \\x{20}" in capsys.readouterr().err
-    code, said = refused(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
+    code, said = expect_error(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
     assert (code, said) == (
         4,
         "model.arpa: its words contain whitespace, so that texts cannot be split into them at spaces; "
@@ -98,10 +98,10 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
 
-def test_an_imported_model_is_not_counted_again(capsys):
+def test_training_does_not_refit_an_imported_model(capsys):
     run = RUN.format(read="lines", tokens="whitespace", order=3) + 'smoothing = "file"\n'
     Path("run.toml").write_text(run)
-    code, said = refused(capsys, "train", "run.toml", "--quiet")
+    code, said = expect_error(capsys, "train", "run.toml", "--quiet")
     assert code == 2
     names = "kneser-ney, backoff, add-delta, mle"
     assert said == f"model.smoothing: 'file' is only for imported models; choose from {names}"
@@ -138,28 +138,28 @@ def test_an_imported_model_is_not_counted_again(capsys):
         ),
     ],
 )
-def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
+def test_bad_imports_and_exports_are_one_line_errors(words, code, message, capsys):
     if "runs/own" in words or "model.arpa" in words:
         main(["export", counted("own"), "--format", "arpa", "--output-dir", "model.arpa"])
     if "runs/other" in words:
         counted("other", tokens="char", read="windows")
     capsys.readouterr()
-    assert refused(capsys, *words) == (code, message)
+    assert expect_error(capsys, *words) == (code, message)
     assert not Path("y").exists()
 
 
-def test_a_network_has_no_arpa_file(capsys):
+def test_a_network_cannot_be_exported_to_arpa(capsys):
     Path("run.toml").write_text(
         'task = "lm"\n[data]\ntrain = "text.txt"\ncontext_length = 8\n[tokenizer]\ntype = "char"\n[model]\narch = "rnn"\nhidden_size = 4\n'
         "[train]\nmax_steps = 1\n"
     )
     assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/rnn"]) == 0
     capsys.readouterr()
-    code, said = refused(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
+    code, said = expect_error(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
     assert (code, said) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
 
 
-def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
+def test_subword_tokens_are_noted_on_export_and_import(capsys):
     own = counted("own", tokens="bpe")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     told = (

@@ -1,4 +1,4 @@
-"""Folders that import, export and prune make: complete, or not there, whatever moment the process ends at."""
+"""Output directories of import, export and prune are complete or absent, whenever the process ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
+from command_line import expect_error
 from small_runs import make_text, run_file, train_here
 
 from weft import files, tensors
@@ -70,7 +70,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("error", [Killed(), ResourceError("", "no space left on the disk")], ids=["killed", "full"])
-def test_the_same_command_works_after_one_that_did_not_end_well(command, error, models, tmp_path, monkeypatch, capsys):
+def test_a_failed_command_can_be_repeated(command, error, models, tmp_path, monkeypatch, capsys):
     words = COMMANDS[command](models)
     for number in range(20):
         out = tmp_path / f"{number}" / "out"
@@ -113,7 +113,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize(("how", "code", "left"), [("killed", -9, 2), ("full", 5, 0)])
-def test_a_command_whose_process_was_killed_or_ran_out_of_disk_can_be_given_again(how, code, left, models, tmp_path):
+def test_a_command_can_be_repeated_after_a_kill_or_a_full_disk(how, code, left, models, tmp_path):
     """`out`, which is empty, and beside it what was made so far."""
     words = [*COMMANDS["import"](models), "--output-dir", str(tmp_path / "new" / "out")]
     done = subprocess.run([sys.executable, "-c", ENDED, how, *words], capture_output=True, text=True)
@@ -129,7 +129,7 @@ def fill(out: Path, **more: Any) -> None:
             (place / name).write_text(name)
 
 
-def test_what_another_process_still_makes_is_left_alone(tmp_path):
+def test_a_directory_in_progress_in_another_process_is_kept(tmp_path):
     out = tmp_path / "o[u]t"
     with staged_directory(out, last="mark") as place:
         fill(out)  # another one is faster
@@ -143,7 +143,7 @@ def test_what_another_process_still_makes_is_left_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_volume_of_its_own_is_filled_from_inside(tmp_path, monkeypatch):
+def test_a_mount_point_is_filled_in_place(tmp_path, monkeypatch):
     """No folder can be renamed to a mount point, and none made beside it where only it is writable."""
     out = tmp_path / "out"
     out.mkdir()
@@ -157,7 +157,7 @@ def test_a_volume_of_its_own_is_filled_from_inside(tmp_path, monkeypatch):
     assert sorted(path.name for path in out.iterdir()) == ["a", "mark", "z"] and list(tmp_path.iterdir()) == [out]
 
 
-def test_a_link_to_a_folder_is_followed_and_a_folder_that_cannot_be_made_is_one_line(tmp_path, monkeypatch):
+def test_a_symlink_is_followed_and_a_directory_that_cannot_be_created_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     fill(tmp_path / "link")
@@ -172,10 +172,10 @@ def test_a_link_to_a_folder_is_followed_and_a_folder_that_cannot_be_made_is_one_
     assert str(caught.value) == f"{tmp_path / 'new'}: cannot write: Read-only file system; nothing was changed"
 
 
-def test_a_folder_that_holds_something_is_refused_as_before(models, tmp_path, capsys):
+def test_a_nonempty_directory_is_refused(models, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
-    found = [refused(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
+    found = [expect_error(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
     assert found == [
         (2, f"export: {tmp_path / 'out'} is not empty; choose another --output-dir"),
         (2, f"{tmp_path / 'out'}: not empty and not a run directory (contains mine); choose another --output-dir"),

@@ -1,4 +1,4 @@
-"""What somebody tries who wants to see it break: one line and an exit code, no trace, no hang, nothing left behind."""
+"""Hostile input: every case ends with one error line and an exit code, without a traceback, a hang or leftover files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import TEXT, feed, refused, train
+from command_line import TEXT, expect_error, set_stdin, train_error
 
 from weft import files
 from weft.cli.main import main
@@ -47,7 +47,7 @@ batch_tokens = 64
 SOURCE = Path(__file__).parents[1] / "src"
 
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
 
 def weft(*words, **options):
@@ -60,118 +60,118 @@ def weft(*words, **options):
 LONG = "a" * 300
 
 
-def test_names_that_are_too_long(here, capsys):
-    assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: cannot read the file: File name too long")
-    assert not (here / "runs").exists()
-    assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: run directory not found")
-    assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (
+def test_file_names_that_are_too_long(work_dir, capsys):
+    assert train_error(capsys, f"data.train={LONG}") == (3, f"{work_dir / LONG}: cannot read the file: File name too long")
+    assert not (work_dir / "runs").exists()
+    assert expect_error(capsys, "evaluate", LONG) == (4, f"{LONG}: run directory not found")
+    assert expect_error(capsys, "train", "run.toml", "--output-dir", LONG) == (
         5,
         f"{LONG}: cannot create directory: File name too long",
     )
-    assert refused(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: run directory not found")
+    assert expect_error(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: run directory not found")
 
 
-def test_names_that_are_not_utf_8(trained, capsys):
+def test_file_names_that_are_not_utf_8(trained_dir, capsys):
     odd = os.fsdecode(b"\xff")
-    assert train(capsys, f"data.train={odd}") == (
+    assert train_error(capsys, f"data.train={odd}") == (
         2,
-        f"{trained}/\\udcff: a run file cannot contain a file name that is not UTF-8; rename the file",
+        f"{trained_dir}/\\udcff: a run file cannot contain a file name that is not UTF-8; rename the file",
     )
-    assert refused(capsys, "train", "run.toml", "--output-dir", odd) == (
+    assert expect_error(capsys, "train", "run.toml", "--output-dir", odd) == (
         2,
         "\\udcff: the directory name is not valid UTF-8, so tensor files in it cannot be read; choose another --output-dir",
     )
-    (trained / "runs" / "run").rename(trained / odd)
-    assert refused(capsys, "evaluate", odd) == (
+    (trained_dir / "runs" / "run").rename(trained_dir / odd)
+    assert expect_error(capsys, "evaluate", odd) == (
         2,
         "\\udcff: the directory name is not valid UTF-8, so tensor files in it cannot be read; rename it",
     )
 
 
-def test_a_pipe_is_not_waited_for(trained, capsys):
+def test_a_pipe_is_not_waited_for(trained_dir, capsys):
     os.mkfifo("pipe")
     told = "pipe: not a regular file; text is read more than once, so save it to a file first"
-    assert refused(capsys, "evaluate", "runs/run", "--data", "pipe") == (3, told)
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "pipe") == (3, told)
     for name in ("tokenizer.json", "model.safetensors", "environment.json"):
-        path = trained / "runs" / "run" / name
+        path = trained_dir / "runs" / "run" / name
         whole = path.read_bytes()
         path.unlink()
         os.mkfifo(path)
-        assert refused(capsys, "info", "runs/run") == (4, f"runs/run/{name}: not a regular file")
+        assert expect_error(capsys, "info", "runs/run") == (4, f"runs/run/{name}: not a regular file")
         path.unlink()
         path.write_bytes(whole)
-    (trained / "runs" / "run" / "resolved.toml").unlink()
+    (trained_dir / "runs" / "run" / "resolved.toml").unlink()
     os.mkfifo("runs/run/resolved.toml")
-    assert refused(capsys, "info", "runs/run") == (4, "runs/run: not a run directory (resolved.toml is missing)")
+    assert expect_error(capsys, "info", "runs/run") == (4, "runs/run: not a run directory (resolved.toml is missing)")
     assert main(["train", "run.toml", "--quiet"]) == 2
 
 
-def test_a_run_file_without_end(capsys):
-    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: larger than 1 MB, so not a run file")
+def test_an_endless_run_file(capsys):
+    assert expect_error(capsys, "train", "/dev/zero") == (2, "/dev/zero: larger than 1 MB, so not a run file")
 
 
-def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
+def test_a_directory_that_is_not_a_run_gets_no_lock_file(work_dir, capsys):
     assert main(["train", "run.toml", "--output-dir", ".", "--quiet"]) == 2
-    assert sorted(path.name for path in here.iterdir()) == ["run.toml", "text.txt"]
+    assert sorted(path.name for path in work_dir.iterdir()) == ["run.toml", "text.txt"]
 
 
 # ---- the run file
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 20000, "{a=" * 2000], ids=["digits", "lists", "tables"])
-def test_a_value_that_python_can_not_read_is_a_string(here, capsys, text):
-    assert train(capsys, f"train.max_steps={text}") == (2, f"train.max_steps: expected an integer, got '{text[:79]}...")
-    (here / "run.toml").write_text(f"{RUN}lr = {text}\n")
-    code, line = train(capsys)
+def test_an_override_that_python_cannot_parse_is_a_string(work_dir, capsys, text):
+    assert train_error(capsys, f"train.max_steps={text}") == (2, f"train.max_steps: expected an integer, got '{text[:79]}...")
+    (work_dir / "run.toml").write_text(f"{RUN}lr = {text}\n")
+    code, line = train_error(capsys)
     assert code == 2 and line.startswith("run.toml: invalid TOML: ")
 
 
-def test_a_setting_is_one_value(here, capsys):
-    assert train(capsys, "model.hidden_size=16\nx=1") == (2, "model.hidden_size: expected an integer, got '16\\nx=1'")
+def test_an_override_is_one_value(work_dir, capsys):
+    assert train_error(capsys, "model.hidden_size=16\nx=1") == (2, "model.hidden_size: expected an integer, got '16\\nx=1'")
 
 
-def test_sizes_that_no_tokenizer_has(here, capsys):
-    assert train(capsys, "tokenizer.type=bpe", "tokenizer.vocab_size=1000000000") == (
+def test_impossible_vocabulary_sizes(work_dir, capsys):
+    assert train_error(capsys, "tokenizer.type=bpe", "tokenizer.vocab_size=1000000000") == (
         2,
         "tokenizer.vocab_size: must be at most 1048576 for type 'bpe', got 1000000000",
     )
-    assert train(capsys, "tokenizer.type=word", f"tokenizer.vocab_size={2**70}") == (
+    assert train_error(capsys, "tokenizer.type=word", f"tokenizer.vocab_size={2**70}") == (
         2,
         f"tokenizer.vocab_size: must be at most 2147483647 for type 'word', got {2**70}",
     )
 
 
-def test_half_a_surrogate_pair_in_an_encoding_that_has_them(here, capsys):
-    (here / "text.txt").write_bytes(b"abc\n+2AA-\n")
-    assert train(capsys, "data.encoding=utf-7") == (
+def test_a_lone_surrogate_in_utf_16(work_dir, capsys):
+    (work_dir / "text.txt").write_bytes(b"abc\n+2AA-\n")
+    assert train_error(capsys, "data.encoding=utf-7") == (
         3,
-        f"{here}/text.txt: after line 1: lone surrogate U+D800 at character 4; use whole characters",
+        f"{work_dir}/text.txt: after line 1: lone surrogate U+D800 at character 4; use whole characters",
     )
 
 
 # ---- memory
 
 
-def test_a_line_that_is_too_long_to_learn_from_is_refused_before_it_takes_the_memory(here, capsys):
-    (here / "text.txt").write_text("x" * 1_000_000)
-    code, line = train(capsys, "data.read_as=lines", "train.batch_tokens=1024")
+def test_a_line_too_long_for_training_is_refused_before_memory_is_allocated(work_dir, capsys):
+    (work_dir / "text.txt").write_text("x" * 1_000_000)
+    code, line = train_error(capsys, "data.read_as=lines", "train.batch_tokens=1024")
     assert code == 5
     assert line.startswith("train.batch_tokens: a batch of 1 rows of 1000001 tokens needs about ")
     assert line.endswith(" are free; reduce data.context_length or truncate the longest lines")
-    assert not (here / "runs").exists()
+    assert not (work_dir / "runs").exists()
 
 
-def test_long_lines_and_prompts_take_little_memory(trained, capsys, monkeypatch):
-    feed(monkeypatch, b"x" * 30_000 + b"\n" + b"To be\n")
+def test_long_lines_and_prompts_take_little_memory(trained_dir, capsys, monkeypatch):
+    set_stdin(monkeypatch, b"x" * 30_000 + b"\n" + b"To be\n")
     assert main(["score", "runs/run", "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["tokens"], second["tokens"]) == (30_000, 5)
-    feed(monkeypatch, b"x" * 30_000 + b"\n")
+    set_stdin(monkeypatch, b"x" * 30_000 + b"\n")
     assert main(["generate", "runs/run", "--max-new-tokens", "3", "--no-echo"]) == 0
     assert len(capsys.readouterr().out) == 4
 
 
-def test_a_prompt_read_in_pieces_is_the_prompt(trained):
+def test_a_prompt_read_in_chunks_equals_the_whole_prompt(trained_dir):
     import weft as package
 
     model = package.load("runs/run").model
@@ -192,14 +192,14 @@ NO_ROOM = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to
 
 
 @pytest.mark.parametrize("error", [MemoryError(), NO_ROOM, OSError(5, "Input/output error")])
-def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
+def test_operating_system_errors_are_one_line(monkeypatch, capsys, error):
     def fails():
         raise error
 
     monkeypatch.setattr("weft.cli.commands.info.machine_info", fails)
     monkeypatch.setattr("weft.cli.main._discard_output", lambda: None)
     told = "memory: not enough memory; use less text, a smaller batch or a smaller model"
-    assert refused(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
+    assert expect_error(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
 
 
 # ---- what is asked of a run
@@ -213,26 +213,26 @@ ASKED = {
 
 
 @pytest.mark.parametrize("words", ASKED)
-def test_options_that_would_never_end(capsys, words):
-    assert refused(capsys, "generate", "nowhere", *words.split()) == (2, ASKED[words])
+def test_options_that_would_run_forever(capsys, words):
+    assert expect_error(capsys, "generate", "nowhere", *words.split()) == (2, ASKED[words])
 
 
-def test_threads_that_no_machine_has(capsys):
+def test_impossible_numbers_of_threads(capsys):
     told = "--threads: must be less than or equal to 1024; see weft info --help"
-    assert refused(capsys, "info", "--threads", "1000000") == (2, told)
+    assert expect_error(capsys, "info", "--threads", "1000000") == (2, told)
 
 
-def test_a_stride_of_thousands_of_digits(trained, capsys):
+def test_a_stride_of_thousands_of_digits(trained_dir, capsys):
     told = f"--context: stride must be from 1 to context_length (16), got '{'9' * 5000}'"
-    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (2, told)
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (2, told)
 
 
-def test_a_temperature_beyond_all_numbers_takes_all_tokens_alike():
+def test_an_infinite_temperature_samples_uniformly():
     hot = temperature(1e308)(torch.tensor([[0.0, -5.0, -torch.inf]]), torch.zeros(1, 0))
     assert hot.softmax(1).tolist() == [[0.5, 0.5, 0.0]]
 
 
-def test_input_without_end(trained, capsys, monkeypatch):
+def test_endless_input(trained_dir, capsys, monkeypatch):
     for name, told in {
         "/dev/zero": "standard input:1: NUL character; is this binary data?",
         "x": "standard input:1: line has more than 1,000 characters; is this text?",
@@ -240,17 +240,17 @@ def test_input_without_end(trained, capsys, monkeypatch):
         monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(source)))
-            assert refused(capsys, "score", "runs/run") == (3, told)
+            assert expect_error(capsys, "score", "runs/run") == (3, told)
     monkeypatch.setattr("weft.cli.commands.generate.MAX_PROMPTS", 1000)
-    feed(monkeypatch, b"y\n" * 2000)
-    assert refused(capsys, "generate", "runs/run") == (2, "standard input: more than 1,000 prompts; split it")
+    set_stdin(monkeypatch, b"y\n" * 2000)
+    assert expect_error(capsys, "generate", "runs/run") == (2, "standard input: more than 1,000 prompts; split it")
 
 
-def test_utf_16_without_its_mark(here, capsys, monkeypatch):
-    (here / "text.txt").write_text(TEXT, encoding="utf-16")
+def test_utf_16_without_a_byte_order_mark(work_dir, capsys, monkeypatch):
+    (work_dir / "text.txt").write_text(TEXT, encoding="utf-16")
     assert main(["train", "run.toml", "--quiet", "--set", "data.encoding=utf-16"]) == 0
-    feed(monkeypatch, "To be\n".encode("utf-16-be"))
-    assert refused(capsys, "score", "runs/run") == (
+    set_stdin(monkeypatch, "To be\n".encode("utf-16-be"))
+    assert expect_error(capsys, "score", "runs/run") == (
         3,
         "standard input: invalid utf-16: UTF-16 stream does not start with BOM; convert it first",
     )
@@ -259,7 +259,7 @@ def test_utf_16_without_its_mark(here, capsys, monkeypatch):
 # ---- standard files and signals
 
 
-def test_closed_standard_files(trained):
+def test_closed_standard_files(trained_dir):
     command = f"exec {sys.executable} -m weft evaluate runs/run --data text.txt"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     closed = subprocess.run(["bash", "-c", f"{command} <&- 2>&-"], env=environment, capture_output=True, check=False)
@@ -271,7 +271,7 @@ def test_closed_standard_files(trained):
         )
 
 
-def test_a_word_that_can_not_be_said_stops_no_work():
+def test_output_that_cannot_be_encoded_does_not_stop_the_command():
     class Full(io.StringIO):
         def write(self, text):
             tried.append(text)
@@ -282,9 +282,9 @@ def test_a_word_that_can_not_be_said_stops_no_work():
     assert tried
 
 
-def test_sigterm_leaves_no_temporary_files(trained, monkeypatch):
-    (trained / "big.txt").write_text(TEXT * 30_000)
-    place = trained / "temporary"
+def test_sigterm_leaves_no_temporary_files(trained_dir, monkeypatch):
+    (trained_dir / "big.txt").write_text(TEXT * 30_000)
+    place = trained_dir / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
     process = weft("evaluate", "runs/run", "--data", "big.txt", stdout=subprocess.PIPE)
@@ -300,8 +300,8 @@ def test_sigterm_leaves_no_temporary_files(trained, monkeypatch):
 # ---- files of a run
 
 
-def test_damaged_notes_of_a_run(trained, capsys):
-    run = trained / "runs" / "run"
+def test_damaged_metadata_of_a_run(trained_dir, capsys):
+    run = trained_dir / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
     lost = {
         line: "checksum mismatch; the file is corrupted; run weft train again to restore it"
@@ -313,48 +313,48 @@ def test_damaged_notes_of_a_run(trained, capsys):
         whole = metrics.read_text()
         metrics.write_text(f"{line}\n")
         told = f"runs/run/metrics.jsonl:1: {what}"
-        assert refused(capsys, "info", "runs/run") == (4, told)
+        assert expect_error(capsys, "info", "runs/run") == (4, told)
         metrics.write_text(whole)
     (run / "environment.json").write_text("[]")
     told = "runs/run/environment.json: checksum mismatch; the file is corrupted; remove it and resume"
-    assert refused(capsys, "info", "runs/run") == (4, told)
+    assert expect_error(capsys, "info", "runs/run") == (4, told)
     whole = resolved.read_text()
     resolved.write_text(whole.replace("context_length", "contxet_length"))
-    code, line = refused(capsys, "generate", "runs/run", "To")
+    code, line = expect_error(capsys, "generate", "runs/run", "To")
     assert (code, line.partition(" known:")[0]) == (
         4,
         "runs/run/resolved.toml: corrupted, or from another version: data.contxet_length: unknown option; did you mean 'context_length'?",
     )
     resolved.write_text("[")
     for words in (["info", "runs/run"], ["train", "run.toml", "--quiet"]):
-        code, line = refused(capsys, *words)
+        code, line = expect_error(capsys, *words)
         assert code == 4 and line.startswith("runs/run/resolved.toml: invalid TOML: ")
 
 
-def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
-    resolved = trained / "runs" / "run" / "resolved.toml"
+def test_sizes_in_a_tampered_file_are_not_trusted(trained_dir, capsys):
+    resolved = trained_dir / "runs" / "run" / "resolved.toml"
     resolved.write_text(
         resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512")
     )
     told = "runs/run/resolved.toml: has changed since the weights were written"
-    assert refused(capsys, "generate", "runs/run", "To") == (4, told)
+    assert expect_error(capsys, "generate", "runs/run", "To") == (4, told)
 
 
-def test_weights_that_are_gone_are_missed(trained, capsys):
-    (trained / "runs" / "run" / "model.safetensors").unlink()
+def test_missing_weights_are_reported(trained_dir, capsys):
+    (trained_dir / "runs" / "run" / "model.safetensors").unlink()
     told = "runs/run/model.safetensors: the best weights are missing; use --overwrite to train again"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, told)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
-def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path):
+def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_no_files(tmp_path):
     with pytest.raises(ZeroDivisionError), files.atomic_directory(tmp_path / "000001") as place:
         (place / "half").write_text("x")
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_folder_is_made_where_it_can_be_read(tmp_path):
+def test_a_run_directory_gets_readable_permissions(tmp_path):
     with pytest.raises(UsageError):
         make_directory(tmp_path / os.fsdecode(b"\xff"))
 
@@ -370,7 +370,7 @@ def changed(change, kind="char"):
     return json.dumps(parts).encode()
 
 
-def test_tokens_without_numbers_of_their_own_are_refused():
+def test_duplicate_token_ids_are_refused():
     def far(parts):
         parts["model"]["vocab"]["Q"] = 10**6
 
@@ -382,7 +382,7 @@ def test_tokens_without_numbers_of_their_own_are_refused():
             Tokenizer(changed(change), "x")
 
 
-def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
+def test_a_tokenizer_that_only_resembles_ours_is_loaded_by_the_library():
     def pair(parts):
         parts["model"]["vocab"]["be"] = len(parts["model"]["vocab"])
 
@@ -400,7 +400,7 @@ def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
         assert Tokenizer(changed(lambda parts: None, kind), "x").type == kind
 
 
-def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
+def test_a_tokenizer_without_unknown_token_is_refused_when_one_is_needed():
     def nameless(parts):
         parts["model"]["unk_token"] = "zz"
 
@@ -415,13 +415,13 @@ def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
 
 
 @pytest.fixture
-def stopped(trained, monkeypatch):
+def stopped(trained_dir, monkeypatch):
     """A run with a checkpoint, one step before its end, and that checkpoint."""
     monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
     assert main(["train", "run.toml", "--quiet", "--overwrite", "--set", "data.read_as=stream"]) == 130
     monkeypatch.undo()
-    monkeypatch.chdir(trained)
-    return trained / "runs" / "run" / "checkpoints" / "000001"
+    monkeypatch.chdir(trained_dir)
+    return trained_dir / "runs" / "run" / "checkpoints" / "000001"
 
 
 def forged(folder, name, change):
@@ -441,7 +441,7 @@ def forged(folder, name, change):
 
 
 def resume(capsys):
-    code, line = refused(capsys, "train", "run.toml", "--quiet", "--set", "data.read_as=stream")
+    code, line = expect_error(capsys, "train", "run.toml", "--quiet", "--set", "data.read_as=stream")
     assert code == 4
     return line.removeprefix("runs/run/checkpoints/000001/")
 
@@ -458,17 +458,17 @@ def resume(capsys):
         ("seconds", "True"),
     ],
 )
-def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
+def test_a_train_state_with_wrong_values(stopped, capsys, name, value):
     forged(stopped, "train_state.json", lambda values: values.update({name: ast.literal_eval(value)}))
     assert resume(capsys) == f"train_state.json: corrupted: {name} is {value}"
 
 
-def test_a_cursor_beyond_the_end(stopped, capsys):
+def test_a_train_state_beyond_the_end(stopped, capsys):
     forged(stopped, "train_state.json", lambda values: values.update(batch_index=10**6))
     assert resume(capsys) == "train_state.json: corrupted: epoch 0 has no batch 1000000"
 
 
-def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
+def test_an_optimizer_state_that_does_not_match_the_weights(stopped, capsys):
     """Shapes are checked before anything is computed: a fused update would write past the end of a small tensor."""
 
     def small(tensors, notes):
@@ -484,7 +484,7 @@ def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
     assert resume(capsys) == "optimizer state: 'embedding.weight' has no 'exp_avg_sq'"
 
 
-def test_a_carried_state_that_is_not_what_it_says(stopped, capsys):
+def test_a_carried_state_with_a_wrong_description(stopped, capsys):
     def note(shape):
         return lambda tensors, notes: notes.update(shape=shape)
 
@@ -527,18 +527,18 @@ def nothing(tensors, notes):
 
 
 @pytest.mark.parametrize("change", [cut, one_row, one_row_of_one, flat, whole_numbers, another_model, nothing])
-def test_a_carried_state_of_other_shapes(stopped, capsys, change):
+def test_a_carried_state_with_wrong_shapes(stopped, capsys, change):
     forged(stopped, "state.safetensors", change)
     assert resume(capsys) == "state.safetensors: corrupted: the state does not match the model"
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "conv", "gpt"])
-def test_a_carried_state_that_is_right_is_gone_on_from(here, monkeypatch, kind):
+def test_a_valid_carried_state_is_resumed(work_dir, monkeypatch, kind):
     words = ["train", "run.toml", "--quiet", "--set", "data.read_as=stream", "--set", f"model.arch={kind}"]
     monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
     assert main(words) == 130
     monkeypatch.undo()
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(work_dir)
     assert main(words) == 0
 
 

@@ -1,4 +1,4 @@
-"""Where a decoder looked: weights that add up to 1, equal to those of step by step decoding, for every kind of attention."""
+"""Cross-attention weights of decoders: they sum to 1 and equal those of step-by-step decoding, for every attention type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy_seq2seq import ATTENTION, PLACES, shaken_pair, sources, targets
+from toy_seq2seq import ATTENTION, PLACEMENTS, large_weight_model, sources, targets
 
 from weft.errors import UsageError
 from weft.explain.alignment import Alignment, cross_attention_modules, source_attention_weights
@@ -17,7 +17,7 @@ from weft.models.seq2seq import EncoderDecoder
 from weft.nn.choices import ATTENTION_SCORES
 
 LOOKING: dict[str, dict[str, Any]] = {
-    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACES.items()},
+    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACEMENTS.items()},
     "transformer": {**ATTENTION, "num_layers": 3, "position_encoding": "rotary"},
     "heads": {**ATTENTION, "num_layers": 2, "num_heads": [1, 4], "head_dim": 4},
     "copying": {"layer_type": "gru", "attention": "dot", "copy_mechanism": True},
@@ -28,7 +28,7 @@ LENGTHS, TARGETS = (5, 3), (4, 6)
 
 @cache
 def model_of(name: str) -> EncoderDecoder:
-    return shaken_pair(**LOOKING[name])
+    return large_weight_model(**LOOKING[name])
 
 
 def rows() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
@@ -36,7 +36,7 @@ def rows() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch
 
 
 @every
-def test_weights_are_shares_of_the_source(name):
+def test_weights_are_distributions_over_the_source(name):
     source, target = rows()
     found = source_attention_weights(model_of(name), source, target)
     assert [weights.shape for weights in found] == [(3, 5), (5, 3)]
@@ -47,7 +47,7 @@ def test_weights_are_shares_of_the_source(name):
 
 @every
 @torch.no_grad()
-def test_one_pass_sees_what_was_seen_step_by_step(name):
+def test_one_pass_equals_step_by_step_decoding(name):
     """What a beam's winner looked at while it was searched is what it looks at when it is read again."""
     model, (source, target) = model_of(name), rows()
     found = source_attention_weights(model, source, target)
@@ -62,7 +62,7 @@ def test_one_pass_sees_what_was_seen_step_by_step(name):
             np.testing.assert_allclose(found[row][at], mean.numpy(), atol=1e-5)
 
 
-def test_one_layer_and_one_head_can_be_chosen():
+def test_one_layer_and_one_head_can_be_selected():
     model, (source, target) = model_of("transformer"), rows()
     every_layer = [
         [source_attention_weights(model, source, target, layer=layer, head=head)[0] for head in (1, 2)] for layer in (1, 2, 3)
@@ -76,7 +76,7 @@ def test_one_layer_and_one_head_can_be_chosen():
     assert np.abs(every_layer[0][0] - every_layer[2][1]).max() > 0.01
 
 
-def test_a_layer_has_heads_of_its_own_number():
+def test_layers_may_have_different_numbers_of_heads():
     model, (source, target) = model_of("heads"), rows()
     heads = [source_attention_weights(model, source, target, layer=2, head=head)[0] for head in (1, 2, 3, 4)]
     above, below = (source_attention_weights(model, source, target, layer=layer)[0] for layer in (2, 1))
@@ -97,7 +97,7 @@ def test_a_layer_has_heads_of_its_own_number():
         ("heads", {"layer": 2, "head": 5}, "head: must be from 1 to 4, got 5"),
     ],
 )
-def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
+def test_a_layer_or_head_that_does_not_exist_is_refused(name, chosen, message):
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model_of(name), *rows(), **chosen)
     assert str(caught.value) == message
@@ -106,15 +106,15 @@ def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
 @pytest.mark.parametrize(
     "options", [{}, {"layer_type": "gru", "feed_context": True}, {**ATTENTION, "attention": "none"}], ids=str
 )
-def test_a_model_without_attention_to_its_source_has_no_alignment(options):
-    model = shaken_pair(**options)
+def test_a_model_without_cross_attention_has_no_alignment(options):
+    model = large_weight_model(**options)
     assert cross_attention_modules(model) == []
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model, *rows())
     assert str(caught.value) == ("alignments: the model has no cross-attention; train one with model.attention = 'additive'")
 
 
-def test_the_leaves_that_look_are_named_from_the_lowest_on():
+def test_cross_attention_layers_are_listed_from_the_bottom_up():
     assert cross_attention_modules(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
     assert cross_attention_modules(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.attention.attend"]
     assert cross_attention_modules(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.attention.attention.attend"]

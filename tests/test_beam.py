@@ -1,4 +1,4 @@
-"""Beam search against brute force, one at a time against a batch, and its promises at the edges."""
+"""Beam search against brute force, single against batched search, and edge cases."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from toy_decoding import TOYS, Bigram, Hashed, TinyGRU, follow
+from toy_decoding import TOY_MODELS, Bigram, Hashed, TinyGRU, chain_model
 
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.logits_processors import ban_tokens, compose, no_repeat_ngram, repetition_penalty
 from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 
-every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+every_toy = pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 END = 2
 
 
@@ -54,7 +54,7 @@ def same(found, expected):
 @every_toy
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("least", [0, 2])
-def test_a_wide_beam_finds_what_brute_force_finds(toy, alpha, least):
+def test_a_large_beam_equals_brute_force(toy, alpha, least):
     model = toy(5)
     options = BeamOptions(beam_size=150, max_new_tokens=4, eos_id=END, length_penalty=alpha, n_best=3, min_new_tokens=least)
     for prompt in ([1], [1, 3, 4], [1, 4]):
@@ -63,13 +63,13 @@ def test_a_wide_beam_finds_what_brute_force_finds(toy, alpha, least):
 
 
 @every_toy
-def test_without_an_end_token_every_text_is_as_long_as_the_limit(toy):
+def test_without_eos_every_output_has_the_maximum_length(toy):
     model, options = toy(4), BeamOptions(beam_size=64, max_new_tokens=3, n_best=3)
     same(beam_search(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
 
 
 @every_toy
-def test_banned_tokens_take_no_part(toy):
+def test_banned_tokens_are_never_generated(toy):
     model, options = toy(6), BeamOptions(beam_size=100, max_new_tokens=3, eos_id=END, n_best=3)
     found = beam_search(model, torch.tensor([[1]]), options=options, processor=ban_tokens([0, 1]))
     same(found[0], brute_force(model, [1], options, banned=(0, 1)))
@@ -77,7 +77,7 @@ def test_banned_tokens_take_no_part(toy):
 
 @every_toy
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
-def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, alpha):
+def test_a_batch_of_ragged_prompts_equals_single_searches(toy, alpha):
     model = toy(9)
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7]]
     keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
@@ -91,7 +91,7 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, alpha):
 
 
 @every_toy
-def test_scores_are_sorted_and_equal_to_scoring_again(toy):
+def test_scores_are_sorted_and_equal_to_rescoring(toy):
     model = toy(9)
     options = BeamOptions(beam_size=5, max_new_tokens=10, eos_id=END, length_penalty=0.7, n_best=5)
     # a penalty changes which text wins, not what the model thinks of it
@@ -121,7 +121,7 @@ def greedily(model, prompt, options, banned):
 @every_toy
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])
 @pytest.mark.parametrize("least", [0, 3])
-def test_a_beam_of_one_is_greedy(toy, alpha, least):
+def test_beam_size_one_is_greedy(toy, alpha, least):
     """It ends at its first end, though by their mean a longer text may be better."""
     model, banned = toy(6), [0, 1]
     options = BeamOptions(
@@ -135,7 +135,7 @@ def test_a_beam_of_one_is_greedy(toy, alpha, least):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("words", [7, 200])  # the best of many words are sought in blocks
-def test_of_equally_probable_tokens_a_beam_of_one_takes_the_first_as_sampling_at_zero_does(seed, words):
+def test_beam_size_one_breaks_ties_like_greedy_sampling(seed, words):
     heights = torch.randint(0, 3, (words, words), generator=torch.Generator().manual_seed(seed)).double()
     heights[:, END] += 1
     model = Bigram(words, table=(heights / heights.sum(1, keepdim=True)).log().float())
@@ -148,7 +148,7 @@ def test_of_equally_probable_tokens_a_beam_of_one_takes_the_first_as_sampling_at
     assert found == adjusted == sampled == [greedily(model, [at], options, [0, 1]) for at in range(1, 7)]
 
 
-def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():
+def test_a_search_stops_when_no_hypothesis_can_beat_the_best():
     # from 3 the end is near certain, from 4 it never comes
     table = torch.full((6, 6), math.log(1e-3))
     table[3, END], table[4, 5], table[5, 4] = 0.0, 0.0, 0.0
@@ -161,15 +161,15 @@ def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.7, 1.5])
-def test_leaving_early_changes_nothing(alpha):
+def test_early_stopping_changes_no_result(alpha):
     for seed in range(5):
         model = Bigram(7, seed=seed)
         options = BeamOptions(beam_size=300, max_new_tokens=4, eos_id=END, length_penalty=alpha, n_best=2)
         same(beam_search(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
 
 
-def test_impossible_tokens_are_never_said():
-    model = follow([1, 3, 4, 5, 2], 6)
+def test_impossible_tokens_are_never_generated():
+    model = chain_model([1, 3, 4, 5, 2], 6)
     found = beam_search(
         model, torch.tensor([[1], [4]]), options=BeamOptions(beam_size=4, max_new_tokens=9, eos_id=END, n_best=3)
     )
@@ -177,8 +177,8 @@ def test_impossible_tokens_are_never_said():
     assert [one.tokens for one in found[1]] == [[5, 2]]
 
 
-def test_where_all_is_impossible_the_text_stays_as_it_is():
-    model = follow([1, 3, 4, 2], 6)
+def test_if_all_tokens_are_impossible_the_output_ends():
+    model = chain_model([1, 3, 4, 2], 6)
     held = BeamOptions(
         beam_size=3, max_new_tokens=9, eos_id=END, n_best=2, min_new_tokens=5, length_penalty=0.7
     )  # the end is due after 2
@@ -187,7 +187,7 @@ def test_where_all_is_impossible_the_text_stays_as_it_is():
     assert [(one.tokens, one.score, one.log_prob) for one in nothing[0] + nothing[1]] == [([], 0.0, 0.0)] * 2
 
 
-def test_a_hypothesis_can_be_ended_from_outside():
+def test_a_hypothesis_can_be_ended_by_the_caller():
     model = Hashed(6)
     prompt, asked = (
         torch.tensor(
@@ -213,7 +213,7 @@ def test_a_hypothesis_can_be_ended_from_outside():
     assert set(asked) == {0, 1}
 
 
-def test_watching_shows_the_candidates_and_what_was_kept():
+def test_the_callback_gets_candidates_and_survivors():
     seen = []
     model = TinyGRU(7)
     options = BeamOptions(beam_size=3, max_new_tokens=4, eos_id=END)
@@ -229,7 +229,7 @@ def test_watching_shows_the_candidates_and_what_was_kept():
 
 
 @pytest.mark.parametrize("end", [None, END])
-def test_a_model_that_gives_nan_is_refused(end):
+def test_nan_log_probabilities_are_refused(end):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan
     with pytest.raises(ModelError) as caught:
@@ -241,7 +241,7 @@ def test_a_model_that_gives_nan_is_refused(end):
     assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 
 
-def test_a_condition_is_a_state():
+def test_a_source_is_passed_as_state():
     model = Hashed(6)
     _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
     options = BeamOptions(beam_size=3, max_new_tokens=4)
@@ -250,8 +250,8 @@ def test_a_condition_is_a_state():
     assert found == beam_search(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), options=options)
 
 
-def test_positions_are_counted_before_the_first_step():
-    model = Bigram(6, longest=8)
+def test_the_position_limit_is_checked_before_the_first_step():
+    model = Bigram(6, max_positions=8)
     assert (
         len(beam_search(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(beam_size=2, max_new_tokens=6))[0][0].tokens) == 6
     )

@@ -1,4 +1,4 @@
-"""Every short way that a beam takes gives what the long way gives."""
+"""The optimizations of beam search give the same results as the plain computation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from test_predict import encoded, every_decoder, model_of, source_tokens
-from toy_decoding import TOYS
+from toy_decoding import TOY_MODELS
 
 from weft.decode import beam as module
 from weft.decode.beam import BeamOptions, beam_search
@@ -25,7 +25,7 @@ def sizes(state) -> list[int]:
 
 @every_decoder
 @torch.no_grad()
-def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
+def test_rows_with_a_shared_source_equal_rows_with_copies(name):
     model = model_of(name)
     state = encoded(model, source_tokens(3, seed=4))
     _, state = model.start(torch.tensor([[1], [1], [1]]), None, state)
@@ -44,7 +44,7 @@ def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
 
 
 @torch.no_grad()
-def test_a_source_is_kept_once_and_not_copied():
+def test_a_source_is_stored_once():
     model = model_of("transformer")
     state = encoded(model, source_tokens(2))
     before = {part.data_ptr() for part in tree_leaves(state)}
@@ -54,7 +54,7 @@ def test_a_source_is_kept_once_and_not_copied():
 
 
 @pytest.mark.parametrize("words", [1, 63, 64 * 11, 64 * 30, 64 * 30 + 1, 64 * 31 - 1])
-def test_the_best_words_are_found_by_blocks(words):
+def test_blockwise_top_k_equals_top_k(words):
     values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
     values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
     count = min(10, words)
@@ -65,17 +65,17 @@ def test_the_best_words_are_found_by_blocks(words):
     assert torch.equal(index[0], places[0])  # of numbers that differ, the same words
 
 
-@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+@pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 @pytest.mark.parametrize("least", [0, 3])
 @pytest.mark.parametrize("never", [(), (0, 1), (0, 1, 2, 3, 4, 5)])
-def test_what_is_never_written_is_what_a_filter_bans(toy, least, never):
+def test_excluded_tokens_equal_banned_tokens(toy, least, never):
     model, prompt = toy(6), torch.tensor([[1], [4]])
     options = BeamOptions(beam_size=3, max_new_tokens=5, eos_id=2, n_best=3, min_new_tokens=least)
     filtered = beam_search(model, prompt, options=options, processor=ban_tokens(never))
     assert beam_search(model, prompt, options=options._replace(banned_tokens=never)) == filtered
 
 
-def test_log_probabilities_are_the_same_with_and_without_a_graph():
+def test_log_probabilities_are_the_same_with_and_without_autograd():
     torch.manual_seed(1)
     for cap in (None, 2.0):
         head, x = LMHead(16, 300, logit_softcap=cap), torch.randn(5, 16)

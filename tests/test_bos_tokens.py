@@ -1,4 +1,4 @@
-"""What a text by itself comes after: a start that training has shown."""
+"""The tokens that precede a text of its own: BOS tokens that occur in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import MODELS, Silent, make_corpus, run_file, train_here
+from small_runs import MODELS, SilentCallback, make_corpus, run_file, train_here
 
 import weft
 from weft.cli.main import main
@@ -69,7 +69,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "whitespace", "wordpiece"])
-def test_after_a_line_whatever_the_tokenizer(kind):
+def test_bos_is_the_newline_for_every_tokenizer(kind):
     # the kind `space` has no full stop by itself
     assert shown(kind, tales(100)) == ("\n" if kind == "whitespace" else ".\n")
     assert shown(kind, tales(100).replace(".", "")) == "\n"
@@ -83,28 +83,28 @@ def test_after_a_line_whatever_the_tokenizer(kind):
     ("kind", "opening"),
     [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("whitespace", None)],
 )
-def test_text_without_line_ends_begins_like_a_sentence(kind, opening):
+def test_text_without_newlines_starts_like_a_sentence(kind, opening):
     """After a full stop and a space, where a space is a token of its own, or lost; of bpe it belongs to the word after it.
     `space` leaves no full stop alone."""
     assert shown(kind, tales(100, between=" ")) == opening
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "word"])
-def test_what_training_never_showed_opens_nothing(kind):
+def test_tokens_unseen_in_training_are_not_used_as_bos(kind):
     assert shown(kind, "abab" * 200) is None
     # a newline that ends the file comes before nothing, and one in ten thousand tokens is too few
     assert shown(kind, "ab ba " * 200 + "\n") is None
     assert shown(kind, "ab\nba " * 1 + "ab ba " * 20_000) is None
 
 
-def test_a_tokenizer_from_elsewhere_may_have_no_newline():
+def test_an_external_tokenizer_may_have_no_newline():
     assert shown("char", tales(100), trained_on="abc") is None
 
 
 # ---- one start for all that reads a text
 
 
-def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
+def test_the_first_character_has_its_frequency_at_line_starts(runs):
     """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
     run = runs["ngram"]
     text = "".join(run.config.datasets["train"].texts())
@@ -118,7 +118,7 @@ def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
 
 
 @pytest.mark.parametrize("name", ["ngram", "lstm", "gpt", "lines", "sentences"])
-def test_every_view_of_a_text_begins_alike(runs, name):
+def test_all_views_of_a_text_use_the_same_bos(runs, name):
     run, text = runs[name], "Ida finds"
     opening = {"lines": [1], "sentences": [*run.vocabulary.encode(". ")]}.get(name, [*run.vocabulary.encode(".\n")])
     assert run.predictor.bos_ids == opening
@@ -143,7 +143,7 @@ def test_every_view_of_a_text_begins_alike(runs, name):
 
 
 @pytest.mark.parametrize("name", ["gpt", "sentences", "lines"])
-def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
+def test_bos_tokens_are_not_tokens_of_the_text(runs, name):
     run = runs[name]
     (side,) = read(run, "Ida", ExplainConfig()).sides
     count = len(run.predictor.bos_ids)
@@ -152,7 +152,7 @@ def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
     assert [(piece.start, piece.end) for piece in side.spans] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
 
 
-def test_minimal_pairs_begin_alike(runs, tmp_path):
+def test_minimal_pairs_use_the_same_bos(runs, tmp_path):
     from weft.comparison.minimal_pairs import evaluate_minimal_pairs
     from weft.data.minimal_pair_files import read_suite
 
@@ -163,7 +163,7 @@ def test_minimal_pairs_begin_alike(runs, tmp_path):
     assert items.statistics["correct"].tolist() == [float(good > bad)]
 
 
-def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
+def test_evaluation_uses_the_same_bos(runs, tmp_path):
     (tmp_path / "text.txt").write_text("Ida finds a")
     for name in ("ngram", "lstm", "gpt"):
         run = runs[name]
@@ -171,7 +171,7 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
         assert value == pytest.approx(-run.score("Ida finds a").log_prob / 11, rel=1e-5)
 
 
-def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
+def test_two_bos_tokens_take_two_positions(runs, tmp_path):
     run = runs["sentences"]  # learned positions, 16 of them
     assert (run.model.max_positions, run.predictor.max_tokens) == (16, 15)
     assert len(run.score("a" * 15).tokens) == 15
@@ -187,7 +187,7 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     assert list(run.predictor.invalid_prompts(["", "a"], GenerationConfig(max_new_tokens=15))) == [1]
 
 
-def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
+def test_words_are_tokenized_as_at_the_start_of_a_line(tmp_path):
     """No space before the first word, and no newline: that one is not generated."""
     (tmp_path / "text.txt").write_text(tales(200))
     changed = {"model": {"arch": "ngram", "order": 4}, "train": {}, "tokenizer": {"type": "word"}}
@@ -203,14 +203,14 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
 # ---- kept with the run
 
 
-def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
+def test_training_stores_bos_and_notes_if_there_is_none(runs, tmp_path):
     assert json.loads((runs["gpt"].directory.path / "bos.json").read_text()) == {
         "text": ".\n",
         "token_ids": runs["gpt"].vocabulary.encode(".\n").tolist(),
     }
     assert not (runs["lines"].directory.path / "bos.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)
-    watcher = Silent()
+    watcher = SilentCallback()
     values = run_file(tmp_path / "text.txt", train__max_steps=1)
     train_here(values, tmp_path / "run", watcher)
     note = "the training text has few line or sentence ends; scored and generated texts follow <s>"
@@ -219,7 +219,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     assert isinstance(run, Run) and run.predictor.bos_ids == [1]
 
 
-def test_it_is_shown(runs, capsys):
+def test_info_shows_bos(runs, capsys):
     for name, told in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
         assert main(["info", str(runs[name].directory.path)]) == 0
         assert f"Prompt     texts are generated after {told}\n" in capsys.readouterr().out
@@ -243,7 +243,7 @@ def test_a_damaged_file_is_refused(tmp_path, written):
     )
 
 
-def test_lines_keep_their_begin_token(tmp_path):
+def test_lines_keep_their_bos_token(tmp_path):
     tokenizer = tokenizer_of("char", tales(10))
     write_bos(tmp_path, "\n", tokenizer)
     running: Any = make_corpus([3, 4])

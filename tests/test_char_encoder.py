@@ -1,4 +1,4 @@
-"""Words that are spelled: each distinct one once, the longest apart; and tokens that training forgets."""
+"""Character encoders run once per distinct word, long words in their own batch; word dropout keeps special tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WORDS = [
 
 @pytest.mark.parametrize("pool", ["max", "last", "mean"])
 @pytest.mark.parametrize("mixer", ["lstm", "conv"])
-def test_a_distinct_word_is_spelled_once_and_as_if_it_stood_alone(pool, mixer):
+def test_each_distinct_word_is_encoded_once_and_independently(pool, mixer):
     model, (letters, keep) = spelling(pool, mixer), letters_of(WORDS)
     found = model(letters, keep)
     seen = []
@@ -58,7 +58,7 @@ def test_a_distinct_word_is_spelled_once_and_as_if_it_stood_alone(pool, mixer):
             torch.testing.assert_close(found[at, place], alone[0])
 
 
-def test_gradients_are_those_of_spelling_every_word():
+def test_gradients_equal_those_of_encoding_every_word():
     model, (letters, keep) = spelling("max"), letters_of(WORDS)
     whole = model.pooling(*model.encoder(EncoderInput(letters.flatten(0, 1), keep.flatten(0, 1))))
     weight = torch.randn_like(whole)
@@ -68,7 +68,7 @@ def test_gradients_are_those_of_spelling_every_word():
         torch.testing.assert_close(one, other)
 
 
-def test_rows_that_differ_are_told_apart():
+def test_different_rows_are_distinguished():
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(0, 100, (5000, 30), generator=generator)
     rows = torch.cat([rows, rows.flip(0), rows.flip(1)])
@@ -77,7 +77,7 @@ def test_rows_that_differ_are_told_apart():
     assert torch.equal(rows[places][where], rows)
 
 
-def test_training_forgets_some_words_and_no_special_token():
+def test_word_dropout_keeps_special_tokens():
     forget = WordDropout(0.25)
     tokens = torch.randint(0, 50, (200, 100), generator=torch.Generator().manual_seed(2))
     torch.manual_seed(3)
@@ -89,7 +89,7 @@ def test_training_forgets_some_words_and_no_special_token():
 
 
 @pytest.mark.parametrize("mixer", [RNN, LSTM, GRU])
-def test_recurrent_layers_are_in_float32_under_autocast(mixer):
+def test_recurrent_layers_run_in_float32_under_autocast(mixer):
     torch.manual_seed(0)
     layer, x, keep = mixer(6), torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     plain, _ = layer(x, None, keep)

@@ -1,4 +1,4 @@
-"""`weft check`: every fault that is planted is found with its place, clean data give no finding, and both outputs say so."""
+"""`weft check`: every planted problem is reported with its position, clean data has no findings, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def told_of(finding: Finding, folder: Path) -> tuple[str, str, int, list[str]]:
     return finding.severity, finding.message, finding.count, where
 
 
-def test_clean_data_give_sizes_and_no_finding(tmp_path):
+def test_clean_data_has_sizes_and_no_findings(tmp_path):
     report = check_pairs(tmp_path, train=sentences(300), test=sentences(40, seed=1)[20:])
     assert report.findings == []
     assert list(report.sizes) == ["train", "test"]
@@ -89,7 +89,7 @@ def test_clean_data_give_sizes_and_no_finding(tmp_path):
 # ---- row by row
 
 
-def test_empty_sides(tmp_path):
+def test_empty_sources_and_targets(tmp_path):
     pairs = sentences(50)
     pairs[6], pairs[9], pairs[30] = ("", pairs[6][1]), (pairs[9][0], ""), (pairs[30][0], "")
     report = check_pairs(tmp_path, train=pairs)
@@ -117,7 +117,7 @@ def test_odd_texts(text, name, what, tmp_path):
     assert finding.examples == ((pairs[3][1],),)
 
 
-def test_a_newline_inside_a_field(tmp_path):
+def test_newline_inside_a_field(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text('"one\ntwo",three\n')
     report = check_data({"train": Dataset((path,), PairFormat())}, list, CheckOptions(SIDES))
@@ -126,7 +126,7 @@ def test_a_newline_inside_a_field(tmp_path):
     )  # fmt: skip
 
 
-def test_line_ends(tmp_path):
+def test_line_endings(tmp_path):
     write(tmp_path / "a.tsv", sentences(30), end="\r\n")
     report = check_data({"train": Dataset((tmp_path / "a.tsv",), PairFormat())}, list, CheckOptions(SIDES))
     assert [(finding.severity, finding.name, finding.message) for finding in report.findings] == [
@@ -134,7 +134,7 @@ def test_line_ends(tmp_path):
     ]
 
 
-def test_what_is_rare_is_a_note_and_what_is_not_is_a_warning(tmp_path):
+def test_rare_problems_are_notes_and_frequent_ones_warnings(tmp_path):
     pairs = [
         (f"{source} ", target) if number < 3 else (source, target) for number, (source, target) in enumerate(sentences(301))
     ]
@@ -145,7 +145,7 @@ def test_what_is_rare_is_a_note_and_what_is_not_is_a_warning(tmp_path):
 # ---- rows against rows
 
 
-def test_what_stood_before():
+def test_text_before_the_problem_is_shown():
     assert duplicate_mask(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
     assert duplicate_mask(np.array([], dtype=np.int64)).tolist() == []
 
@@ -164,7 +164,7 @@ def test_duplicates_and_several_targets(tmp_path):
     assert several.examples == (pairs[4], pairs[12])
 
 
-def test_overlap_of_pairs_and_of_sources(tmp_path):
+def test_overlap_of_sentence_pairs_and_of_sources(tmp_path):
     train, test = sentences(60), sentences(20, seed=5)
     test[3] = train[9]
     test[7] = (train[30][0], train[31][1])
@@ -187,7 +187,7 @@ def test_valid_and_test_must_not_overlap_either(tmp_path):
     assert only(report, "overlap").message == "4 of 4 pairs (100%) also occur in valid"
 
 
-def test_lengths_that_do_not_fit(tmp_path):
+def test_mismatched_lengths(tmp_path):
     pairs = sentences(400)
     pairs[100], pairs[200] = (pairs[100][0], "@@"), ("short", "x" * 500)
     finding = only(check_pairs(tmp_path, train=pairs), "length_ratio")
@@ -198,7 +198,7 @@ def test_lengths_that_do_not_fit(tmp_path):
     assert finding.examples[1] == pairs[100]
 
 
-def test_a_stretch_that_slipped(tmp_path):
+def test_shifted_lines(tmp_path):
     pairs = sentences(900)
     targets = [target for _, target in pairs]
     targets[200:700] = [*targets[201:700], targets[200]]
@@ -237,7 +237,7 @@ def test_unknown_words(kind, piece, tmp_path):
 
 
 @pytest.mark.parametrize("truncate", [True, False])
-def test_what_is_too_long(truncate, tmp_path):
+def test_texts_that_are_too_long(truncate, tmp_path):
     pairs = [("a" * 10, "b" * 10)] * 3 + [("a" * 12, "b" * 10), ("a" * 30, "b" * 11)]
     report = check_pairs(
         tmp_path, CheckOptions(SIDES, 11, truncate), train=[(f"{n}{s[1:]}", t) for n, (s, t) in enumerate(pairs)]
@@ -253,7 +253,7 @@ def test_what_is_too_long(truncate, tmp_path):
     assert report.count("error") == (0 if truncate else 2)
 
 
-def test_targets_that_do_not_come_back(tmp_path):
+def test_targets_that_do_not_round_trip(tmp_path):
     pairs = [(source, f"This is what stands before: {target}, isn't it?") for source, target in sentences(30)]
     report = check_pairs(tmp_path, tokenizer={"type": "word"}, train=pairs)
     finding = only(report, "lossy_tokenization")
@@ -267,7 +267,7 @@ def test_targets_that_do_not_come_back(tmp_path):
     assert "lossy_tokenization" not in {finding.name for finding in report.findings}
 
 
-def test_only_so_many_lines_are_decoded_again():
+def test_round_trips_are_checked_on_a_limited_number_of_lines():
     counted = TokenCounts(train_tokenizer(TokenizerConfig(type="word"), iter(["a b ."])))
     for _ in range(3):
         counted.add(["a  b"] * (MAX_DECODED_ROWS // 2 + 1))
@@ -300,13 +300,13 @@ def test_lines_of_a_text(tmp_path):
     assert report.sizes["train"] == {"rows": 5, "line": {"characters": 16, "tokens": 21, "max_length": 5, "unk_rate": 0.0}}
 
 
-def test_in_running_text_short_lines_may_come_twice(tmp_path):
+def test_running_text_may_repeat_short_lines(tmp_path):
     long = "a line that is as long as a line of a book is, more or less\n"
     report = check_text(tmp_path, CheckOptions(("line",), min_chars=40), train="ROMEO:\n" * 9 + long + "JULIA:\n" + long)
     assert [(finding.name, finding.count) for finding in report.findings] == [("duplicate", 1)]
 
 
-def test_a_text_of_one_line_has_shares_too(tmp_path):
+def test_a_text_of_one_line_can_be_split(tmp_path):
     (tmp_path / "a.txt").write_text("abcdefghij")
     sources = {"train": Source((tmp_path / "a.txt",), high=0.8), "valid": Source((tmp_path / "a.txt",), low=0.8)}
     report = check_data(
@@ -321,7 +321,7 @@ def test_a_text_of_one_line_has_shares_too(tmp_path):
 # ---- what can't be read
 
 
-def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
+def test_unreadable_files_are_error_findings(tmp_path):
     write(tmp_path / "test.tsv", [("a", "b"), ("c", "d\te")])
     table = PairDataConfig(train="train.tsv", test="test.tsv")
     write(tmp_path / "train.tsv", sentences(20))
@@ -340,7 +340,7 @@ def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
     assert list(report.sizes["train"]["source"]) == ["characters"]
 
 
-def test_without_train_the_tokenizer_is_not_an_error_of_its_own(tmp_path):
+def test_an_unreadable_training_file_gives_no_second_error_for_the_tokenizer(tmp_path):
     table = PairDataConfig(train="train.tsv", test="test.tsv")
     write(tmp_path / "test.tsv", sentences(20))
 
@@ -358,7 +358,7 @@ def test_without_train_the_tokenizer_is_not_an_error_of_its_own(tmp_path):
 # ---- for people and for programs
 
 
-def test_every_finding_is_in_the_manual_and_no_other():
+def test_the_docs_list_exactly_the_findings():
     source = inspect.getsource(check_module) + inspect.getsource(check_labels)
     called = re.findall(r'"([a-z_]+)", (?:split|second|name),', source)
     page = (Path(__file__).parents[1] / "docs" / "reference" / "data-checks.md").read_text()
@@ -390,7 +390,7 @@ arch = "lstm-input-feeding"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def work_dir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
@@ -405,11 +405,11 @@ def call(capsys, *words):
     return code, said.out, said.err
 
 
-def test_the_report_for_people(here, capsys):
+def test_the_text_report(work_dir, capsys):
     first = "the small dog sees the big red house and then runs"
     pairs = [(first, first.upper()), *sentences(98)]
-    write(here / "train.tsv", [*pairs, ("the end ", "THE END")])
-    write(here / "test.tsv", [("ein ß", "EIN ß"), pairs[0]])
+    write(work_dir / "train.tsv", [*pairs, ("the end ", "THE END")])
+    write(work_dir / "test.tsv", [("ein ß", "EIN ß"), pairs[0]])
     characters = [sum(len(pair[side]) for pair in pairs) + 8 - side for side in (0, 1)]
     code, out, err = call(capsys, "check", "run.toml")
     assert (code, err) == (0, "")
@@ -451,15 +451,15 @@ warning  test: 1 of 57 target tokens (1.8%) are unknown: 'ß' (1); 50% of the ta
 @pytest.mark.parametrize(
     "texts", [["abc" * 40], ["日本語の文章です。" * 12], ["日" * 60, "한국어" * 40], ["", ""], ["e\u0301" * 99]]
 )
-def test_examples_are_no_wider_than_there_is_room(texts):
+def test_examples_fit_the_terminal(texts):
     shown = _example(texts, 60)
     assert all(display_width(line) <= 60 for line in shown)
     assert (" ... " in shown[0]) == (display_width(texts[0]) > 60)
 
 
-def test_errors_give_exit_code_3_and_json(here, capsys):
-    write(here / "train.tsv", [*sentences(99), ("a" * 300, "b" * 300)])
-    (here / "test.tsv").write_text("a b\n")
+def test_errors_give_exit_code_3_and_json(work_dir, capsys):
+    write(work_dir / "train.tsv", [*sentences(99), ("a" * 300, "b" * 300)])
+    (work_dir / "test.tsv").write_text("a b\n")
     code, out, err = call(capsys, "check", "run.toml", "--json", "--quiet")
     assert (code, err) == (3, "")
     told = json.loads(out)
@@ -467,27 +467,27 @@ def test_errors_give_exit_code_3_and_json(here, capsys):
     assert told["splits"]["train"]["target"]["max_length"] == 301
     assert list(told["findings"][0]) == ["severity", "name", "split", "count", "message", "locations", "examples", "fix"]
     assert told["findings"][0]["locations"] == []
-    assert told["findings"][1]["locations"] == [f"{here / 'train.tsv'}:100"]
-    write(here / "test.tsv", sentences(9, seed=8))
+    assert told["findings"][1]["locations"] == [f"{work_dir / 'train.tsv'}:100"]
+    write(work_dir / "test.tsv", sentences(9, seed=8))
     code, out, _ = call(capsys, "check", "run.toml", "--set", "data.max_length=400")
     assert (code, out[-30:]) == (0, "0 errors, 0 warnings, 0 notes\n")
 
 
-def test_no_run_is_left_behind_and_a_wrong_run_file_is_a_usage_error(here, capsys):
-    write(here / "train.tsv", sentences(20))
-    write(here / "test.tsv", sentences(5, seed=2))
+def test_no_run_directory_is_created_and_a_wrong_run_file_is_a_usage_error(work_dir, capsys):
+    write(work_dir / "train.tsv", sentences(20))
+    write(work_dir / "test.tsv", sentences(5, seed=2))
     assert call(capsys, "check", "run.toml", "--quiet")[0] == 0
-    assert sorted(path.name for path in here.iterdir()) == ["run.toml", "test.tsv", "train.tsv"]
+    assert sorted(path.name for path in work_dir.iterdir()) == ["run.toml", "test.tsv", "train.tsv"]
     code, out, err = call(capsys, "check", "run.toml", "--set", "data.max_lenght=3")
     assert (code, out) == (2, "")
     assert err == "weft: error: data.max_lenght: unknown option; did you mean 'max_length'?\n"
 
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
-def test_a_language_model_s_data(here, read, capsys):
-    (here / "text.txt").write_text("anna\nemma\nida\n" * 20)
+def test_data_of_a_language_model(work_dir, read, capsys):
+    (work_dir / "text.txt").write_text("anna\nemma\nida\n" * 20)
     lm = f'task = "lm"\n[data]\ntrain = "text.txt"\nvalid = 0.1\nread_as = "{read}"\n[model]\narch = "ngram"\n'
-    (here / "lm.toml").write_text(lm)
+    (work_dir / "lm.toml").write_text(lm)
     code, out, _ = call(capsys, "check", "lm.toml", "--json")
     assert code == 0
     told = json.loads(out)

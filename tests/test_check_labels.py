@@ -1,4 +1,4 @@
-"""`weft check` of labelled texts and tagged sentences: what is wrong with labels is found with its place."""
+"""`weft check` on labeled texts and tagged sentences: problems with labels are reported with their position."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 import tomli_w
-from label_runs import class_file, one_label, tag_file, tagged, two_texts, write_conll, write_tsv
+from label_runs import (
+    classification_run_file,
+    single_label_rows,
+    tagged_sentences,
+    tagging_run_file,
+    text_pair_rows,
+    write_conll,
+    write_tsv,
+)
 
 from weft.cli.main import main
 from weft.data.check_labels import list_counts
 from weft.tasks.tagging.data import has_invalid_tags
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
 
 @pytest.fixture
@@ -42,23 +50,25 @@ LABELS = ("single_label", "unseen_label", "conflicting_labels", "rare_label", "i
 
 def tags_of(folder: Path, kind: str = "lstm", *settings: str, **splits: Any) -> dict[str, Any]:
     files = {name: write_conll(folder / f"{name}.txt", sentences) for name, sentences in splits.items()}
-    values = tag_file(files["train"], kind, *settings)
+    values = tagging_run_file(files["train"], kind, *settings)
     values["data"] = {name: str(path) for name, path in files.items()} | {
         name: value for name, value in values["data"].items() if name not in ("train", "valid", "test")
     }
     return values
 
 
-def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
-    code, found = check(tags_of(tmp_path, train=tagged(), valid=tagged(20, seed=1)))
+def test_clean_tags_only_report_oov_words(check, tmp_path):
+    code, found = check(tags_of(tmp_path, train=tagged_sentences(), valid=tagged_sentences(20, seed=1)))
     assert code == 0 and told(found, *LABELS, "too_long") == []
     (unknown,) = (one for one in found["findings"] if one["name"] == "unknown_tokens" and one["split"] == "valid")
     assert (unknown["severity"], unknown["fix"]) == ("note", "none needed: [model.char_encoder] reads their characters")
-    code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=false", train=tagged(), valid=tagged(20, seed=1)))
+    code, found = check(
+        tags_of(tmp_path, "lstm", "model.char_encoder=false", train=tagged_sentences(), valid=tagged_sentences(20, seed=1))
+    )
     assert {one["severity"] for one in found["findings"] if one["name"] == "unknown_tokens"} == {"warning"}
 
 
-def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
+def test_a_sentence_that_training_refuses_is_an_error(check, tmp_path):
     fits, long = [("ab", "X")] * 9, [("ab", "Y")] * 10
     splits = {"train": [fits, long, long + fits], "valid": [fits]}
     settings = ("tokenizer.type=bpe", "tokenizer.vocab_size=259", "data.max_length=20")
@@ -77,7 +87,7 @@ def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
     assert check({**values, "data": {**values["data"], "max_length": 40}})[0] == 0
 
 
-def test_tags_that_train_has_not(check, tmp_path):
+def test_tags_missing_from_training(check, tmp_path):
     valid = [[("a", "DET"), ("b", "ADJ"), ("c", "ADJ")], [("d", "X")], [("e", "SYM")]]
     train = [[("a", "DET"), ("b", "NOUN"), ("c", "NOUN")], [("a", "DET"), ("x", "X")], [("b", "X")]]
     _, found = check(tags_of(tmp_path, train=train, valid=valid))
@@ -88,7 +98,7 @@ def test_tags_that_train_has_not(check, tmp_path):
     assert told(found, *LABELS)[0][3] == "1 tag is not in train: 'ADJ' (2)"
 
 
-def test_tags_that_teach_nothing(check, tmp_path):
+def test_uninformative_tags(check, tmp_path):
     _, found = check(tags_of(tmp_path, train=[[("a", "O"), ("b", "O")], [("c", "O")]]))
     assert told(found, *LABELS) == [("warning", "single_label", "train", "there is only one tag: 'O' (3)")]
     _, found = check(tags_of(tmp_path, train=[[("a", "O"), ("b", "O")], [("c", "Q")], [("d", "R")]]))
@@ -97,7 +107,7 @@ def test_tags_that_teach_nothing(check, tmp_path):
     ]
 
 
-def test_one_sentence_with_two_sorts_of_tags(check, tmp_path):
+def test_one_sentence_with_two_sets_of_tags(check, tmp_path):
     train = [[("a", "X"), ("b", "Y")], [("b", "Y")], [("a", "Y"), ("b", "X")], [("a", "X"), ("b", "Y")], [("c", "X")]]
     _, found = check(tags_of(tmp_path, train=train))
     assert told(found, *LABELS) == [
@@ -105,7 +115,7 @@ def test_one_sentence_with_two_sorts_of_tags(check, tmp_path):
     ]
 
 
-def test_tags_that_mark_spans_as_no_scheme_does(check, tmp_path):
+def test_invalid_bio_spans(check, tmp_path):
     good = [("mr", "O"), ("a", "B-PER"), ("b", "I-PER")]
     train = [good, [("c", "O"), ("d", "I-PER")], good[:2], [("e", "B-ORG"), ("f", "I-PER"), ("g", "B-ORG")]]
     _, found = check(tags_of(tmp_path, train=train))
@@ -116,10 +126,10 @@ def test_tags_that_mark_spans_as_no_scheme_does(check, tmp_path):
 
 
 def test_labels_of_texts(check, tmp_path):
-    rows = [*one_label(60), ("tool", "the same"), ("animal", "the same"), ("fish", "a cod")]
+    rows = [*single_label_rows(60), ("tool", "the same"), ("animal", "the same"), ("fish", "a cod")]
     train = write_tsv(tmp_path / "train.tsv", rows)
     valid = write_tsv(tmp_path / "valid.tsv", [("bird", "a wren"), ("tool", "saw")])
-    values = class_file(train, "lstm")
+    values = classification_run_file(train, "lstm")
     values["data"] = {"train": str(train), "valid": str(valid)}
     _, found = check(values)
     assert told(found, *LABELS) == [
@@ -129,17 +139,17 @@ def test_labels_of_texts(check, tmp_path):
     ]
 
 
-def test_several_labels_stand_in_any_order(check, tmp_path):
+def test_multilabel_order_does_not_matter(check, tmp_path):
     rows = write_tsv(tmp_path / "rows.tsv", [("a,b", "one text"), ("b,a", "one text"), ("a", "another"), ("b", "others")])
-    values = class_file(rows, "lstm", "data.multilabel=true")
+    values = classification_run_file(rows, "lstm", "data.multilabel=true")
     del values["data"]["valid"], values["data"]["test"]
     assert told(check(values)[1], *LABELS) == []
 
 
 @pytest.mark.parametrize("truncate", [True, False])
-def test_two_texts_are_long_together(check, tmp_path, truncate):
-    rows = write_tsv(tmp_path / "pairs.tsv", [*two_texts(40), ("first", "axe " * 9, "cat " * 9)], "label\tone\ttwo")
-    values = class_file(
+def test_the_length_of_a_text_pair_is_that_of_both_texts(check, tmp_path, truncate):
+    rows = write_tsv(tmp_path / "pairs.tsv", [*text_pair_rows(40), ("first", "axe " * 9, "cat " * 9)], "label\tone\ttwo")
+    values = classification_run_file(
         rows, "lstm", 'data.text_column=["one", "two"]', "data.max_length=20", f"data.truncate={str(truncate).lower()}"
     )
     del values["data"]["valid"], values["data"]["test"]
@@ -151,12 +161,12 @@ def test_two_texts_are_long_together(check, tmp_path, truncate):
 
 
 def test_baselines_have_no_tokens_to_count(check, tmp_path):
-    rows = write_tsv(tmp_path / "rows.tsv", [*one_label(60), ("tool", "axe " * 50)])
-    code, found = check(class_file(rows, "naive-bayes", "data.max_length=20", "data.truncate=false"))
+    rows = write_tsv(tmp_path / "rows.tsv", [*single_label_rows(60), ("tool", "axe " * 50)])
+    code, found = check(classification_run_file(rows, "naive-bayes", "data.max_length=20", "data.truncate=false"))
     assert code == 0 and told(found, "too_long", "unknown_tokens") == []
     assert list(found["splits"]["train"]["text"]) == ["characters"]
 
 
-def test_many_labels_are_named_by_their_numbers():
+def test_many_labels_are_summarized_by_counts():
     counts = Counter({f"l{number}": 20 - number for number in range(11)})
     assert list_counts(counts).startswith("'l0' (20), 'l1' (19), ") and list_counts(counts).endswith("'l7' (13) and 3 more")

@@ -1,11 +1,11 @@
-"""The windows that training reads, as the lectures draw them: t1 to t50, windows of five, two apart."""
+"""`weft check --show-windows` on the lecture's example: tokens t1 to t50, context length 5, stride 2."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from command_line import refused
+from command_line import expect_error
 from small_runs import make_corpus
 
 from weft.cli.main import main
@@ -40,7 +40,7 @@ def by_phase(phase: int) -> Windows:
     raise AssertionError("no such phase")
 
 
-def test_the_table_of_the_lectures():
+def test_the_table_of_the_lecture():
     tokenizer = from_vocab(WORDS)
     first, last = (windows_to_json(by_phase(phase), tokenizer, 50)["windows"] for phase in (1, 2))
     assert len(first) == len(last) == 23
@@ -56,14 +56,14 @@ def test_the_table_of_the_lectures():
     assert windows_to_json(by_phase(0), tokenizer, 1)["windows"][0]["input"] == ["<s>", "t1", "t2", "t3"]
 
 
-def test_they_are_those_that_training_reads():
+def test_windows_equal_those_of_training():
     order = by_phase(1)
     read = {tuple(row.tolist()) for index in range(order.batches(0)) for row in order.batch(0, index).tokens}
     shown = {tuple(row.tolist()) for row in order.batch_at(order.grid(0)).tokens}
     assert read == shown and len(read) == 23
 
 
-def test_the_command_shows_them(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_windows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(" ".join(WORDS))
     (tmp_path / "run.toml").write_text(RUN.format(read="", kind="gpt"))
@@ -88,17 +88,17 @@ def test_the_command_shows_them(tmp_path, monkeypatch, capsys):
     )
 
 
-def test_long_windows_are_shown_by_their_ends():
+def test_long_windows_are_abbreviated():
     one = {"token": 1, "input": [*"abcdefgh"], "label": [*"bcdefgh\n"]}
     shown = as_table({"context_length": 8, "stride": 8, "count": 1, "windows": [one]}).split("\n")[2]
     assert shown == r"1           'a' 'b' 'c' 'd' ... 'g' 'h'  'b' 'c' 'd' 'e' ... 'h' '\u{a}'"
 
 
 @pytest.mark.parametrize(("read", "kind"), [('read_as = "lines"', "gpt"), ("", "ngram")])
-def test_what_reads_no_windows_is_refused(tmp_path, monkeypatch, capsys, read, kind):
+def test_tasks_without_windows_are_refused(tmp_path, monkeypatch, capsys, read, kind):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(" ".join(WORDS))
     text = RUN.format(read=read, kind=kind).replace("stride = 2\n", "" if read else "stride = 2\n")
     (tmp_path / "run.toml").write_text(text.replace("hidden_size = 8", "" if kind == "ngram" else "hidden_size = 8"))
     told = "--show-windows: requires a network of task 'lm' that reads running text as windows"
-    assert refused(capsys, "check", "run.toml", "--show-windows", "2") == (2, told)
+    assert expect_error(capsys, "check", "run.toml", "--show-windows", "2") == (2, told)

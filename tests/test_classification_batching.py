@@ -1,4 +1,4 @@
-"""Labelled texts as batches: what a row holds, where it is cut, and in which order rows come."""
+"""Batches of labeled texts: tokens, segments, truncation and order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_batch_in_full():
     assert (batch.tokens.dtype, batch.token_mask.dtype, batch.labels.dtype) == (torch.int64, torch.bool, torch.int64)
 
 
-def test_two_texts_are_one_row_and_segments_tell_them_apart():
+def test_a_text_pair_is_one_row_with_two_segments():
     batch = labelled(column([2, 0]), column([1, 2], "train.1", first=20)).batch(np.array([0, 1]))
     assert batch.tokens.tolist() == [[1, 10, 10, 2, 20, 2], [1, 2, 21, 21, 2, 0]]
     assert batch.segments is not None
@@ -55,7 +55,7 @@ def test_two_texts_are_one_row_and_segments_tell_them_apart():
     assert batch.token_mask.sum(1).tolist() == [6, 5]
 
 
-def test_labels_of_several_come_as_they_are():
+def test_multilabel_targets_are_unchanged():
     data = replace(labelled(column([1, 1])), labels=np.array([[1, 0, 1], [0, 0, 0]]))
     assert data.batch(np.array([1, 0])).labels.tolist() == [[0, 0, 0], [1, 0, 1]]
 
@@ -74,7 +74,7 @@ def test_labels_of_several_come_as_they_are():
         ((2, 3), 8, (2, 3)),
     ],
 )
-def test_what_is_too_long_is_cut_before_its_end(lengths, longest, kept):
+def test_truncation_keeps_eos(lengths, longest, kept):
     row = [np.array([10 * (1 + at)] * length + [2]) for at, length in enumerate(lengths)]
     tokens, keep, _ = pack_rows([row], max_length=longest)
     wanted = [1]
@@ -85,7 +85,7 @@ def test_what_is_too_long_is_cut_before_its_end(lengths, longest, kept):
     assert len(wanted) == min(longest, 1 + sum(length + 1 for length in lengths))
 
 
-def test_cutting_keeps_the_start_of_each_text_and_its_segment():
+def test_truncation_keeps_the_start_of_each_text_and_its_segment():
     row = [np.array([11, 12, 13, 14, 2]), np.array([21, 22, 23, 24, 2])]
     tokens, _, segments = pack_rows([row, [np.array([2]), np.array([2])]], max_length=7)
     assert tokens.tolist() == [[1, 11, 12, 2, 21, 22, 2], [1, 2, 2, 0, 0, 0, 0]]
@@ -93,14 +93,14 @@ def test_cutting_keeps_the_start_of_each_text_and_its_segment():
     assert segments.tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0, 0]]
 
 
-def test_lengths_are_the_widths_of_rows():
+def test_lengths_include_special_tokens():
     for data in (labelled(column([2, 0, 9]), longest=7), labelled(column([2, 0, 9]), column([1, 4, 9], "b"), longest=7)):
         for at, length in enumerate(data.lengths().tolist()):
             assert data.batch(np.array([at])).tokens.shape == (1, length)
 
 
 @pytest.mark.parametrize("budget", [48, 5000])
-def test_every_text_comes_once_an_epoch_with_its_label(budget):
+def test_every_text_occurs_once_per_epoch_with_its_label(budget):
     data = like_text()
     order: BatchSampler[TextBatch] = ExampleBatchSampler(data, batch_tokens=budget, seed=3)
     for epoch in range(2):
@@ -111,7 +111,7 @@ def test_every_text_comes_once_an_epoch_with_its_label(budget):
         assert all(batch.tokens.numel() <= budget or len(batch.tokens) == 1 for batch in batches)
 
 
-def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
+def test_a_batch_depends_only_on_seed_epoch_and_index():
     order, other, another = (ExampleBatchSampler(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
@@ -120,13 +120,13 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     assert order.buckets.members(0, 0).tolist() != another.buckets.members(0, 0).tolist()
 
 
-def test_like_lengths_stand_together():
+def test_batches_have_similar_lengths():
     order = ExampleBatchSampler(like_text(2000), batch_tokens=512, seed=0)
     kept = [order.batch(0, index).token_mask for index in range(order.batches(0))]
     assert sum(part.sum() for part in kept) / sum(part.numel() for part in kept) > 0.9
 
 
-def test_no_batch_is_larger_than_the_largest():
+def test_no_batch_exceeds_the_maximum_size():
     order = ExampleBatchSampler(like_text(), batch_tokens=200, seed=0)
     largest = order.largest_batch()
     assert largest.tokens.size(1) == order.data.lengths().max()
@@ -143,7 +143,7 @@ def test_a_batch_is_described_by_its_examples():
     assert order.rows == 333
 
 
-def test_evaluation_reads_every_text_once_and_short_ones_first():
+def test_evaluation_reads_every_text_once_in_order_of_length():
     data = like_text()
     found = list(by_length(data, batch_tokens=200))
     assert sorted(at for members, _ in found for at in members.tolist()) == list(range(300))
@@ -151,7 +151,7 @@ def test_evaluation_reads_every_text_once_and_short_ones_first():
     assert all(batch.labels[:, 0].tolist() == members.tolist() for members, batch in found)
 
 
-def test_lines_in_memory_are_what_the_tokenizer_says_of_each():
+def test_lines_in_memory_equal_the_tokenizer_output():
     lines = ["the cat", "", "sat cat sat", ""]
     tokenizer = train_tokenizer(TokenizerConfig(type="whitespace"), iter(lines))
     corpus = corpus_from_lines(tokenizer, lines)

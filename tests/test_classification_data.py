@@ -1,4 +1,4 @@
-"""Labelled texts from lines, tables and folders: what is read, what is refused and in which words, and how it is shared out."""
+"""Labeled texts from lines, tables and directories: parsing, error messages and splits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ WRITTEN = {"txt": as_lines, "all": as_lines, "tsv": as_tsv, "csv": as_csv, "json
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", list(WRITTEN))
-def test_every_kind_of_file_packed_or_not(kind, packing, tmp_path):
+def test_every_file_format_compressed_or_not(kind, packing, tmp_path):
     path = write(tmp_path / f"a.{kind}{packing}", WRITTEN[kind](EXAMPLES))
     assert read(path) == EXAMPLES
     assert read(path, path) == EXAMPLES * 2
@@ -84,13 +84,13 @@ def test_every_kind_of_file_packed_or_not(kind, packing, tmp_path):
     rows=st.lists(st.tuples(st.sampled_from(["a", "b c"]), st.text(st.sampled_from("a\"',;\t\n é"), max_size=5)), min_size=1)
 )
 @settings(deadline=None, max_examples=40)
-def test_csv_and_jsonl_hold_any_text(rows, tmp_path_factory):
+def test_csv_and_jsonl_round_trip_any_text(rows, tmp_path_factory):
     folder, rows = tmp_path_factory.mktemp("any"), [(label, f"x{text}") for label, text in rows]
     assert read(write(folder / "a.csv", as_csv(rows))) == rows
     assert read(write(folder / "a.jsonl", as_jsonl(rows))) == rows
 
 
-def test_label_first_lines_end_the_label_at_white_space(tmp_path):
+def test_label_first_lines_split_at_the_first_whitespace(tmp_path):
     path = write(tmp_path / "a.txt", "DESC:manner How did  it ?\n\nENTY\t \tWhat\tis it \n  \t\n0 x")
     assert read(path) == [("DESC:manner", "How did  it ?"), ("ENTY", "What\tis it "), ("0", "x")]
     source = labelled(path)
@@ -110,7 +110,7 @@ def test_blank_lines_of_tables_are_skipped_and_counted(kind, tmp_path):
     assert source.location(1) == f"{path}:3"
 
 
-def test_coarse_labels(tmp_path):
+def test_strip_label_after(tmp_path):
     path = write(tmp_path / "a.txt", "DESC:manner How\nDESC:def:x What\nNUM Who\n")
     assert [label for label, _ in read(path, reading=Reading(coarse=":"))] == ["DESC", "DESC", "NUM"]
     table = write(tmp_path / "a.tsv", "A.x, A.y;B.z\tt\n")
@@ -124,7 +124,7 @@ def test_fasttext_lines(tmp_path):
     assert read(several, reading=Reading(multi=True)) == [("a+b,c", "x"), ("a", "y z")]
 
 
-def test_several_labels_and_none(tmp_path):
+def test_multilabel_texts_may_have_no_label(tmp_path):
     reading = Reading(multi=True)
     path = write(tmp_path / "a.tsv", "a, b\tone\n\ttwo\nb,,b,\tthree\n")
     assert read(path, reading=reading) == [("a+b", "one"), ("", "two"), ("b", "three")]
@@ -133,12 +133,12 @@ def test_several_labels_and_none(tmp_path):
     assert read(write(tmp_path / "c.jsonl", rows), reading=reading) == [("a,b+2", "x"), ("", "y"), ("a+b", "z")]
 
 
-def test_labels_of_json_may_be_whole_numbers_and_truth_values(tmp_path):
+def test_json_labels_may_be_integers_and_booleans(tmp_path):
     rows = '{"text": "x", "label": 1}\n{"text": "y", "label": true}\n{"text": "z", "label": ["a"]}\n'
     assert read(write(tmp_path / "a.jsonl", rows)) == [("1", "x"), ("true", "y"), ("a", "z")]
 
 
-def test_columns_by_name_and_by_place(tmp_path):
+def test_columns_by_name_and_by_index(tmp_path):
     table = write(tmp_path / "a.tsv", "id\ttext\tlabel\n1\tgood\tpos\n")
     assert read(table) == [("pos", "good")]
     assert read(table, reading=Reading(text=("id",))) == [("pos", "1")]
@@ -152,12 +152,12 @@ def test_columns_by_name_and_by_place(tmp_path):
     assert read(cola, reading=Reading(text=(4, 1), label=2)) == [("1", "Our friends", "gj04")]
 
 
-def test_each_file_of_several_has_its_own_kind_and_header(tmp_path):
+def test_each_file_has_its_own_format_and_header(tmp_path):
     one, other = write(tmp_path / "a.tsv", "label\ttext\na\tx\n"), write(tmp_path / "b.tsv", "text\tlabel\ny\tb\n")
     assert read(one, other, write(tmp_path / "c.txt", "c z\n")) == [("a", "x"), ("b", "y"), ("c", "z")]
 
 
-def test_a_folder_with_a_file_for_every_label(tmp_path):
+def test_a_directory_with_one_file_per_label(tmp_path):
     for name, text in (("b.x.txt.gz", "three\n\n four\n"), ("Ä.txt", "five six\n"), ("a.txt", "__label__z one\ntwo")):
         write(tmp_path / "names" / name, text)
     write(tmp_path / "names" / ".DS_Store", "\0")
@@ -173,7 +173,7 @@ def test_a_folder_with_a_file_for_every_label(tmp_path):
     assert read(tmp_path / "news") == [("alt.atheism", "x"), ("comp.graphics", "y")]
 
 
-def test_a_folder_with_a_folder_for_every_label(tmp_path):
+def test_a_directory_with_one_subdirectory_per_label(tmp_path):
     for name, text in (("pos/2.txt", "b\nc\n\n"), ("pos/10.txt", "a"), ("neg/a.tsv", "label\ttext\n")):
         write(tmp_path / "films" / name, text)
     write(tmp_path / "films" / "neg" / ".hidden", "\0")
@@ -184,7 +184,7 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
     assert source.column("0").size() == 15
 
 
-def test_what_was_seen_is_told_with_three_examples(tmp_path):
+def test_the_summary_shows_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff" + as_tsv([*EXAMPLES, ("odd", "last")]).replace("\n", "\r\n"))
     seen = labelled(path).summary
     assert (seen.count, seen.num_crlf, seen.characters) == (4, 4, 38)
@@ -211,7 +211,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     )
 
 
-def test_labels_that_are_none_and_many_files_are_told(tmp_path):
+def test_the_summary_shows_unlabeled_texts_and_numbers_of_files(tmp_path):
     plain_text = write(tmp_path / "a.txt", "".join(f"w{number} and so on\n" for number in range(12)))
     notes = labelled(plain_text).summary.notes()
     assert notes == ["a.txt: lines start with a label", "12 labels for 12 examples; are they labels?"]
@@ -283,12 +283,12 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
-def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+def test_an_error_names_the_line_of_a_bad_file(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
     assert refusal(lambda: read(path, skip_empty=False)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
-def test_columns_that_are_not_there(tmp_path):
+def test_missing_columns(tmp_path):
     table = write(tmp_path / "a.tsv", "premise\tgold\nx\ty\n")
     assert refusal(lambda: read(table, reading=Reading(text=("premise", "hypo"), label="gold"))) == (
         f"{table}:1: no column 'hypo'; set data.text_column to one of: premise, gold"
@@ -311,7 +311,7 @@ def test_columns_that_are_not_there(tmp_path):
     assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label_column', 2)}"
 
 
-def test_two_texts_may_not_both_be_empty(tmp_path):
+def test_both_texts_of_a_pair_may_not_be_empty(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nx\t\tk\n\t \tk\n")
     two = Reading(text=("a", "b"))
     assert refusal(lambda: read(path, reading=two, skip_empty=False)) == (
@@ -338,7 +338,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
+def test_an_example_without_text_is_skipped_and_counted(name, tmp_path):
     text, line = EMPTY[name]
     path = write(tmp_path / name, text)
     assert read(path) == [("pos", "good film"), ("neg", "dull")]
@@ -351,7 +351,7 @@ def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
     )
 
 
-def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
+def test_an_empty_file_in_a_label_directory_is_skipped(tmp_path):
     for name, text in (("pos/1", "good film"), ("pos/2", ""), ("neg/1", "dull"), ("neg/2", "\n\n"), ("neg/3", " ")):
         write(tmp_path / "films" / name, text)
     folder = tmp_path / "films"
@@ -361,12 +361,12 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
     assert refusal(lambda: read(folder, skip_empty=False)) == (f"{folder / 'neg' / '2'}: no text, only 2 empty lines")
 
 
-def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
+def test_files_without_any_text_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
     assert refusal(lambda: read(path)) == (f"{path}: all 2 examples are without text; is data.text_column the right column?")
 
 
-def test_shares_are_taken_of_the_examples_that_are_not_skipped(tmp_path):
+def test_split_fractions_ignore_skipped_examples(tmp_path):
     rows = [("pos" if at % 2 else "neg", "" if at in (3, 10) else f"t{at}") for at in range(22)]
     write(tmp_path / "a.tsv", "label\ttext\n" + as_tsv(rows))
     found = LabeledDataConfig(train="a.tsv", valid=0.1).sources(tmp_path)
@@ -375,7 +375,7 @@ def test_shares_are_taken_of_the_examples_that_are_not_skipped(tmp_path):
     assert sorted(texts["train"] + texts["valid"]) == sorted(text for _, text in rows if text)
 
 
-def test_skipping_changes_no_origin_of_a_corpus(tmp_path):
+def test_skipped_examples_do_not_change_the_origin_of_a_corpus(tmp_path):
     """Files without empty texts have the same corpora however it is set: none is made again for it."""
     write(tmp_path / "a.tsv", "label\ttext\npos\tx\nneg\ty\n")
     origins = [
@@ -385,7 +385,7 @@ def test_skipping_changes_no_origin_of_a_corpus(tmp_path):
     assert origins[0] == origins[1] and "skip_empty" not in origins[0]
 
 
-def test_folders_that_can_t_be_right(tmp_path):
+def test_invalid_label_directories(tmp_path):
     folder = tmp_path / "x"
     folder.mkdir()
     empty = "directory is empty; add one file or one subdirectory per label"
@@ -415,7 +415,7 @@ def test_folders_that_can_t_be_right(tmp_path):
     assert labelled(tmp_path / "none").paths == (tmp_path / "none",)
 
 
-def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
+def test_a_directory_that_cannot_be_listed(tmp_path, monkeypatch):
     write(tmp_path / "x" / "a.txt", "x\n")
 
     def denied(path):
@@ -447,7 +447,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
-def test_a_table_that_can_t_be_right(values, message):
+def test_invalid_data_options(values, message):
     assert refusal(lambda: parse_config(LabeledDataConfig, values, prefix="data"), ConfigError) == message
 
 
@@ -459,7 +459,7 @@ def test_a_table_that_can_t_be_right(values, message):
         {"text_column": 2, "label_column": 1, "strip_label_after": ":"},
     ],
 )
-def test_what_a_table_says_can_be_read_again(more):
+def test_data_options_round_trip(more):
     table = parse_config(LabeledDataConfig, {"train": ["a", "b"], **more}, prefix="data").with_defaults()
     assert parse_config(LabeledDataConfig, to_dict(table), prefix="data") == table == table.with_defaults()
 
@@ -478,7 +478,7 @@ def split_of(labels: list[str], tmp_path: Path, **shares: float) -> dict[str, li
     test=st.sampled_from([None, 0.1, 0.25]),
 )
 @settings(deadline=None, max_examples=40)
-def test_shares_are_exact_and_disjoint_and_leave_none_out(sizes, valid, test, tmp_path_factory):
+def test_splits_are_exact_disjoint_and_complete(sizes, valid, test, tmp_path_factory):
     labels = [f"l{at}" for at, size in enumerate(sizes) for _ in range(size)] + ["z"] * 30
     parts = split_of(labels, tmp_path_factory.mktemp("shares"), valid=valid, **({} if test is None else {"test": test}))
     numbers = {name: [int(example.texts[0]) for example in examples] for name, examples in parts.items()}
@@ -490,7 +490,7 @@ def test_shares_are_exact_and_disjoint_and_leave_none_out(sizes, valid, test, tm
             assert abs(len(numbers[name]) - share * len(labels)) < 1
 
 
-def test_every_label_gets_its_share(tmp_path):
+def test_splits_are_stratified_by_label(tmp_path):
     labels = ["a"] * 500 + ["b"] * 90 + ["c"] * 10
     parts = split_of(labels, tmp_path, valid=0.1, test=0.1)
     counts = {name: Counter(example.labels[0] for example in found) for name, found in parts.items()}
@@ -510,12 +510,12 @@ def test_a_rare_label_stays_in_training(tmp_path):
     assert len(parts["train"]) == 80
 
 
-def test_the_order_never_changes():
+def test_splits_keep_the_order_of_examples():
     # as it was first drawn: another order would move examples from test to train in runs that go on
     assert stratified_order(np.array([0] * 8 + [1] * 4)).tolist() == [3, 11, 2, 1, 8, 6, 0, 10, 7, 4, 9, 5]
 
 
-def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
+def test_multilabel_splits_are_stratified_by_the_rarest_label(tmp_path):
     labels = ["common,rare"] * 20 + ["common"] * 180 + ["other"] * 100
     write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
     parts = LabeledDataConfig(train="a.txt", valid=0.1, multilabel=True).sources(tmp_path)
@@ -523,7 +523,7 @@ def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
     assert counts == {"common": 20, "rare": 2, "other": 10}
 
 
-def test_too_few_for_a_share(tmp_path):
+def test_too_few_examples_for_a_split(tmp_path):
     source = labelled(write(tmp_path / "a.txt", "a b\n"), high=0.9)
     assert refusal(lambda: labels_of(source)) == (
         f"{tmp_path / 'a.txt'}: 1 example is too few for the fraction from 0 to 0.9;"
@@ -531,7 +531,7 @@ def test_too_few_for_a_share(tmp_path):
     )
 
 
-def test_splits_of_their_own_are_whole(tmp_path):
+def test_splits_in_separate_files_are_complete(tmp_path):
     write(tmp_path / "a.txt", "a x\nb y\n")
     write(tmp_path / "b.txt", "b z\n")
     sources = LabeledDataConfig(train="a.txt", valid=["b.txt"], test=0.5).sources(tmp_path)
@@ -542,7 +542,7 @@ def test_splits_of_their_own_are_whole(tmp_path):
 # ---- corpora
 
 
-def test_a_corpus_of_each_column_is_its_texts_encoded(tmp_path):
+def test_the_corpus_of_a_column_is_its_encoded_texts(tmp_path):
     rows = [("a", "x y", "k"), ("two\nlines", "", "l"), ("é", "z", "k")]
     path = write(
         tmp_path / "a.jsonl", "".join(json.dumps(dict(zip(("a", "b", "label"), row, strict=True))) + "\n" for row in rows)
@@ -559,7 +559,7 @@ def test_a_corpus_of_each_column_is_its_texts_encoded(tmp_path):
     assert [row.line for row in source.rows()] == [1, 2, 3]
 
 
-def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
+def test_a_corpus_is_rebuilt_if_its_text_or_its_split_changes(tmp_path):
     write(tmp_path / "x" / "a.txt", "x\ny\n")
     write(tmp_path / "x" / "b.txt", "z\n")
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["xyz"]))
@@ -578,14 +578,14 @@ def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
     assert refusal(lambda: made(tmp_path / "x")) == f"{start}{tmp_path / 'x' / 'c.txt'} has changed{end}"
 
 
-def test_a_file_that_goes_to_another_label_is_noticed(tmp_path):
+def test_a_file_moved_to_another_label_is_detected(tmp_path):
     write(tmp_path / "x" / "a" / "1", "text")
     before = labelled(tmp_path / "x").column("0").provenance()
     (tmp_path / "x" / "a").rename(tmp_path / "x" / "b")
     assert labelled(tmp_path / "x").column("0").provenance() != before
 
 
-def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
+def test_texts_that_are_too_long_are_counted_or_refused_with_their_line(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nxx\tx\tk\nxxx\txxx\tk\nx\txxxxx\tk\n")
     source = LabeledDataConfig(train="a.tsv", text_column=["a", "b"]).sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["x"]))
@@ -598,7 +598,7 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
     )
 
 
-def test_one_label_for_all_is_told_of(tmp_path):
+def test_a_single_label_for_all_texts_is_noted(tmp_path):
     told = "all examples have the same label; there is nothing to learn"
     assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).summary.notes() == [told]
     assert labelled(write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n")).summary.notes() == []

@@ -1,4 +1,4 @@
-"""Scores of labels: by hand, against scikit-learn, and from sums."""
+"""Classification metrics: by hand, against scikit-learn, and from sums of statistics."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_four_examples_by_hand():
     assert found["ece"] == pytest.approx(100 * (0.3 + 0.58 + 0.0) / 4)
 
 
-def test_what_a_label_and_a_confusion_are_by_hand():
+def test_per_label_scores_and_confusions_by_hand():
     items = one(PROBS, GOLD)
     assert per_label(items) == [
         (50.0, 100.0, pytest.approx(200 / 3), 1),
@@ -89,13 +89,13 @@ def test_the_reliability_curve_by_hand():
     assert np.isnan(curve[0].accuracy) and np.isnan(curve[0].confidence)
 
 
-def test_a_bin_has_its_upper_edge():
+def test_bins_include_their_upper_edge():
     edges = np.linspace(0, 1, NUM_BINS + 1)[None, 1:]
     curve = reliability(several(edges, edges > 0.5))
     assert [(bin.size, bin.confidence) for bin in curve] == [(1, bin.high) for bin in curve]
 
 
-def test_several_labels_by_hand():
+def test_multilabel_scores_by_hand():
     probs = np.array([[0.9, 0.2, 0.6], [0.5, 0.8, 0.1], [0.3, 0.1, 0.2]])
     gold = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0]], bool)
     found = values(several(probs, gold, np.array([0, 0, 1])), SEVERAL)
@@ -108,7 +108,7 @@ def test_several_labels_by_hand():
     assert found["brier_score"] == pytest.approx(np.square(1 - held).mean())
 
 
-def test_perfect_and_hopeless():
+def test_all_correct_and_all_wrong():
     sure = np.eye(3)
     with np.errstate(divide="ignore"):
         right, wrong = values(one(sure, np.arange(3))), values(one(sure, np.array([1, 2, 0])))
@@ -125,7 +125,7 @@ def test_perfect_and_hopeless():
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("labels", [2, 5])
-def test_one_label_is_scored_as_by_scikit_learn(seed, labels):
+def test_single_label_scores_equal_scikit_learn(seed, labels):
     sk = pytest.importorskip("sklearn.metrics")
     probs, gold = drawn(seed, labels=labels + 1)
     probs = probs[:, :labels] / probs[:, :labels].sum(1, keepdims=True)
@@ -145,7 +145,7 @@ def test_one_label_is_scored_as_by_scikit_learn(seed, labels):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_labels_that_do_not_occur_or_were_never_seen_are_as_for_scikit_learn(seed):
+def test_absent_and_unseen_labels_are_scored_as_in_scikit_learn(seed):
     """The last label is never said nor meant; -1 is a class like another."""
     sk = pytest.importorskip("sklearn.metrics")
     probs, gold = drawn(seed, unseen=0.1)
@@ -158,7 +158,7 @@ def test_labels_that_do_not_occur_or_were_never_seen_are_as_for_scikit_learn(see
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_several_labels_are_scored_as_by_scikit_learn(seed):
+def test_multilabel_scores_equal_scikit_learn(seed):
     sk = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(seed)
     gold = rng.random((100, 6)) < 0.3
@@ -177,7 +177,7 @@ def test_several_labels_are_scored_as_by_scikit_learn(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_reliability_curve_is_scikit_learn_s(seed):
+def test_the_reliability_curve_equals_scikit_learn(seed):
     calibration = pytest.importorskip("sklearn.calibration")
     probs, gold = drawn(seed)
     right, sure = probs.argmax(1) == gold, probs.max(1)
@@ -207,7 +207,7 @@ def test_batches_in_any_order_give_the_same_scores(labelled):
         np.testing.assert_allclose(np.array(ours[1:4], float), np.array(theirs[1:4], float))
 
 
-def test_intervals_are_those_of_resampled_examples():
+def test_confidence_intervals_equal_a_bootstrap_over_examples():
     """Macro F1 of a resample is that of its examples, not a mean of theirs."""
     sk = pytest.importorskip("sklearn.metrics")
     probs, gold = drawn(1, examples=60)
@@ -220,7 +220,7 @@ def test_intervals_are_those_of_resampled_examples():
     assert (score.low, score.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_which_scores_have_intervals():
+def test_which_scores_have_confidence_intervals():
     probs, gold = drawn(0)
     scores = label_scores(one(probs, gold), HOW)
     assert [score.name for score in scores] == [metric.name for metric in SINGLE_LABEL]
@@ -232,7 +232,7 @@ def test_which_scores_have_intervals():
     assert all(score.low is None for score in label_scores(one(probs[:1], gold[:1]), HOW))
 
 
-def test_a_signature_names_every_choice():
+def test_the_signature_names_every_choice():
     (first, *_) = label_scores(one(PROBS, GOLD), HOW._replace(temperature=1.23456, samples=10, seed=3))
     wanted = "|labels:01234567|one|temperature:1.235|unit:example|examples:4|unseen:1|resamples:10|seed:3|interval:95%"
     assert first.signature == f"weft:{__version__}{wanted}"
@@ -241,19 +241,19 @@ def test_a_signature_names_every_choice():
     assert [metric.name for metric in MULTI_LABEL] == ["exact_match", *(metric.name for metric in SINGLE_LABEL[1:])]
 
 
-def test_scores_are_functions_of_sums():
+def test_scores_can_be_computed_from_sums():
     sums = total(one(PROBS, GOLD).statistics)
     assert {metric.name: metric.compute(sums).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
 
 
-def test_nothing_to_score():
+def test_no_examples_to_score():
     for items in (ItemStatistics(np.zeros(0, np.int64), {}), one(np.zeros((0, 3)), np.zeros(0, np.int64))):
         with pytest.raises(DataError) as caught:
             label_scores(items, HOW)
         assert str(caught.value) == "evaluate: no examples to evaluate"
 
 
-def test_memory_is_that_of_labels_by_examples():
+def test_memory_grows_with_labels_times_examples():
     """Of 4,000 labels and 50 examples a table has 1.6 MB, a matrix of the labels 128."""
     rng = np.random.default_rng(0)
     log_probs = np.log(rng.dirichlet(np.full(4000, 0.1), 50) + 1e-12)

@@ -1,4 +1,4 @@
-"""Classifiers from data to predictions: trained, stopped and resumed, read back, measured, and used from the command line."""
+"""Classifiers end to end: train, resume, load, evaluate, predict, and the command line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from command_line import answered, feed, refused
-from label_runs import KEYS, LabelRuns, class_file, one_label, two_texts, write_tsv
-from small_runs import Silent, sums, train_here
+from command_line import expect_error, set_stdin, stream_output
+from label_runs import KEYS, LabelRuns, classification_run_file, single_label_rows, text_pair_rows, write_tsv
+from small_runs import SilentCallback, run_hashes, train_here
 
 import weft
 from weft.cli.main import main
@@ -32,7 +32,7 @@ from weft.tasks.label_report import MAX_LABELS, confusion_table, label_table
 from weft.tensors import read_tensors
 from weft.text.features import Features, hstack
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "logistic-regression")]
 TEXT = {"animal": "the old cat", "colour": "some blue here", "tool": "a drill near there"}
 
@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
 
 
 def loaded(runs: LabelRuns, name: str) -> AnyRun:
-    run = weft.load(runs.folder(name), device="cpu")
+    run = weft.load(runs.run_dir(name), device="cpu")
     assert run.task == "classification"
     return run
 
@@ -59,21 +59,21 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 
 
 def copied(runs: LabelRuns, name: str, place: Path) -> Path:
-    return shutil.copytree(runs.folder(name), place / name)
+    return shutil.copytree(runs.run_dir(name), place / name)
 
 
 # ---- training
 
 
 @pytest.mark.parametrize("kind", CLASSIFY)
-def test_every_kind_learns_what_texts_are_about(runs, kind):
+def test_every_architecture_learns_the_task(runs, kind):
     run = loaded(runs, f"labels-{kind}")
     assert values_of(run)["accuracy"] >= 95
     assert [one.labels for one in run.predict(list(TEXT.values()))] == [(name,) for name in TEXT]
 
 
 @pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression", "lstm", "transformer"])
-def test_texts_may_have_several_labels_or_none(runs, kind):
+def test_multilabel_texts_may_have_several_labels_or_none(runs, kind):
     run = loaded(runs, f"several-{kind}")
     found = values_of(run)
     assert found["f1_micro"] >= 90
@@ -86,7 +86,7 @@ def test_texts_may_have_several_labels_or_none(runs, kind):
 
 
 @pytest.mark.parametrize("kind", ["logistic-regression", "lstm", "transformer"])
-def test_of_two_texts_it_matters_which_says_it(runs, kind):
+def test_the_order_of_a_text_pair_matters(runs, kind):
     run = loaded(runs, f"pairs-{kind}")
     assert values_of(run)["accuracy"] >= 95
     found = run.predict([("the cat", "a new"), ("a new", "the cat")])
@@ -99,21 +99,21 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "pairs-transformer", "several-conv"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
+def test_a_resumed_run_equals_an_uninterrupted_one(runs, tmp_path, name):
     values = runs.values(
         name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "model.class_weight=balanced"
     )
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=5))
-    again = Silent()
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=5))
+    again = SilentCallback()
     train_here(values, tmp_path / "cut", again)
     assert again.notes == ["resuming at step 5"]
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(runs):
-    folder = runs.folder("several-gru")
+def test_temperature_is_fitted_on_validation_data_and_stored_with_the_weights(runs):
+    folder = runs.run_dir("several-gru")
     kept = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
     assert 0.1 <= kept.item() <= 10 and kept.item() != 1
     assert loaded(runs, "several-gru").predictor.model.temperature == pytest.approx(kept.item())
@@ -128,10 +128,10 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     assert softmax_temperature(scores, gold) == pytest.approx(kept.item(), rel=1e-3)
 
 
-def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to_evaluate(tmp_path):
-    data = write_tsv(tmp_path / "data.tsv", one_label(30))
+def test_without_validation_data_the_temperature_is_one_and_evaluation_is_refused(tmp_path):
+    data = write_tsv(tmp_path / "data.tsv", single_label_rows(30))
     for kind in ("gru", "naive-bayes"):
-        values = class_file(data, kind, "train.max_steps=2")
+        values = classification_run_file(data, kind, "train.max_steps=2")
         values["data"] = {"train": str(data)}
         run = weft.load(train_here(values, tmp_path / kind).path)
         assert run.task == "classification"
@@ -142,24 +142,24 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         assert len(run.evaluate(data).scores) == 6
 
 
-def test_balanced_labels_count_alike():
+def test_class_weight_balanced_gives_labels_equal_weight():
     labels = np.array([[0], [0], [0], [1]])
     np.testing.assert_allclose(balance(labels, 2), [4 / 6, 4 / 2], rtol=1e-6)
     np.testing.assert_allclose(balance(np.array([[1, 0], [1, 1], [1, 0]]), 2), [4 / 6, 4 / 2], rtol=1e-6)
 
 
-def test_balance_helps_a_rare_label(tmp_path):
-    rows = [row for at, row in enumerate(one_label(300)) if row[0] != "tool" or at % 30 == 2]
+def test_class_weight_balanced_helps_a_rare_label(tmp_path):
+    rows = [row for at, row in enumerate(single_label_rows(300)) if row[0] != "tool" or at % 30 == 2]
     data, said = write_tsv(tmp_path / "data.tsv", rows), []
     for option in ("none", "balanced"):
-        values = class_file(data, "conv", "train.max_steps=6", f"model.class_weight={option}")
+        values = classification_run_file(data, "conv", "train.max_steps=6", f"model.class_weight={option}")
         run = weft.load(train_here(values, tmp_path / option).path)
         assert run.task == "classification"
         said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
     assert said[1] > 2 * said[0]
 
 
-def test_numbers_of_labels():
+def test_any_number_of_labels():
     names = [("b",), ("a",), ("new",)]
     labels = weft.text.labels.LabelVocabulary(("a", "b"))
     assert targets(names, labels, multilabel=False).tolist() == [[1], [0], [-1]]
@@ -169,20 +169,23 @@ def test_numbers_of_labels():
     assert unseen(several, labels).tolist() == [1, 0, 2]
 
 
-def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
-    train, valid = write_tsv(tmp_path / "a.tsv", one_label(60)), write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")])
+def test_an_unseen_validation_label_counts_as_wrong(tmp_path):
+    train, valid = (
+        write_tsv(tmp_path / "a.tsv", single_label_rows(60)),
+        write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")]),
+    )
     for kind in ("conv", "naive-bayes"):
-        values = class_file(train, kind, f"data.valid={valid}", "train.max_steps=20")
+        values = classification_run_file(train, kind, f"data.valid={valid}", "train.max_steps=20")
         del values["data"]["test"]
         folder = train_here(values, tmp_path / kind).path
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
         assert last["valid_accuracy"] == 50.0
 
 
-def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
-    data = write_tsv(tmp_path / "data.tsv", [*one_label(60), ("tool", "axe " * 30)])
-    watcher = Silent()
-    values = class_file(data, "lstm", "train.max_steps=1", "data.max_length=20")
+def test_long_texts_are_truncated_and_counted_or_refused(tmp_path):
+    data = write_tsv(tmp_path / "data.tsv", [*single_label_rows(60), ("tool", "axe " * 30)])
+    watcher = SilentCallback()
+    values = classification_run_file(data, "lstm", "train.max_steps=1", "data.max_length=20")
     train_here(values, tmp_path / "run", watcher)
     assert any(note == "train: 1 text is longer than data.max_length = 20 tokens and is truncated" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
@@ -190,13 +193,13 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
     assert fits == long._replace(truncated=False) and long.truncated
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.max_length \(20\); increase it"):
-        train_here(class_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
+        train_here(classification_run_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
 
 
-def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch, capsys):
-    rows = write_tsv(tmp_path / "pairs.tsv", two_texts(40), "label\tone\ttwo")
+def test_without_truncation_long_texts_are_refused_in_prediction(tmp_path, monkeypatch, capsys):
+    rows = write_tsv(tmp_path / "pairs.tsv", text_pair_rows(40), "label\tone\ttwo")
     settings = ('data.text_column=["one", "two"]', "data.truncate=false", "data.max_length=20", "train.max_steps=1")
-    folder = train_here(class_file(rows, "lstm", *settings), tmp_path / "run").path
+    folder = train_here(classification_run_file(rows, "lstm", *settings), tmp_path / "run").path
     run = weft.load(folder)
     assert run.task == "classification"
     fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
@@ -207,7 +210,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     with pytest.raises(DataError) as caught:
         run.predict([fits, long])
     assert str(caught.value) == f"line 2: {told}"
-    feed(monkeypatch, f"{long[0]}\t{long[1]}\na\tb\nalone\n\n".encode())
+    set_stdin(monkeypatch, f"{long[0]}\t{long[1]}\na\tb\nalone\n\n".encode())
     assert main(["predict", str(folder)]) == 3
     said = capsys.readouterr()
     assert said.err == (
@@ -220,11 +223,11 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     assert str(caught.value) == f"{held}:3: {told}"
 
 
-def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
-    data = write_tsv(tmp_path / "data.tsv", [*one_label(60), ("tool", "axe " * 30)])
+def test_baselines_read_whole_texts_without_tokenizing(tmp_path, capsys):
+    data = write_tsv(tmp_path / "data.tsv", [*single_label_rows(60), ("tool", "axe " * 30)])
     for truncate in ("true", "false"):
-        watcher, folder = Silent(), tmp_path / truncate
-        values = class_file(data, "naive-bayes", "data.max_length=20", f"data.truncate={truncate}")
+        watcher, folder = SilentCallback(), tmp_path / truncate
+        values = classification_run_file(data, "naive-bayes", "data.max_length=20", f"data.truncate={truncate}")
         train_here(values, folder, watcher)
         assert not any("cut" in note for note in watcher.notes)
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
@@ -235,7 +238,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         assert capsys.readouterr().err == ""
 
 
-def test_a_score_that_the_labels_do_not_have_is_no_monitor(runs):
+def test_a_metric_that_the_task_lacks_cannot_be_monitored(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-lstm", "train.monitor=exact_match"), base=Path())
     assert str(caught.value) == "train.monitor: 'exact_match' is not available with data.multilabel = false; use 'accuracy'"
@@ -246,7 +249,7 @@ def test_a_score_that_the_labels_do_not_have_is_no_monitor(runs):
 
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
-def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
+def test_other_training_options_learn_the_task(runs, tmp_path, settings):
     folder = train_here(runs.values("labels-transformer", *settings, "train.max_steps=40"), tmp_path / "run").path
     assert values_of(loaded_from(folder))["accuracy"] >= 90
 
@@ -256,7 +259,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 
 @pytest.mark.parametrize("name", ["labels", "several", "pairs"])
 @pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression"])
-def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
+def test_a_baseline_equals_one_fitted_by_hand(runs, name, kind):
     run = loaded(runs, f"{name}-{kind}")
     examples = list(run.config.datasets["train"].records())
     columns = list(zip(*(example.texts for example in examples), strict=True))
@@ -283,7 +286,7 @@ def test_options_of_baselines_change_them(runs, tmp_path):
         assert values_of(run)["accuracy"] > 50
 
 
-def test_a_baseline_starts_from_no_weights(runs):
+def test_a_baseline_refuses_init_from(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-logistic-regression", "train.init_from=elsewhere"), base=Path())
     assert (
@@ -294,16 +297,16 @@ def test_a_baseline_starts_from_no_weights(runs):
 # ---- starting from another run
 
 
-def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
+def test_a_classifier_can_be_initialized_from_one_with_the_same_labels(runs, tmp_path):
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0")
-    first, watcher = runs.folder("labels-lstm"), Silent()
+    first, watcher = runs.run_dir("labels-lstm"), SilentCallback()
     train_here(runs.values("labels-lstm", *still, f"train.init_from={first}"), tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
-    data, watcher = write_tsv(tmp_path / "data.tsv", [("yes", "the cat"), ("no", "an axe")] * 20), Silent()
+    data, watcher = write_tsv(tmp_path / "data.tsv", [("yes", "the cat"), ("no", "an axe")] * 20), SilentCallback()
     tokens = f"tokenizer.file={first / 'tokenizer.json'}"
-    values = class_file(data, "lstm", *still, f"train.init_from={first}", tokens)
+    values = classification_run_file(data, "lstm", *still, f"train.init_from={first}", tokens)
     with pytest.raises(ConfigError) as caught:
         train_here(values, tmp_path / "other")
     assert str(caught.value) == (
@@ -312,8 +315,8 @@ def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
     )
 
 
-def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
-    first, watcher = runs.folder("labels-lstm"), Silent()
+def test_a_new_stack_on_the_same_embedding_lists_its_new_tensors(runs, tmp_path):
+    first, watcher = runs.run_dir("labels-lstm"), SilentCallback()
     options = ("train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2")
     values = runs.values("labels-gru", *options, f"tokenizer.file={first / 'tokenizer.json'}")
     train_here(values, tmp_path / "run", watcher)
@@ -325,9 +328,9 @@ def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "logistic-regression"])
-def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, kind):
+def test_predictions_are_probabilities_independent_of_their_batch(runs, kind):
     run = loaded(runs, f"labels-{kind}")
-    texts = [text for _, text in one_label(40, seed=5)] + ["", "words never seen"]
+    texts = [text for _, text in single_label_rows(40, seed=5)] + ["", "words never seen"]
     together = run.predict(texts)
     for text, found in zip(texts, together, strict=True):
         alone = run.predict(text)
@@ -341,7 +344,7 @@ def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, ki
         run.predict(["cat", "a\0b"])
 
 
-def test_options_that_the_task_has_not_are_refused_by_name(runs):
+def test_options_that_the_task_lacks_are_refused_by_name(runs):
     run = loaded(runs, "labels-naive-bayes")
     for asked in (lambda: run.predict("the cat", beam_size=3), lambda: run.evaluate(stric=True)):
         with pytest.raises(UsageError) as caught:
@@ -349,7 +352,7 @@ def test_options_that_the_task_has_not_are_refused_by_name(runs):
         assert str(caught.value).startswith(("beam_size: unknown option", "stric: unknown option; did you mean 'strict'?"))
 
 
-def test_what_is_measured_is_what_is_predicted(runs):
+def test_evaluation_scores_the_predictions(runs):
     told: list[tuple[int, int]] = []
     run = loaded(runs, "several-lstm")
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
@@ -364,7 +367,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert run.evaluate([run.config.data.train])["exact_match"].value != scores[0].value  # other data
 
 
-def test_the_run_is_described(runs):
+def test_info_describes_a_classifier(runs):
     run = loaded(runs, "labels-logistic-regression")
     assert run.labels == ("animal", "colour", "tool")
     info = run.info()
@@ -377,7 +380,7 @@ def test_the_run_is_described(runs):
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "labels-naive-bayes"])
-def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, name):
+def test_changed_or_damaged_labels_are_refused_by_name(runs, tmp_path, name):
     folder = copied(runs, name, tmp_path)
     path = folder / "labels.json"
     whole = path.read_text()
@@ -392,30 +395,30 @@ def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path,
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
-def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, capsys):
+def test_changed_or_damaged_features_and_tokens_are_refused_by_name(runs, tmp_path, capsys):
     folder = copied(runs, "labels-logistic-regression", tmp_path)
     path = folder / "features.0.json"
     whole = path.read_text()
     content = json.loads(whole)
     path.write_text(json.dumps({**content, "documents": content["documents"] + 1}))
-    assert refused(capsys, "predict", str(folder), "a cat") == (
+    assert expect_error(capsys, "predict", str(folder), "a cat") == (
         4, f"{path} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
     path.write_text(whole[:-30])
-    code, said = refused(capsys, "predict", str(folder), "a cat")
+    code, said = expect_error(capsys, "predict", str(folder), "a cat")
     assert code == 4 and said.startswith(f"{path}: ")
     path.unlink()
-    code, said = refused(capsys, "predict", str(folder), "a cat")
+    code, said = expect_error(capsys, "predict", str(folder), "a cat")
     assert code == 4 and said.startswith(f"{path}: ")
     folder = copied(runs, "labels-lstm", tmp_path)
-    shutil.copy(runs.folder("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
-    code, said = refused(capsys, "predict", str(folder), "a cat")
+    shutil.copy(runs.run_dir("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
+    code, said = expect_error(capsys, "predict", str(folder), "a cat")
     assert (code, said) == (
         4, f"{folder / 'tokenizer.json'} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
 
 
-def test_weights_of_a_baseline_without_a_temperature_are_refused(runs, tmp_path):
+def test_baseline_weights_without_a_temperature_are_refused(runs, tmp_path):
     folder = copied(runs, "labels-logistic-regression", tmp_path)
     run = weft.load(folder)
     tensors, notes = read_tensors(run.directory.weights)
@@ -435,9 +438,9 @@ def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return code, said.out, said.err
 
 
-def test_lines_in_lines_out(runs, capsys, monkeypatch):
-    folder = str(runs.folder("labels-lstm"))
-    feed(monkeypatch, b"the cat\n\n  \nblue\r\n\xff cat\na drill")
+def test_predict_prints_one_line_per_input_line(runs, capsys, monkeypatch):
+    folder = str(runs.run_dir("labels-lstm"))
+    set_stdin(monkeypatch, b"the cat\n\n  \nblue\r\n\xff cat\na drill")
     code, out, err = said_by(capsys, "predict", folder)
     rows = out.split("\n")
     assert [row.split("\t")[0] for row in rows] == ["animal", "", "", "colour", "", "tool", ""]
@@ -446,10 +449,10 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
     assert said_by(capsys, "predict", folder, "the cat")[:2] == (0, rows[0] + "\n")
 
 
-def test_lines_of_files_as_json(runs, capsys, tmp_path):
+def test_predict_files_as_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the cat\n\n\xffcat\n")
-    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-logistic-regression")), "--input", str(path), "--json")
+    code, out, err = said_by(capsys, "predict", str(runs.run_dir("labels-logistic-regression")), "--input", str(path), "--json")
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert code == 3 and err.count("\n") == 1
     assert (first["text"], first["labels"]) == ("the cat", ["animal"])
@@ -459,8 +462,8 @@ def test_lines_of_files_as_json(runs, capsys, tmp_path):
                      "error": f"{path}:3: invalid utf-8 (byte 0xff); convert it first"}  # fmt: skip
 
 
-def test_several_labels_are_each_said_with_a_probability(runs, capsys):
-    folder = str(runs.folder("several-lstm"))
+def test_multilabel_predictions_have_a_probability_per_label(runs, capsys):
+    folder = str(runs.run_dir("several-lstm"))
     code, out, _ = said_by(capsys, "predict", folder, "the red cat")
     assert code == 0
     assert sorted(part.split(":")[0] for part in out.strip().split("\t")) == ["animal", "colour"]
@@ -469,9 +472,9 @@ def test_several_labels_are_each_said_with_a_probability(runs, capsys):
     assert said_by(capsys, "predict", folder, "the old")[:2] == (0, "\n")
 
 
-def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
-    folder = str(runs.folder("pairs-lstm"))
-    feed(monkeypatch, b"the cat\ta new\na new\tthe cat\nalone\n\na\tb\tc\n")
+def test_text_pairs_are_separated_by_a_tab(runs, capsys, monkeypatch):
+    folder = str(runs.run_dir("pairs-lstm"))
+    set_stdin(monkeypatch, b"the cat\ta new\na new\tthe cat\nalone\n\na\tb\tc\n")
     code, out, err = said_by(capsys, "predict", folder)
     assert [row.split("\t")[0] for row in out.split("\n")] == ["first", "second", "", "", "", ""]
     assert code == 3
@@ -484,28 +487,28 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words", [["--beam-size", "3"], ["--n-best", "2"], ["--truncate"], ["--top-k", "3"], ["--ban-token", "x"], ["--seed", "1"]]
 )
-def test_options_of_search_are_refused(runs, capsys, words):
-    folder = runs.folder("labels-logistic-regression")
-    assert refused(capsys, "predict", str(folder), "a cat", *words) == (
+def test_decoding_options_are_refused(runs, capsys, words):
+    folder = runs.run_dir("labels-logistic-regression")
+    assert expect_error(capsys, "predict", str(folder), "a cat", *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["--beam-size", "3"], ["--length-penalty", "0.5"], ["--context", "carry"], ["--truncate"]])
-def test_options_of_other_evaluations_are_refused(runs, capsys, words):
-    folder = runs.folder("labels-logistic-regression")
-    assert refused(capsys, "evaluate", str(folder), *words) == (
+def test_evaluation_options_of_other_tasks_are_refused(runs, capsys, words):
+    folder = runs.run_dir("labels-logistic-regression")
+    assert expect_error(capsys, "evaluate", str(folder), *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
-def test_other_commands_say_what_to_use(runs, capsys):
-    folder = runs.folder("labels-logistic-regression")
-    assert refused(capsys, "generate", str(folder)) == (
+def test_other_commands_name_the_command_to_use(runs, capsys):
+    folder = runs.run_dir("labels-logistic-regression")
+    assert expect_error(capsys, "generate", str(folder)) == (
         2,
         f"{folder}: is a classifier; use weft predict",
     )
-    assert refused(capsys, "score", str(folder)) == (
+    assert expect_error(capsys, "score", str(folder)) == (
         2, f"{folder}: models of task 'classification' do not give texts a probability"
     )  # fmt: skip
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
@@ -516,8 +519,8 @@ def test_other_commands_say_what_to_use(runs, capsys):
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 
-def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, capsys):
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-logistic-regression")), "--quiet")
+def test_evaluate_prints_scores_per_label_and_confusions(runs, capsys):
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("labels-logistic-regression")), "--quiet")
     assert code == 0
     assert "accuracy    100.0  [100.0, 100.0]\n" in out
     tables = out.split("\n\n")[1:]
@@ -531,11 +534,11 @@ def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, caps
         "colour                 0      12     0",
         "tool                   0       0    12",
     ]
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("several-lstm")), "--quiet")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("several-lstm")), "--quiet")
     assert "exact match" in out and "gold \\ predicted" not in out
 
 
-def test_tables_of_many_labels_show_no_confusion():
+def test_many_labels_have_no_confusion_matrix():
     names = [f"l{at}" for at in range(MAX_LABELS + 1)]
     assert confusion_table(names, np.eye(MAX_LABELS + 2, MAX_LABELS + 1, dtype=int)) == ""
     counts = np.array([[3, 1], [0, 0], [0, 2]])
@@ -547,29 +550,29 @@ def test_tables_of_many_labels_show_no_confusion():
     )
 
 
-def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch):
+def test_predictions_are_streamed_before_the_input_ends(runs, monkeypatch):
     """A program that writes a line and waits for its label gets it."""
     chunks = [b"the cat\na dr", b"ill\n", b"blue\n"]
-    counts, _ = answered(monkeypatch, chunks, "predict", str(runs.folder("labels-naive-bayes")))
+    counts, _ = stream_output(monkeypatch, chunks, "predict", str(runs.run_dir("labels-naive-bayes")))
     assert counts == [0, 1, 2, 3]
 
 
-def test_labels_that_neither_occur_nor_are_said_have_no_row(runs, tmp_path, capsys):
+def test_labels_neither_gold_nor_predicted_have_no_row(runs, tmp_path, capsys):
     """They are no part of macro F1 either; of several labels an example all are."""
     data = write_tsv(tmp_path / "few.tsv", [("tool", "axe saw axe saw")])
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-naive-bayes")), "--data", str(data), "--quiet")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("labels-naive-bayes")), "--data", str(data), "--quiet")
     assert code == 0
     assert [line.split()[0] for line in out.split("\n\n")[2].split("\n")[1:] if line] == ["tool"]
 
 
-def test_a_baseline_is_described(runs, capsys):
-    code, out, _ = said_by(capsys, "info", str(runs.folder("labels-naive-bayes")))
+def test_info_describes_a_baseline(runs, capsys):
+    code, out, _ = said_by(capsys, "info", str(runs.run_dir("labels-naive-bayes")))
     assert code == 0
     assert re.search(r"^Task +classification\nModel +naive-bayes, [\d,]+ parameters$", out, re.MULTILINE)
     assert re.search(r"^Training +fitted to 168 examples$", out, re.MULTILINE)
 
 
-def test_labelled_texts_are_checked(runs, capsys, tmp_path):
+def test_check_reads_labeled_texts(runs, capsys, tmp_path):
     for name in ("labels-lstm", "pairs-lstm"):
         (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values(name)))
         code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
@@ -583,8 +586,8 @@ def test_labelled_texts_are_checked(runs, capsys, tmp_path):
     assert code == 0 and "have more tokens than data.max_length (4)" in out.replace("\n         ", " ")
 
 
-def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
-    folder = runs.folder("labels-logistic-regression")
+def test_unseen_labels_are_named_and_counted_as_wrong_or_refused(runs, capsys, tmp_path):
+    folder = runs.run_dir("labels-logistic-regression")
     data = write_tsv(tmp_path / "new.tsv", [("animal", "the cat"), ("food", "a saw"), ("tool", "an axe"), ("food", "cat")])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--signature")
     assert code == 0
@@ -597,17 +600,17 @@ def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, 
     found = json.loads(out)
     assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
     assert found["scores"][0]["value"] == 50
-    assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
+    assert expect_error(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
         3, f"{data}:3: label 'food' is not in the training data of {folder}"
     )  # fmt: skip
     assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
 
 
-def test_strict_is_about_labels(tmp_path, capsys):
+def test_strict_refuses_unseen_labels(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a b c d e f g\n" * 20)
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines"}, "model": {"arch": "ngram"}}
     train_here(values, tmp_path / "run")
-    assert refused(capsys, "evaluate", str(tmp_path / "run"), "--strict", "--quiet") == (
+    assert expect_error(capsys, "evaluate", str(tmp_path / "run"), "--strict", "--quiet") == (
         2, "--strict: not available for task 'lm'"
     )  # fmt: skip
 
@@ -615,12 +618,12 @@ def test_strict_is_about_labels(tmp_path, capsys):
 # ---- other shapes of data
 
 
-def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
+def test_training_from_a_directory_with_one_file_per_label(tmp_path, capsys):
     for name in KEYS:
         path = tmp_path / "data" / f"{name}.txt"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(f"{text}\n" for label, text in one_label(120) if label == name))
-    run = weft.load(train_here(class_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
+        path.write_text("".join(f"{text}\n" for label, text in single_label_rows(120) if label == name))
+    run = weft.load(train_here(classification_run_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
     assert run.task == "classification"
     assert run.labels == ("animal", "colour", "tool")
     assert values_of(run)["accuracy"] >= 95
@@ -628,12 +631,12 @@ def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
     assert code == 0 and "|examples:120|" in json.loads(out)["scores"][0]["signature"]
 
 
-def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys, monkeypatch):
-    rows = [(label, text + (" café" if label == "tool" else "")) for label, text in one_label(90)]
+def test_training_and_prediction_read_latin_1(tmp_path, capsys, monkeypatch):
+    rows = [(label, text + (" café" if label == "tool" else "")) for label, text in single_label_rows(90)]
     data = write_tsv(tmp_path / "data.tsv", rows, encoding="latin-1")
     for kind in ("naive-bayes", "gru"):
-        folder = str(train_here(class_file(data, kind, "data.encoding=latin-1"), tmp_path / kind).path)
-        feed(monkeypatch, "here axe café\n".encode("latin-1"))
+        folder = str(train_here(classification_run_file(data, kind, "data.encoding=latin-1"), tmp_path / kind).path)
+        set_stdin(monkeypatch, "here axe café\n".encode("latin-1"))
         code, out, _ = said_by(capsys, "predict", folder, "--json")
         found = json.loads(out)
         assert (code, found["text"], found["labels"]) == (0, "here axe café", ["tool"])
@@ -642,8 +645,10 @@ def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys,
         assert said_by(capsys, "evaluate", folder, "--data", str(data), "--quiet")[0] == 0
 
 
-def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
-    (tmp_path / "data.csv").write_text("label,text\n" + "".join(f'{label},"{text}, so"\n' for label, text in one_label(60)))
+def test_the_command_line_trains_from_a_csv_file(tmp_path, capsys):
+    (tmp_path / "data.csv").write_text(
+        "label,text\n" + "".join(f'{label},"{text}, so"\n' for label, text in single_label_rows(60))
+    )
     (tmp_path / "run.toml").write_text(
         'task = "classification"\n[data]\ntrain = "data.csv"\nvalid = 0.2\n[model]\narch = "logistic-regression"\n'
     )
@@ -652,36 +657,36 @@ def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
     assert said_by(capsys, "predict", str(tmp_path / "run"), "a cat, so")[1].startswith("animal\t")
 
 
-def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
+def test_a_classifier_embeds_texts(runs, tmp_path, capsys):
     run = loaded(runs, "labels-lstm")
     texts = list(TEXT.values())
     vectors = run.embed(texts)
     assert vectors.shape == (3, run.config.model.hidden_size)
     np.testing.assert_allclose(run.embed(texts[:1])[0], vectors[0], atol=1e-5)
     assert not np.allclose(run.embed(texts, pooling="first"), vectors)
-    assert main(["embed", str(runs.folder("labels-lstm")), texts[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    assert main(["embed", str(runs.run_dir("labels-lstm")), texts[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], vectors[0], atol=1e-5)
 
 
-def test_terms_have_no_vectors_of_texts(runs):
-    folder = runs.folder("labels-naive-bayes")
+def test_baselines_cannot_embed_texts(runs):
+    folder = runs.run_dir("labels-naive-bayes")
     with pytest.raises(UsageError) as caught:
         loaded(runs, "labels-naive-bayes").embed(["a text"])
     assert str(caught.value) == f"{folder}: naive-bayes has no text encoder"
 
 
-def test_a_line_that_is_cut_is_told_of(runs, capsys):
-    folder = str(runs.folder("labels-lstm"))
+def test_a_truncated_line_is_reported(runs, capsys):
+    folder = str(runs.run_dir("labels-lstm"))
     assert main(["predict", folder, "the old cat " * 1000]) == 0
     assert capsys.readouterr().err == "weft: warning: truncated 1 line that was too long for the model\n"
     assert main(["predict", folder, "the old cat"]) == 0
     assert main(["predict", folder, "the old cat " * 1000, "--quiet"]) == 0
-    assert main(["predict", str(runs.folder("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
+    assert main(["predict", str(runs.run_dir("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
     assert capsys.readouterr().err == ""
 
 
-def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
+def test_truncated_lines_are_reported_once(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch_size", 1)
-    feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
-    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
+    set_stdin(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
+    code, out, err = said_by(capsys, "predict", str(runs.run_dir("labels-lstm")))
     assert (code, out.count("\n"), err) == (0, 3, "weft: warning: truncated 2 lines that were too long for the model\n")

@@ -1,4 +1,4 @@
-"""What bad input gets: one line that says where, what was seen and what to do; an exit code; nothing half-written."""
+"""Errors for bad input: one line with the location, the problem and the fix, an exit code, and no partial output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import TEXT, feed, refused, train
+from command_line import TEXT, expect_error, set_stdin, train_error
 
 from weft.cli.main import main
 from weft.cli.usage import one_line
@@ -29,7 +29,7 @@ num_heads = 2
 max_steps = 2
 batch_tokens = 64
 """
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
 
 # ---- the command line itself
@@ -66,28 +66,28 @@ USAGE = {
 
 @pytest.mark.parametrize("words", USAGE)
 def test_a_wrong_command_line(capsys, words):
-    assert refused(capsys, *words.split()) == (2, USAGE[words])
+    assert expect_error(capsys, *words.split()) == (2, USAGE[words])
 
 
-def test_nothing_in_a_name_ends_the_line_or_commands_the_terminal(capsys):
+def test_control_characters_in_names_are_escaped(capsys):
     assert one_line("a\nb\x1b[31m\u202e é") == "a\\nb\\x1b[31m\\u202e é"
-    assert refused(capsys, "info", "no\nrun") == (4, "no\\nrun: run directory not found")
+    assert expect_error(capsys, "info", "no\nrun") == (4, "no\\nrun: run directory not found")
 
 
-def test_debug_shows_where_an_error_arose(capsys):
+def test_debug_prints_the_traceback(capsys):
     assert main(["info", "nowhere", "--debug"]) == 4
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):\n")
     assert err.endswith("\nweft: error: nowhere: run directory not found\n")
 
 
-def test_what_is_not_expected_keeps_its_traceback(monkeypatch):
+def test_unexpected_errors_keep_their_traceback(monkeypatch):
     monkeypatch.setattr("weft.cli.commands.info.machine_info", lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         main(["info"])
 
 
-def test_ctrl_c_in_any_command_is_130(monkeypatch):
+def test_ctrl_c_exits_with_130(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -98,16 +98,16 @@ def test_ctrl_c_in_any_command_is_130(monkeypatch):
 # ---- the run file
 
 
-def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
-    assert refused(capsys, "train", "nope.toml") == (2, "nope.toml: file not found")
-    (here / "bad.toml").write_text("task = \n")
-    assert refused(capsys, "train", "bad.toml") == (2, "bad.toml:1: invalid TOML: Invalid value")
-    (here / "bad.toml").write_bytes(b"task = '\xe9'")
-    assert refused(capsys, "train", "bad.toml") == (
+def test_a_run_file_that_is_missing_or_not_toml(work_dir, capsys):
+    assert expect_error(capsys, "train", "nope.toml") == (2, "nope.toml: file not found")
+    (work_dir / "bad.toml").write_text("task = \n")
+    assert expect_error(capsys, "train", "bad.toml") == (2, "bad.toml:1: invalid TOML: Invalid value")
+    (work_dir / "bad.toml").write_bytes(b"task = '\xe9'")
+    assert expect_error(capsys, "train", "bad.toml") == (
         2,
         "bad.toml: invalid UTF-8 (byte 8); convert the file to UTF-8",
     )
-    assert not (here / "runs").exists()
+    assert not (work_dir / "runs").exists()
 
 
 CONVERT = 'convert the file or set data.encoding, e.g. "latin-1"'
@@ -124,22 +124,22 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("setting", CONFIG)
-def test_a_run_file_that_cannot_be_right(here, capsys, setting):
-    assert train(capsys, setting) == (2, CONFIG[setting])
-    assert not (here / "runs").exists()
+def test_invalid_run_files(work_dir, capsys, setting):
+    assert train_error(capsys, setting) == (2, CONFIG[setting])
+    assert not (work_dir / "runs").exists()
 
 
 # ---- the data
 
 
-def data_files(here):
-    (here / "empty.txt").write_text("")
-    (here / "blank.txt").write_text("\n\n\n")
-    (here / "one.txt").write_text("one line")
-    (here / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x01\x00\x00\x00")
-    (here / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n")
-    (here / "latin.txt").write_bytes("café au lait\n".encode("latin-1") * 9)
-    (here / "folder").mkdir()
+def data_files(work_dir):
+    (work_dir / "empty.txt").write_text("")
+    (work_dir / "blank.txt").write_text("\n\n\n")
+    (work_dir / "one.txt").write_text("one line")
+    (work_dir / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x01\x00\x00\x00")
+    (work_dir / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (work_dir / "latin.txt").write_bytes("café au lait\n".encode("latin-1") * 9)
+    (work_dir / "folder").mkdir()
 
 
 DATA = {
@@ -154,24 +154,24 @@ DATA = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_data_that_cannot_be_used(here, capsys, name):
-    data_files(here)
-    assert train(capsys, f"data.train={name}") == (3, f"{here}/{DATA[name]}")
-    assert not (here / "runs").exists()
+def test_invalid_data(work_dir, capsys, name):
+    data_files(work_dir)
+    assert train_error(capsys, f"data.train={name}") == (3, f"{work_dir}/{DATA[name]}")
+    assert not (work_dir / "runs").exists()
 
 
-def test_data_of_one_line(here, capsys):
-    data_files(here)
-    code, line = train(capsys, "data.train=one.txt")
+def test_data_of_one_line(work_dir, capsys):
+    data_files(work_dir)
+    code, line = train_error(capsys, "data.train=one.txt")
     assert (code, line) == (
         3,
         "data.context_length: train has only 8 tokens; use more text or a context_length of at most 8",
     )
-    assert not (here / "runs").exists()
+    assert not (work_dir / "runs").exists()
 
 
-def test_latin_1_is_read_when_asked_for(here):
-    data_files(here)
+def test_latin_1_is_read_if_configured(work_dir):
+    data_files(work_dir)
     settings = ["--set", "data.train=latin.txt", "--set", "data.encoding=latin-1"]
     assert main(["train", "run.toml", "--quiet", *settings]) == 0
 
@@ -184,19 +184,19 @@ def test_latin_1_is_read_when_asked_for(here):
         (b"be\0\n", "1: NUL character; is this binary data?"),
     ],
 )
-def test_standard_input_that_cannot_be_used(trained, capsys, monkeypatch, data, fault):
-    feed(monkeypatch, data)
+def test_invalid_standard_input(trained_dir, capsys, monkeypatch, data, fault):
+    set_stdin(monkeypatch, data)
     assert main(["score", "runs/run"]) == 3
     said = capsys.readouterr()
     assert said.err == f"weft: warning: standard input:{fault}; skipped\n" and said.out.startswith("\n")
 
 
-def test_a_file_to_score_that_is_not_there(trained, capsys):
-    assert refused(capsys, "score", "runs/run", "--input", "nope.txt") == (3, "nope.txt: file not found")
+def test_a_missing_file_to_score(trained_dir, capsys):
+    assert expect_error(capsys, "score", "runs/run", "--input", "nope.txt") == (3, "nope.txt: file not found")
 
 
 @pytest.mark.parametrize("words", [["evaluate", "--data"], ["score", "--input"], ["generate", "--input"]])
-def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, capsys, monkeypatch, words):
+def test_unreadable_data_is_a_data_error_not_a_usage_error(trained_dir, capsys, monkeypatch, words):
     """Whoever runs this as root may read everything, so the system is told to refuse."""
     command, option = words
     whole = Path.open
@@ -206,10 +206,10 @@ def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, 
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return whole(path, *others, **named)
 
-    (trained / "secret.txt").write_text("To be\n")
+    (trained_dir / "secret.txt").write_text("To be\n")
     monkeypatch.setattr(os, "access", lambda path, mode, **named: Path(path).name != "secret.txt")
     monkeypatch.setattr(Path, "open", denied)
-    assert refused(capsys, command, "runs/run", option, "secret.txt") == (
+    assert expect_error(capsys, command, "runs/run", option, "secret.txt") == (
         3,
         "secret.txt: cannot read the file: Permission denied",
     )
@@ -218,113 +218,113 @@ def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, 
 # ---- resources
 
 
-def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
-    code, line = train(capsys, "model.hidden_size=65536", "model.num_layers=100", "model.num_heads=8")
+def test_a_model_too_large_for_memory_is_refused_before_allocation(work_dir, capsys):
+    code, line = train_error(capsys, "model.hidden_size=65536", "model.num_layers=100", "model.num_heads=8")
     assert code == 5
     assert re.fullmatch(
         r"model: \d+\.\dB parameters need \d+\.\d TB to train with adamw, \d+\.\d [kMG]B are free; "
         r"reduce hidden_size or num_layers",
         line,
     )
-    assert not (here / "runs").exists()
+    assert not (work_dir / "runs").exists()
 
 
-def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, capsys, monkeypatch):
+def test_a_search_too_large_for_memory_is_refused_before_its_first_step(trained_dir, capsys, monkeypatch):
     """16 positions of a layer of 8 numbers: keys, values, where they stand; and how far it read. Characters and special
     tokens have log-probabilities, twice; and all of it, with 16 tokens, is there three times."""
     monkeypatch.setattr("weft.decode.batch_size.free_device_memory", lambda device: 10_000_000)
     monkeypatch.setattr("weft.decode.generate.beam_search", lambda *given, **named: 1 // 0)
     row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
-    assert refused(capsys, "generate", "runs/run", "To", "--max-new-tokens", "13", "--beam-size", "9000") == (
+    assert expect_error(capsys, "generate", "runs/run", "To", "--max-new-tokens", "13", "--beam-size", "9000") == (
         5,
         f"generate: a beam of 9000 rows of up to 16 tokens needs about {3 * 9000 * row / 1e6:.1f} MB, "
         "10.0 MB are free; reduce --beam-size or --max-new-tokens",
     )
 
 
-def test_a_folder_in_use(trained, capsys):
-    with Lock(trained / "runs" / "run"):
-        code, line = refused(capsys, "train", "run.toml", "--overwrite", "--quiet")
+def test_a_run_directory_in_use(trained_dir, capsys):
+    with Lock(trained_dir / "runs" / "run"):
+        code, line = expect_error(capsys, "train", "run.toml", "--overwrite", "--quiet")
     assert code == 5
     assert re.fullmatch(
         r"runs/run: in use by another process \(process \d+ since [-\d]+ [:\d]+\); wait for it or choose another directory",
         line,
     )
-    assert (trained / "runs/run/model.safetensors").exists()
+    assert (trained_dir / "runs/run/model.safetensors").exists()
 
 
-def test_a_run_that_diverges(here, capsys):
-    code, line = train(capsys, "train.lr=1e30", "train.max_grad_norm=0", "train.max_steps=9", "train.num_validations=1")
+def test_a_run_that_diverges(work_dir, capsys):
+    code, line = train_error(capsys, "train.lr=1e30", "train.max_grad_norm=0", "train.max_steps=9", "train.num_validations=1")
     assert code == 6
     assert re.fullmatch(
         r"step \d: (loss|gradient norm) is (nan|inf) \(epoch 0, batch \d: .+\); the last checkpoint is intact; "
         r"lower train.lr or train.max_grad_norm",
         line,
     )
-    assert (here / "runs/run/metrics.jsonl").exists()
+    assert (work_dir / "runs/run/metrics.jsonl").exists()
 
 
 # ---- run folders
 
 
-def test_what_is_no_run_folder(here, capsys):
+def test_a_path_that_is_not_a_run_directory(work_dir, capsys):
     for command in ("evaluate", "score", "generate", "info"):
-        assert refused(capsys, command, "nope") == (4, "nope: run directory not found")
-        assert refused(capsys, command, ".") == (4, ".: not a run directory (resolved.toml is missing)")
-    assert refused(capsys, "train", "run.toml", "--tokenizer-from", "nope") == (4, "nope: run directory not found")
-    (here / "other").mkdir()
-    (here / "other" / "resolved.toml").write_text("")
-    assert refused(capsys, "train", "run.toml", "--tokenizer-from", "other") == (
+        assert expect_error(capsys, command, "nope") == (4, "nope: run directory not found")
+        assert expect_error(capsys, command, ".") == (4, ".: not a run directory (resolved.toml is missing)")
+    assert expect_error(capsys, "train", "run.toml", "--tokenizer-from", "nope") == (4, "nope: run directory not found")
+    (work_dir / "other").mkdir()
+    (work_dir / "other" / "resolved.toml").write_text("")
+    assert expect_error(capsys, "train", "run.toml", "--tokenizer-from", "other") == (
         2,
         "--tokenizer-from: other has no tokenizer.json",
     )
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(trained, capsys):
-    assert refused(capsys, "train", "run.toml", "--output-dir", ".") == (
+def test_a_directory_with_other_files_is_not_touched(trained_dir, capsys):
+    assert expect_error(capsys, "train", "run.toml", "--output-dir", ".") == (
         2,
         ".: not empty and not a run directory (contains run.toml); choose another --output-dir",
     )
-    code, line = train(capsys, "model.hidden_size=16", "train.max_steps=3")
+    code, line = train_error(capsys, "model.hidden_size=16", "train.max_steps=3")
     assert (code, line) == (
         2,
         "runs/run: contains a run with different options (model.ffn_dim: 32, now 64; model.hidden_size: 8, now 16; "
         "train.max_steps: 2, now 3); choose another --output-dir or use --overwrite",
     )
-    assert (trained / "runs/run/model.safetensors").exists()
+    assert (trained_dir / "runs/run/model.safetensors").exists()
 
 
-def test_a_damaged_run(trained, capsys):
-    weights = trained / "runs/run/model.safetensors"
+def test_a_damaged_run(trained_dir, capsys):
+    weights = trained_dir / "runs/run/model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-8] + bytes(8 * [255]))
-    assert refused(capsys, "generate", "runs/run", "To") == (
+    assert expect_error(capsys, "generate", "runs/run", "To") == (
         4,
         "runs/run/model.safetensors: checksum mismatch; the file is corrupted",
     )
     weights.unlink()
-    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt") == (
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt") == (
         4,
         "runs/run: not trained yet; run weft train",
     )
     weights.write_bytes(whole)
-    (trained / "runs/run/tokenizer.json").write_text("{")
-    code, line = refused(capsys, "info", "runs/run")
+    (trained_dir / "runs/run/tokenizer.json").write_text("{")
+    code, line = expect_error(capsys, "info", "runs/run")
     assert code == 4 and line.startswith("runs/run/tokenizer.json: not a tokenizer.json, or corrupted: ")
 
 
-def test_a_run_whose_files_do_not_belong_together(trained, capsys):
-    weights, resolved = trained / "runs/run/model.safetensors", trained / "runs/run/resolved.toml"
+def test_a_run_with_mismatched_files(trained_dir, capsys):
+    weights, resolved = trained_dir / "runs/run/model.safetensors", trained_dir / "runs/run/resolved.toml"
     tensors, notes = read_tensors(weights)
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     write_tensors(weights, tensors, {**notes, "weft": "0"})
-    assert refused(capsys, "generate", "runs/run", "To") == (
+    assert expect_error(capsys, "generate", "runs/run", "To") == (
         4,
         "runs/run/model.safetensors: format version '0' is not supported (expected 1)",
     )
     write_tensors(weights, tensors, notes)
     resolved.write_text(resolved.read_text().replace("seed = 0", "seed = 1"))
-    assert refused(capsys, "generate", "runs/run", "To") == (
+    assert expect_error(capsys, "generate", "runs/run", "To") == (
         4,
         "runs/run/resolved.toml: has changed since the weights were written",
     )
@@ -348,32 +348,32 @@ ASKED = {
 
 
 @pytest.mark.parametrize("words", ASKED)
-def test_generating_what_cannot_be(trained, capsys, words):
-    assert refused(capsys, "generate", "runs/run", "To", *words.split()) == (2, ASKED[words])
+def test_invalid_generation_options(trained_dir, capsys, words):
+    assert expect_error(capsys, "generate", "runs/run", "To", *words.split()) == (2, ASKED[words])
 
 
 def test_bad_options_are_refused_before_the_run_is_read(capsys):
-    assert refused(capsys, "generate", "nowhere", "--top-p", "2") == (2, ASKED["--top-p 2"])
+    assert expect_error(capsys, "generate", "nowhere", "--top-p", "2") == (2, ASKED["--top-p 2"])
 
 
-def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
-    assert refused(capsys, "generate", "runs/run", "To be", "--max-new-tokens", "12") == (
+def test_prompt_and_length_beyond_the_position_limit(trained_dir, capsys):
+    assert expect_error(capsys, "generate", "runs/run", "To be", "--max-new-tokens", "12") == (
         2,
         "--max-new-tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10",
     )
 
 
-def test_no_prompt_and_a_length_that_passes_the_last_position(trained, capsys, monkeypatch):
+def test_length_beyond_the_position_limit_without_prompt(trained_dir, capsys, monkeypatch):
     for words in ([], ["-"]):
-        feed(monkeypatch, b"")
-        assert refused(capsys, "generate", "runs/run", *words, "--max-new-tokens", "20") == (
+        set_stdin(monkeypatch, b"")
+        assert expect_error(capsys, "generate", "runs/run", *words, "--max-new-tokens", "20") == (
             2,
             "--max-new-tokens: 2 prompt tokens and 20 new tokens exceed the model's 16 positions; use at most 15",
         )
 
 
-def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
-    (trained / "prompts.txt").write_text(f"To\n{'be ' * 14}\nor\n")
+def test_a_prompt_from_a_file_beyond_the_position_limit(trained_dir, capsys):
+    (trained_dir / "prompts.txt").write_text(f"To\n{'be ' * 14}\nor\n")
     assert main(["generate", "runs/run", "--input", "prompts.txt", "--max-new-tokens", "2", "--greedy"]) == 3
     out, error = capsys.readouterr()
     assert error == (
@@ -386,28 +386,28 @@ def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
     assert out == "" and error.count("\n") == 3
 
 
-def test_a_line_longer_than_the_model_reads(trained, capsys):
-    (trained / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
+def test_a_line_longer_than_the_position_limit(trained_dir, capsys):
+    (trained_dir / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
     assert main(["score", "runs/run", "--input", "lines.txt", "--quiet"]) == 3
     out, error = capsys.readouterr()
     assert error == "weft: warning: line 2: 42 tokens exceed the model's limit of 15; shorten it; skipped\n"
     assert [line.partition("\t")[2].partition("\t")[2] for line in out.split("\n")] == ["To be", "", "or", ""]
 
 
-def test_evaluating_what_is_not_there(trained, capsys):
-    assert refused(capsys, "evaluate", "runs/run") == (
+def test_evaluating_missing_data(trained_dir, capsys):
+    assert expect_error(capsys, "evaluate", "runs/run") == (
         2,
         "runs/run: the run has no test or validation data; set --data",
     )
-    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "stride:99") == (
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "stride:99") == (
         2,
         "--context: stride must be from 1 to context_length (16), got '99'",
     )
-    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "reset") == (
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "reset") == (
         2,
         "--context: 'reset' is not possible for data that is read as running text",
     )
-    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "all") == (
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "all") == (
         2,
         "--context: expected full, reset, carry, stride or stride:N, got 'all'",
     )

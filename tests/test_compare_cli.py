@@ -1,4 +1,4 @@
-"""`weft compare`: one command from a run file, or from runs, to a table and a page; stopped, killed, resumed, refused."""
+"""`weft compare` end to end: a table and a page from a run file or from runs; interrupted, killed, resumed, refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import refused
-from compare_helpers import Here, compare
+from command_line import expect_error
+from compare_helpers import InProcessTrainer, compare
 
 from weft import files
 from weft.cli.compare_result import JSON_KEYS
@@ -36,7 +36,7 @@ from weft.runs.status import read_run_status
 from weft.tensors import read_tensors
 from weft.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 ROOT = Path(__file__).parents[1]
 RUN = """
 task = "lm"
@@ -68,8 +68,8 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "text.txt").write_text(NAMES)
     (tmp_path / "run.toml").write_text(RUN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    monkeypatch.setattr(Here, "trained", [], raising=False)
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    monkeypatch.setattr(InProcessTrainer, "trained", [], raising=False)
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     code, out, err = compare(capsys, *words)
     assert code == 0
     place = there / "runs" / "run-comparison"
-    assert Here.trained == [f"{name}-{seed}" for seed in (5, 6) for name in ("ngram", "lstm", "lstm#2")]
+    assert InProcessTrainer.trained == [f"{name}-{seed}" for seed in (5, 6) for name in ("ngram", "lstm", "lstm#2")]
     assert err.startswith("ngram: ignoring hidden_size and num_layers\n")
     assert err.endswith("Report: runs/run-comparison/report.html\n")
     assert all(name in out for name in ("ngram", "lstm", "lstm#2"))
@@ -108,17 +108,17 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
 
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(evidence, "evaluate_run", fails)
-    Here.trained.clear()
+    InProcessTrainer.trained.clear()
     again = compare(capsys, *words)
     monkeypatch.undo()
-    assert again[:2] == (0, out) and Here.trained == []
+    assert again[:2] == (0, out) and InProcessTrainer.trained == []
 
 
 def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there, capsys):
     """Options of the run file can be changed, too, in all kinds alike."""
     words = ["run.toml", "--set", "train.max_epochs=1", "--set", "model.hidden_size=12", "--output-dir", "here"]
     code, _, err = compare(capsys, *words)
-    assert code == 0 and Here.trained == ["lstm-5", "ngram-5", "transformer-5"]
+    assert code == 0 and InProcessTrainer.trained == ["lstm-5", "ngram-5", "transformer-5"]
     assert err.startswith(
         "Comparing lstm (from the run file), ngram (baseline), transformer (typical network);"
         " set --models to choose others, or to all for all 7 architectures\n"
@@ -128,9 +128,9 @@ def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there
     settings = [resolve(files_of(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
     assert [(one.train.max_epochs, one.train.max_steps, one.model.hidden_size) for one in settings] == [(1.0, None, 12)] * 2
     said = "--set: requires a run file; existing runs are not trained"
-    assert refused(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
-    Here.trained.clear()
-    assert compare(capsys, *words, "--models", "lstm,ngram,transformer")[0] == 0 and Here.trained == []
+    assert expect_error(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
+    InProcessTrainer.trained.clear()
+    assert compare(capsys, *words, "--models", "lstm,ngram,transformer")[0] == 0 and InProcessTrainer.trained == []
 
 
 def test_results_for_programs_and_papers(there, capsys):
@@ -162,7 +162,7 @@ def test_results_for_programs_and_papers(there, capsys):
 
 def test_another_plan_is_refused_unless_fresh(there, capsys):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
-    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2") == (
+    assert expect_error(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2") == (
         2,
         "here: contains a comparison with different options (seeds: 1, now 2); choose another --output-dir or use --overwrite",
     )
@@ -178,7 +178,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     page = (there / "here/report.html").read_bytes()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
     told = ["run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2"]
-    assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
+    assert expect_error(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
         f"{there / 'nowhere.txt'}: file not found",
     )
@@ -191,7 +191,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
         assert compare(capsys, *told, "--overwrite") == (130, "", "Stopped before the first run. here is unchanged.\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.previous").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
+        patched.setattr(InProcessTrainer, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
         for again, said in ((["--overwrite"], "the same command without --overwrite"), ([], "the same command")):
             code, _, err = compare(capsys, *told, *again)
             assert code == 130
@@ -210,16 +210,16 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
+        patched.setattr(InProcessTrainer, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
         assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2", "--overwrite")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
     with Lock(there / "here/lstm-6"):
-        code, said = refused(
+        code, said = expect_error(
             capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "3", "--overwrite"
         )
         assert code == 5 and said.startswith("here/lstm-6: in use by another process (process ")
-    assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
+    assert expect_error(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
         f"{there / 'nowhere.txt'}: file not found",
     )
@@ -240,17 +240,22 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
         )
     assert code == 4 and err.endswith("\nweft: warning: the previous comparison is kept in here/.previous\n")
     assert (there / "here/.previous/report.html").read_bytes() == page
-    assert refused(capsys, "compare", "here/.previous/lstm-5", "--output-dir", "here") == (
+    assert expect_error(capsys, "compare", "here/.previous/lstm-5", "--output-dir", "here") == (
         2,
         "here: contains the comparison of a run file; choose another --output-dir",
     )
-    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here/.previous") == (
+    assert expect_error(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here/.previous") == (
         2,
         "here/.previous: .previous is reserved for backups; choose another --output-dir",
     )
     (there / "here/plan.toml").unlink()
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
-    assert (there / "here/report.html").exists() and Here.trained == ["lstm-5", "lstm-5", "lstm-5", "lstm-6"]  # no more
+    assert (there / "here/report.html").exists() and InProcessTrainer.trained == [
+        "lstm-5",
+        "lstm-5",
+        "lstm-5",
+        "lstm-6",
+    ]  # no more
 
 
 def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
@@ -305,7 +310,9 @@ def test_one_size_for_all(there, capsys):
         assert f"{name}: hidden_size " in err and f", {rows[name]['num_parameters']:,} parameters" in err
         settings = resolve(files_of(there / "here" / f"{name}-5"), base=there)
         assert settings.train.max_tokens == 256 and settings.train.max_steps is None
-    assert refused(capsys, "compare", "run.toml", "--match-params", "3k", "--grid", "model.hidden_size=8,16", "--quiet") == (
+    assert expect_error(
+        capsys, "compare", "run.toml", "--match-params", "3k", "--grid", "model.hidden_size=8,16", "--quiet"
+    ) == (
         2,
         "--match-params: cannot be combined with model.hidden_size in --grid; remove one of them",
     )
@@ -323,7 +330,10 @@ def test_settings_are_tuned_first(there, capsys):
     assert code == 0
     trials = files.read_json(there / "here" / "tune" / "trials.json")
     assert list(trials) == ["ngram", "lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
-    assert Here.trained == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in (0, 1)] + ["ngram-5", "lstm-5"]
+    assert InProcessTrainer.trained == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in (0, 1)] + [
+        "ngram-5",
+        "lstm-5",
+    ]
     assert "ngram: best trial: " in err and "nothing to tune" not in err
     tuning = files.read_json(there / "here" / "comparison.json")["tuning"]
     assert {name: one["trials"] for name, one in tuning.items()} == trials
@@ -336,8 +346,8 @@ def test_settings_are_tuned_first(there, capsys):
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "hidden_size": settings.model.hidden_size}
     assert better["options"] == chosen
     assert settings.train.max_steps == 6
-    Here.trained.clear()
-    assert compare(capsys, *words)[0] == 0 and Here.trained == []
+    InProcessTrainer.trained.clear()
+    assert compare(capsys, *words)[0] == 0 and InProcessTrainer.trained == []
 
 
 def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
@@ -360,23 +370,23 @@ def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
     ],
 )
 def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
-    assert refused(capsys, "compare", "run.toml", *words) == (2, said)
+    assert expect_error(capsys, "compare", "run.toml", *words) == (2, said)
     assert not (there / "runs").exists()
 
 
 def test_names_that_are_not_known(there, capsys):
-    code, said = refused(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
+    code, said = expect_error(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
     assert code == 2 and said == "--metric: unknown metric 'bits_per_tokn'; did you mean 'bits_per_token'?"
-    code, said = refused(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
+    code, said = expect_error(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
     assert code == 2 and said.startswith("--metric: unknown metric 'bleu'; choose from loss, ")
-    code, said = refused(capsys, "compare", "run.toml", "--models", "lstm,grue")
+    code, said = expect_error(capsys, "compare", "run.toml", "--models", "lstm,grue")
     assert code == 2 and said == "--models: unknown architecture 'grue'; did you mean 'gru'?"
 
 
 def test_without_data_to_compare_by_nothing_is_trained(there, capsys):
     (there / "run.toml").write_text(RUN.replace("valid = 0.1\ntest = 0.1\n", ""))
     said = "compare: the run file has no test or validation data; set data.test or data.valid"
-    assert refused(capsys, "compare", "run.toml", "--models", "lstm") == (2, said)
+    assert expect_error(capsys, "compare", "run.toml", "--models", "lstm") == (2, said)
     assert not (there / "runs").exists()
 
 
@@ -387,9 +397,9 @@ def test_runs_of_changed_data_are_not_mixed(there, capsys):
     text = there / "text.txt"
     text.write_text(NAMES[: len(NAMES) // 2])
     said = f"all: {text} has changed since runs were trained on it; choose another --output-dir or use --overwrite"
-    assert refused(capsys, "compare", *words) == (2, said)
+    assert expect_error(capsys, "compare", *words) == (2, said)
     text.write_text(NAMES)
-    assert compare(capsys, *words)[0] == 0 and Here.trained == ["ngram-5", "rnn-5", "rnn-5"]
+    assert compare(capsys, *words)[0] == 0 and InProcessTrainer.trained == ["ngram-5", "rnn-5", "rnn-5"]
     # other test data is measured, not learned: it may change
     text.with_name("test.txt").write_text("anas\nberto\n" * 5)
     (there / "run.toml").write_text(RUN.replace("test = 0.1", 'test = "test.txt"'))
@@ -397,8 +407,8 @@ def test_runs_of_changed_data_are_not_mixed(there, capsys):
     assert compare(capsys, *words)[0] == 0
     before = by_name(there / "other")["ngram"]["score"]
     text.with_name("test.txt").write_text("clatos\n" * 9)
-    Here.trained.clear()
-    assert compare(capsys, *words)[0] == 0 and Here.trained == []
+    InProcessTrainer.trained.clear()
+    assert compare(capsys, *words)[0] == 0 and InProcessTrainer.trained == []
     assert by_name(there / "other")["ngram"]["score"] != before
 
 
@@ -407,11 +417,11 @@ def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
     (there / "deep" / "run.toml").write_text(RUN.replace('"text.txt"', '"../text.txt"'))
     options = ["--models", "ngram,rnn", "--quiet"]
     assert compare(capsys, "deep/run.toml", "--output-dir", "all", *options)[0] == 0
-    Here.trained.clear()
+    InProcessTrainer.trained.clear()
     (there / "beside").mkdir()
     monkeypatch.chdir(there / "beside")
     assert compare(capsys, "../deep/run.toml", "--output-dir", "../all", *options)[0] == 0
-    assert Here.trained == []
+    assert InProcessTrainer.trained == []
 
 
 @pytest.mark.parametrize("task", ["lm", "seq2seq"])
@@ -434,9 +444,9 @@ def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
     for name in ("model.safetensors", "metrics.jsonl"):
         (begun / name).unlink()
     shutil.rmtree(begun / "checkpoints", ignore_errors=True)
-    Here.trained.clear()
+    InProcessTrainer.trained.clear()
     code, _, err = compare(capsys, *words, "--output-dir", "moved")
-    assert (code, err) == (0, "") and Here.trained == ["rnn-5"]
+    assert (code, err) == (0, "") and InProcessTrainer.trained == ["rnn-5"]
     ours, theirs = (json.loads(text)["rows"] for text in (before, (there / "moved" / "comparison.json").read_bytes()))
     assert {row["name"]: row["scores"] for row in ours} == {row["name"]: row["scores"] for row in theirs}
     # another tokenizer is another run, wherever it lies
@@ -480,7 +490,7 @@ def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "load_or_evaluate", held)
-        code, said = refused(capsys, "compare", *words)
+        code, said = expect_error(capsys, "compare", *words)
     assert code == 5 and said.startswith(f"{there / 'all'}: in use by another process (process ")
     assert not left.exists()
 
@@ -497,11 +507,11 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
 
 def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     (there / "run.toml").write_text(RUN.replace('arch = "lstm"\n', ""))
-    assert refused(capsys, "compare", "run.toml")[1] == (
+    assert expect_error(capsys, "compare", "run.toml")[1] == (
         'model.arch: required option is missing; add arch = "gpt" under [model]'
     )
     assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
-    assert Here.trained == ["rnn-5", "gru-5"]
+    assert InProcessTrainer.trained == ["rnn-5", "gru-5"]
 
 
 def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
@@ -517,29 +527,29 @@ def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
 def test_runs_that_are_there(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--seeds", "2", "--output-dir", "runs/all", "--quiet")[0] == 0
     runs = [str(path.relative_to(there)) for path in sorted((there / "runs" / "all").glob("*-[56]"))]
-    Here.trained.clear()
+    InProcessTrainer.trained.clear()
     code, _, err = compare(capsys, *runs, "runs/all")
-    assert code == 0 and Here.trained == []
+    assert code == 0 and InProcessTrainer.trained == []
     assert err.startswith("weft: note: skipped runs/all: a comparison, not a run\n")
     ours, theirs = by_name(there / "runs" / "comparison"), by_name(there / "runs" / "all")
     assert {name: row["scores"] for name, row in ours.items()} == {name: row["scores"] for name, row in theirs.items()}
     assert ours["lstm"]["seeds"] == [5, 6]
-    assert refused(capsys, "compare", *runs, "--models", "lstm") == (
+    assert expect_error(capsys, "compare", *runs, "--models", "lstm") == (
         2,
         "--models: requires a run file; existing runs are not trained",
     )
-    assert refused(capsys, "compare", *runs, "--output-dir", "runs/all") == (
+    assert expect_error(capsys, "compare", *runs, "--output-dir", "runs/all") == (
         2,
         "runs/all: contains the comparison of a run file; choose another --output-dir",
     )
-    assert refused(capsys, "compare", *runs, "--seeds", "2")[1].startswith("--seeds: requires a run file;")
+    assert expect_error(capsys, "compare", *runs, "--seeds", "2")[1].startswith("--seeds: requires a run file;")
     (there / "mine").mkdir()
     (there / "mine" / "notes.txt").touch()
-    assert refused(capsys, "compare", *runs, "--output-dir", "mine") == (
+    assert expect_error(capsys, "compare", *runs, "--output-dir", "mine") == (
         2,
         "mine: not empty and not a comparison (contains notes.txt); choose another --output-dir",
     )
-    assert refused(capsys, "compare", "runs/all", "runs/comparison", "--quiet") == (
+    assert expect_error(capsys, "compare", "runs/all", "runs/comparison", "--quiet") == (
         2,
         "compare: no run; name run directories or a run file",
     )
@@ -562,7 +572,7 @@ def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys
     assert main(["compare", "all/ngram-5", "all/lstm-5", "--report", "page.html", "--quiet"]) == 4
     assert "ngram" in Path("page.html").read_text() and "resolved.toml" in capsys.readouterr().err
     os.truncate("all/ngram-5/resolved.toml", 7)
-    code, line = refused(capsys, "compare", "all/ngram-5", "all/lstm-5", "--output-dir", "none", "--quiet")
+    code, line = expect_error(capsys, "compare", "all/ngram-5", "all/lstm-5", "--output-dir", "none", "--quiet")
     assert code == 4 and line.startswith("all/ngram-5/resolved.toml: invalid TOML: ")
 
 
@@ -574,13 +584,13 @@ def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsy
         resolved.write_text(whole.replace(old, new))
         code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
         assert code == 4 and "ngram" in out and err.startswith(f"weft: warning: lstm-5: {told}")
-        assert refused(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(told)
+        assert expect_error(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(told)
 
 
 def test_what_is_no_run_is_refused(there, capsys):
     (there / "empty").mkdir()
-    assert refused(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not a run directory"
-    assert refused(capsys, "compare", "empty") == (4, "empty: not a run directory (resolved.toml is missing)")
+    assert expect_error(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not a run directory"
+    assert expect_error(capsys, "compare", "empty") == (4, "empty: not a run directory (resolved.toml is missing)")
 
 
 # ---- stopped and killed
@@ -633,7 +643,7 @@ def test_killed_it_goes_on_to_the_same_table(there, capsys):
     assert 0 < read_run_status(run).steps <= 400 and not (there / "here" / "comparison.json").exists()
 
     assert compare(capsys, *words, "--quiet")[0] == 0
-    assert Here.trained in (["lstm-5"], [])
+    assert InProcessTrainer.trained in (["lstm-5"], [])
     assert compare(capsys, *words[:-1], "whole", "--quiet")[0] == 0
     left_alone = there / "whole" / "lstm-5"
     assert (run / "metrics.jsonl").read_bytes() == (left_alone / "metrics.jsonl").read_bytes()

@@ -1,4 +1,4 @@
-"""One context policy for all rows of a comparison of language models, named wherever their scores are."""
+"""All rows of a comparison of language models have the same context policy, which is named next to their scores."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refused
-from compare_helpers import Here, compare
-from fake_evaluations import language
+from command_line import expect_error
+from compare_helpers import InProcessTrainer, compare
+from fake_evaluations import lm_results
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -26,7 +26,7 @@ from weft.runs.load import load as load_run
 from weft.runs.resolve import resolve
 from weft.tasks.lm.task import LM
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 PAST = "Context policy full: each token is predicted from all preceding tokens that the model can read"
 RUN = """
 task = "lm"
@@ -124,7 +124,7 @@ def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
 
 def test_rows_of_two_policies_are_no_table():
     items = ItemStatistics(np.arange(4), {"nats": np.ones(4), "tokens": np.ones(4)})
-    groups = {name: [language(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
+    groups = {name: [lm_results(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
     with pytest.raises(UsageError) as caught:
         table.rows(groups)
     assert str(caught.value) == (
@@ -140,16 +140,16 @@ def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     for words in ([], ["--context", "reset"], ["--context", "full"]):
         assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
     told = "lines: --context: 'stride' is not possible for data that is read as lines"
-    assert refused(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
+    assert expect_error(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
 
 
 def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
     for option, name in (("--output-dir", "compare.html"), ("--report", "report.html")):
-        assert refused(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, told)
+        assert expect_error(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, told)
     told = "gpt: --context: stride must be from 1 to context_length (16), got '17'"
-    assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
+    assert expect_error(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
     assert not (place / "refused").exists()
 
 
@@ -164,14 +164,14 @@ def test_only_language_models_have_a_context_policy(tmp_path):
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    monkeypatch.setattr(Here, "trained", [], raising=False)
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    monkeypatch.setattr(InProcessTrainer, "trained", [], raising=False)
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)
     words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--output-dir", "out"]
     told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
-    assert refused(capsys, "compare", *words) == (2, told)
-    assert (Here.trained, (tmp_path / "out").exists()) == ([], False)
+    assert expect_error(capsys, "compare", *words) == (2, told)
+    assert (InProcessTrainer.trained, (tmp_path / "out").exists()) == ([], False)
 
 
 def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
@@ -183,7 +183,7 @@ def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
     capsys.readouterr()
     assert compare(capsys, "gpt", "--output-dir", "alone", "-q")[0] == 0
     told = "--context: alone is a comparison and already evaluated; name runs instead"
-    assert refused(capsys, "compare", "alone", "--context", "full") == (2, told)
+    assert expect_error(capsys, "compare", "alone", "--context", "full") == (2, told)
 
 
 def test_a_state_that_was_carried_in_training_is_carried(tmp_path):

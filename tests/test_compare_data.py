@@ -1,4 +1,4 @@
-"""Runs of other data, or whose data is gone, compared on files that are named: own ones beside imported ones."""
+"""`weft compare --data`: runs with other or missing training data, imported ones included, compared on given files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
+from command_line import expect_error
 
 from weft.cli.main import main
 
@@ -27,7 +27,7 @@ order = {order}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT)
     Path("held.txt").write_text(HELD)
@@ -90,25 +90,25 @@ def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
 
 
 def test_refusals(runs, capsys):
-    code, said = refused(capsys, "compare", *runs, "--output-dir", "both")
+    code, said = expect_error(capsys, "compare", *runs, "--output-dir", "both")
     assert code == 2 and said.startswith("compare: runs/own and runs/theirs have different data (")
     assert said.endswith("); set --data to evaluate all of them on the same file")
     Path("other.toml").write_text(RUN.format(order=2).replace('"lines"', '"windows"'))
     assert main(["train", "other.toml", "--quiet", "--output-dir", "runs/other"]) == 0
-    assert refused(capsys, "compare", "runs/own", "runs/other", "--data", "held.txt") == (
+    assert expect_error(capsys, "compare", "runs/own", "runs/other", "--data", "held.txt") == (
         2,
         "compare: runs/own and runs/other have different data.read_as (lines, windows): not comparable;"
         " train them with the same data.read_as",
     )
     for option in ([], ["--report", "page.html"]):
-        assert refused(capsys, "compare", *runs, "--data", "nope.txt", *option) == (3, "nope.txt: file not found")
+        assert expect_error(capsys, "compare", *runs, "--data", "nope.txt", *option) == (3, "nope.txt: file not found")
     assert not Path("runs/comparison").exists()
     message = "--data: requires run directories; with a run file, set data.test"
-    assert refused(capsys, "compare", "run.toml", "--data", "held.txt") == (2, message)
+    assert expect_error(capsys, "compare", "run.toml", "--data", "held.txt") == (2, message)
     assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--quiet"]) == 0
     capsys.readouterr()
     message = "--data: both is a comparison and already evaluated; name runs instead"
-    assert refused(capsys, "compare", "both", "--data", "held.txt") == (2, message)
+    assert expect_error(capsys, "compare", "both", "--data", "held.txt") == (2, message)
 
 
 def test_unknown_tokens_are_named_where_tokenizers_differ(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""comparison.json: its breakdowns, items, confusions and curves, each against a calculation of its own."""
+"""comparison.json: breakdowns, items, confusion matrices and curves, each against an independent calculation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_evaluations import labelled, language, measured, system
+from fake_evaluations import classification_results, compute_scores, lm_results, simulate_runs
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
 from weft.comparison.breakdown import LABEL_F1, MAX_LABELS, Cell, as_json, breakdowns, by_bins, round_borders
@@ -41,7 +41,10 @@ def two_kinds(**more):
     rng = np.random.default_rng(0)
     tokens = rng.integers(3, 60, 120).astype(np.float64)
     return {
-        name: [language(one, seed=at, **more) for at, one in enumerate(system(rng, tokens, np.zeros(120), seeds=2, mean=mean))]
+        name: [
+            lm_results(one, seed=at, **more)
+            for at, one in enumerate(simulate_runs(rng, tokens, np.zeros(120), seeds=2, mean=mean))
+        ]
         for name, mean in (("worse", 3.0), ("better", 2.0))
     }
 
@@ -120,8 +123,8 @@ def test_a_model_that_fails_on_long_inputs_is_seen_to():
 
     def evidence(outputs: list[str]) -> RunResults:
         made = seq2seq_items(outputs, targets)
-        more = {"task": "seq2seq", "scores": measured("seq2seq", made), "inputs": targets, "references": targets}
-        return language(ItemStatistics(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
+        more = {"task": "seq2seq", "scores": compute_scores("seq2seq", made), "inputs": targets, "references": targets}
+        return lm_results(ItemStatistics(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
 
     forgets = [" ".join([*line.split()[:22], *rng.choice(words, max(0, len(line.split()) - 22))]) for line in targets]
     found = to_document({"attends": [evidence(targets)], "forgets": [evidence(forgets)]})
@@ -173,7 +176,10 @@ SAID = [0, 1, 1, 1, 2, 2, 0, 2]
 
 
 def test_by_label_is_the_f1_of_scikit_learn():
-    groups = {"a": [labelled(SAID, MEANT, ("x", "y", "z"))], "b": [labelled(MEANT, MEANT, ("x", "y", "z"))]}
+    groups = {
+        "a": [classification_results(SAID, MEANT, ("x", "y", "z"))],
+        "b": [classification_results(MEANT, MEANT, ("x", "y", "z"))],
+    }
     found = list(breakdowns(groups, ACCURACY))[-1]
     assert (found["by"], found["metric"]) == ("label", {"name": "f1", "better": "higher"})
     assert (found["bins"], found["counts"]) == (["z", "x", "y"], [4, 2, 2])
@@ -187,7 +193,10 @@ def test_by_label_is_the_f1_of_scikit_learn():
 def test_precision_and_recall_of_several_seeds_are_their_means():
     """By hand: of two seeds one said all right, and what was never said has a precision of 0, as in scikit-learn."""
     names, nothing = ("x", "y", "z"), [2] * 8
-    groups = {"a": [labelled(SAID, MEANT, names), labelled(MEANT, MEANT, names)], "b": [labelled(nothing, MEANT, names)]}
+    groups = {
+        "a": [classification_results(SAID, MEANT, names), classification_results(MEANT, MEANT, names)],
+        "b": [classification_results(nothing, MEANT, names)],
+    }
     found = list(breakdowns(groups, ACCURACY))[-1]
     assert found["bins"] == ["z", "x", "y"]
     assert found["precision"] == {"a": pytest.approx([100, 75, 250 / 3]), "b": [50.0, 0.0, 0.0]}
@@ -199,8 +208,14 @@ def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tu
     pairs = [[line.split() for line in lines] for lines in (said, meant)]
     made = tag_items(*pairs, np.arange(len(said)), types=types)
     made = ItemStatistics(made.keys, made.statistics, said)
-    more = {"task": "tagging", "scores": measured("tagging", made), "inputs": meant, "references": meant, "labels": labels}
-    return language(made, lengths=np.array([len(line.split()) for line in meant]), **more)
+    more = {
+        "task": "tagging",
+        "scores": compute_scores("tagging", made),
+        "inputs": meant,
+        "references": meant,
+        "labels": labels,
+    }
+    return lm_results(made, lengths=np.array([len(line.split()) for line in meant]), **more)
 
 
 def test_by_tag_and_by_type_of_span():
@@ -248,7 +263,10 @@ def test_an_infinite_item_is_told_beside_since_json_has_no_infinity():
 
 
 def test_items_where_rows_differ_most_come_first():
-    first = {"a": labelled(SAID, MEANT, ("x", "y", "z")), "b": labelled(MEANT, MEANT, ("x", "y", "z"))}
+    first = {
+        "a": classification_results(SAID, MEANT, ("x", "y", "z")),
+        "b": classification_results(MEANT, MEANT, ("x", "y", "z")),
+    }
     found = items(first, ACCURACY)
     assert {one["key"] for one in found[:2]} == {1, 6}
     assert {one["key"] for one in found} == set(range(8))
@@ -344,12 +362,12 @@ def test_scores_of_a_token_do_not_decide_between_tokenizers():
 
 
 def test_confusions_are_those_of_scikit_learn():
-    found = confusions({"a": labelled(SAID, MEANT, ("x", "y", "z"))})
+    found = confusions({"a": classification_results(SAID, MEANT, ("x", "y", "z"))})
     assert found == {"labels": ["x", "y", "z"], "matrices": {"a": confusion_matrix(MEANT, SAID).tolist()}}
 
 
 def test_labels_that_training_never_saw_have_a_row():
-    found = confusions({"a": labelled([0, 1, 1], [0, 1, -1], ("x", "y"))})
+    found = confusions({"a": classification_results([0, 1, 1], [0, 1, -1], ("x", "y"))})
     assert found["labels"] == ["x", "y", "(unseen)"]
     assert found["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
@@ -358,7 +376,7 @@ def test_of_very_many_labels_the_rare_ones_are_one():
     names = tuple(f"n{at}" for at in range(100))
     meant = [at for at in range(100) for _ in range(100 - at)]
     said = [(at + 50) % 100 for at in meant]
-    found = confusions({"a": labelled(said, meant, names)})
+    found = confusions({"a": classification_results(said, meant, names)})
     assert found["labels"] == [*names[:MAX_CLASSES], "(others)"]
     matrix = np.array(found["matrices"]["a"])
     assert (matrix.shape, matrix.sum()) == ((MAX_CLASSES + 1, MAX_CLASSES + 1), len(meant))
@@ -375,7 +393,7 @@ def test_memory_grows_with_the_labels_and_not_with_their_square():
     rng = np.random.default_rng(0)
     names = tuple(f"n{at}" for at in range(1000))
     meant = rng.integers(0, 1000, 200).tolist()
-    row = labelled([at if rng.random() < 0.7 else 3 for at in meant], meant, names)
+    row = classification_results([at if rng.random() < 0.7 else 3 for at in meant], meant, names)
     tracemalloc.start()
     cells = [one for one in breakdowns({"a": [row]}, ACCURACY) if one["by"] == "label"]
     by_label = tracemalloc.get_traced_memory()[1]
@@ -388,7 +406,7 @@ def test_memory_grows_with_the_labels_and_not_with_their_square():
 
 
 def test_several_labels_have_no_confusions():
-    one = labelled(SAID, MEANT, ("x", "y", "z"))
+    one = classification_results(SAID, MEANT, ("x", "y", "z"))
     assert confusions({"a": one._replace(scores=[*one.scores, Score("exact_match", 1.0, None, None, "")])}) is None
 
 

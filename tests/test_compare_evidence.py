@@ -1,4 +1,4 @@
-"""Evidence of runs of every task: the scores of `evaluate`, items that add up to them, and files that give all of it back."""
+"""Stored results of runs of every task: equal to `evaluate`, items that add up to the scores, lossless files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
-from small_runs import Silent, flip, make_text, run_file, train_here
-from toy_qa import asked, span_file, write_tsv
+from seq2seq_runs import Seq2SeqRuns
+from small_runs import SilentCallback, flip_bit, make_text, run_file, train_here
+from toy_qa import make_questions, qa_run_file, write_tsv
 
 from weft import files
 from weft.comparison import results as module
@@ -38,34 +38,34 @@ class Runs:
     """Runs by the name of what they do, and their evidence, each made when it is first asked for."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.labels, self.text = place, LabelRuns(place), make_text(place / "text.txt", words=3000)
+        self.directory, self.labels, self.text = place, LabelRuns(place), make_text(place / "text.txt", words=3000)
         self.found: dict[str, RunResults] = {}
 
     def _values(self, name: str) -> dict[str, Any]:
         read = "lines" if name in ("lm-lines", "masked") else "windows"
-        values = run_file(self.text, "window", data__read_as=read, data__valid=0.2)
+        values = run_file(self.text, "conv", data__read_as=read, data__valid=0.2)
         if name == "ngram":
             values |= {"model": {"arch": "ngram"}, "train": {}}
         if name == "masked":
             values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
         return values
 
-    def folder(self, name: str) -> Path:
+    def run_dir(self, name: str) -> Path:
         if name == "seq2seq":
-            return PairRuns(self.place).folder("lstm")
+            return Seq2SeqRuns(self.directory).run_dir("lstm")
         if name == "qa":
-            values = span_file(write_tsv(self.place / "asked.tsv", asked(150)), "lstm", "train.max_steps=5")
+            values = qa_run_file(write_tsv(self.directory / "asked.tsv", make_questions(150)), "lstm", "train.max_steps=5")
         elif name.startswith(("lm", "masked", "ngram")):
             values = self._values(name)
         else:
             values = self.labels.values(name, "train.max_steps=8") if "bayes" not in name else self.labels.values(name)
-        if not (self.place / name).exists():
-            train_here(values, self.place / name, Silent())
-        return self.place / name
+        if not (self.directory / name).exists():
+            train_here(values, self.directory / name, SilentCallback())
+        return self.directory / name
 
     def evidence(self, name: str) -> RunResults:
         if name not in self.found:
-            self.found[name] = evaluate_run(load_run(self.folder(name), device="cpu"))
+            self.found[name] = evaluate_run(load_run(self.run_dir(name), device="cpu"))
         return self.found[name]
 
 
@@ -104,7 +104,7 @@ def same(a: RunResults, b: RunResults) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
-    assert found.scores == list(load_run(runs.folder(name), device="cpu").evaluate())
+    assert found.scores == list(load_run(runs.run_dir(name), device="cpu").evaluate())
     sums = total(found.items.statistics)
     for score_name, metric in metrics(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)
@@ -132,7 +132,7 @@ def test_every_task_makes_a_document(runs, name):
     assert found["task"] == runs.evidence(name).task
     assert found["rows"][0]["best"]
     assert found["curves"][0]["valid"]
-    assert found["configs"]["a"] == (runs.folder(name) / "resolved.toml").read_text()
+    assert found["configs"]["a"] == (runs.run_dir(name) / "resolved.toml").read_text()
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "seq2seq", "qa"])
@@ -154,16 +154,16 @@ def test_lines_of_a_language_model_are_those_of_the_text(runs):
     lines = runs.text.read_text().split("\n")[:-1]
     assert found.inputs == lines[-len(found.inputs) :]
     assert found.lengths.tolist() == [len(line) + 1 for line in found.inputs]
-    scored = load_run(runs.folder("lm-lines"), device="cpu").score(found.inputs[:5])
+    scored = load_run(runs.run_dir("lm-lines"), device="cpu").score(found.inputs[:5])
     assert found.items.statistics["nats"][:5] == pytest.approx([-one.log_prob for one in scored], rel=1e-5)
     assert len(found.samples) == 4
-    assert found.samples == evaluate_run(load_run(runs.folder("lm-lines"), device="cpu")).samples
+    assert found.samples == evaluate_run(load_run(runs.run_dir("lm-lines"), device="cpu")).samples
 
 
 def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
     chars = runs.evidence("lm-text")
-    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
-    train_here(values, tmp_path / "bpe", Silent())
+    values = run_file(runs.text, "conv", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
+    train_here(values, tmp_path / "bpe", SilentCallback())
     pieces = evaluate_run(load_run(tmp_path / "bpe", device="cpu"))
     assert chars.inputs == pieces.inputs
     assert (chars.item, pieces.item) == ("block of about 100 bytes",) * 2
@@ -178,10 +178,10 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
 
 
 def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
-    values = run_file(runs.text, "window", data__valid=0.2)
+    values = run_file(runs.text, "conv", data__valid=0.2)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
-    train_here(values, tmp_path / "masked", Silent())
+    train_here(values, tmp_path / "masked", SilentCallback())
     found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
     whole = "".join(found.inputs)
     assert whole == runs.text.read_text()[-len(whole) :]
@@ -204,10 +204,10 @@ def test_frequencies_of_tokens_by_hand(runs):
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
 def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
-    values = run_file(runs.text, "window", data__valid=0.2, data__read_as=read)
+    values = run_file(runs.text, "conv", data__valid=0.2, data__read_as=read)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
-    train_here(values, tmp_path / "masked", Silent())
+    train_here(values, tmp_path / "masked", SilentCallback())
     found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
     whole, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in found.inputs)
     counts, classes = Counter(whole.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
@@ -224,7 +224,7 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
 
 def test_frequencies_of_words_by_hand(runs):
     found = runs.evidence("speech-conv")
-    train = load_run(runs.folder("speech-conv"), device="cpu").config.datasets["train"]
+    train = load_run(runs.run_dir("speech-conv"), device="cpu").config.datasets["train"]
     known = Counter(word for sentence in train.records() for word in sentence.words)
     new = sum(not known[word] for text in found.inputs for word in text.split())
     assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
@@ -233,20 +233,20 @@ def test_frequencies_of_words_by_hand(runs):
 
 
 def test_the_rarest_letter_of_a_source_by_hand(runs):
-    found, place = runs.evidence("seq2seq"), runs.place / "pairs.tsv"
+    found, place = runs.evidence("seq2seq"), runs.directory / "pairs.tsv"
     words = [line.split("\t")[0] for line in place.read_text().split("\n")[:-1]]
     counts = Counter("".join(words[: len(words) - 2 * len(found.inputs)]))
     assert found.rarest.tolist() == [min(counts[letter] for letter in word) for word in found.inputs]
 
 
 def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
-    run = load_run(runs.folder("lm-lines"), device="cpu")
+    run = load_run(runs.run_dir("lm-lines"), device="cpu")
     monkeypatch.setattr(RunDir, "data", property(lambda folder: tmp_path / "gone"))
     assert evaluate_run(run, run.config.datasets["train"].paths).frequencies == {}
 
 
 def test_edges_of_lines_are_their_starts(runs):
-    _, corpus = load_run(runs.folder("lm-lines"), device="cpu").predictor.token_losses()
+    _, corpus = load_run(runs.run_dir("lm-lines"), device="cpu").predictor.token_losses()
     assert np.array_equal(text_edges(corpus), corpus.starts)
 
 
@@ -269,14 +269,14 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(tmp_path, monkeypatch):
     text, seen, told = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
     values = run_file(text, data__read_as="lines", train__max_steps=2)
-    train_here(values, tmp_path / "run", Silent())
+    train_here(values, tmp_path / "run", SilentCallback())
     run, kept = tmp_path / "run", tmp_path / "evidence" / "run"
     first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: told.append((done, total)))
     assert seen == ["run"]
     assert told[-1][0] == told[-1][1]
     same(load_or_evaluate(run, kept, device="cpu"), first)
     assert seen == ["run"]
-    train_here({**values, "seed": 9}, run, Silent(), fresh=True)
+    train_here({**values, "seed": 9}, run, SilentCallback(), overwrite=True)
     second = load_or_evaluate(run, kept, device="cpu")
     assert (len(seen), second.seed) == (2, 9)
     assert second.cache_key != first.cache_key
@@ -291,12 +291,12 @@ def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(
 
 @pytest.mark.parametrize("name", ["numbers.safetensors", "results.json", "manifest.json"])
 def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
-    kept, run = tmp_path / "kept", runs.folder("lm-lines")
+    kept, run = tmp_path / "kept", runs.run_dir("lm-lines")
     save(runs.evidence("lm-lines"), kept)
     seen = counting(monkeypatch)
     load_or_evaluate(run, kept, device="cpu")
     assert seen == []
-    flip(kept / name)
+    flip_bit(kept / name)
     with pytest.raises(ModelError):
         load(kept)
     load_or_evaluate(run, kept, device="cpu")
@@ -354,7 +354,7 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
 
 def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
     """As one that was looked at twice at once: the other has just put there what this one is about to."""
-    kept, run = tmp_path / "kept", runs.folder("lm-lines")
+    kept, run = tmp_path / "kept", runs.run_dir("lm-lines")
     whole = module.save
 
     def late(found: RunResults, folder: Path) -> None:
@@ -406,7 +406,7 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
 
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
-    found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
+    found, run = runs.evidence(name).cost, load_run(runs.run_dir(name), device="cpu")
     assert (found.num_parameters, found.inference_unit) == (run.info()["parameters"], unit)
     assert found.inference_rate > 0
     assert found.model_bytes == run.directory.weights.stat().st_size

@@ -1,4 +1,4 @@
-"""Minimal pairs in `weft compare`: all kinds side by side, in the terminal, in comparison.json and on the page."""
+"""Minimal pairs in `weft compare`: all architectures in the terminal, in comparison.json and on the page."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import refused
-from compare_helpers import Here, compare
-from report_documents import language
+from command_line import expect_error
+from compare_helpers import InProcessTrainer, compare
+from report_documents import lm_document
 
 from weft import files
 from weft.cli.compare_result import JSON_KEYS
@@ -24,7 +24,7 @@ from weft.comparison import runner as comparing
 from weft.report.page import page
 from weft.report.page_check import find_problem
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 RUN = """
 task = "{task}"
 seed = 5
@@ -64,8 +64,8 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "run.toml").write_text(RUN.format(task="lm"))
     (tmp_path / "pairs.tsv").write_text(TSV)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    monkeypatch.setattr(Here, "trained", [], raising=False)
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    monkeypatch.setattr(InProcessTrainer, "trained", [], raising=False)
     return tmp_path
 
 
@@ -124,9 +124,9 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     code, plain, _ = compare(capsys, *words)
     assert code == 0
     before, _ = pages(there / "all")
-    Here.trained.clear()
+    InProcessTrainer.trained.clear()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "pairs.tsv")
-    assert code == 0 and Here.trained == [] and out.startswith(plain + "\n")
+    assert code == 0 and InProcessTrainer.trained == [] and out.startswith(plain + "\n")
     after, text = pages(there / "all")
     assert {
         name: value for name, value in after.items() if name not in ("minimal_pairs", "breakdowns", "command", "checksum")
@@ -157,15 +157,15 @@ def test_runs_that_are_there_and_masked_ones(there, capsys):
     assert any(one["by"] == "training frequency of the token" for one in ours["breakdowns"])
     # a pattern after --suite gives it the first file only
     said = "text.txt: a file, not a run directory; repeat --minimal-pairs before every file, or name their directory"
-    assert refused(capsys, "compare", *runs, "text.txt") == (2, said)
+    assert expect_error(capsys, "compare", *runs, "text.txt") == (2, said)
 
 
 def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
     (there / "bad.tsv").write_text("good\tbad\nthe cat\tthe cat\n")
     said = "bad.tsv:2: good and bad sentence are identical: 'the cat'"
-    assert refused(capsys, "compare", "run.toml", "--minimal-pairs", "bad.tsv") == (3, said)
-    assert refused(capsys, "compare", "run.toml", "--minimal-pairs", "gone.tsv")[0] == 3
-    assert Here.trained == [] and not (there / "runs").exists()
+    assert expect_error(capsys, "compare", "run.toml", "--minimal-pairs", "bad.tsv") == (3, said)
+    assert expect_error(capsys, "compare", "run.toml", "--minimal-pairs", "gone.tsv")[0] == 3
+    assert InProcessTrainer.trained == [] and not (there / "runs").exists()
 
 
 def test_other_tasks_have_no_pairs(there, capsys):
@@ -174,14 +174,14 @@ def test_other_tasks_have_no_pairs(there, capsys):
     values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read_as = "lines"\n', "")
     (there / "other.toml").write_text(values)
     said = "--minimal-pairs: not available for task 'seq2seq'; it requires task 'lm' or 'masked-lm'"
-    assert refused(capsys, "compare", "other.toml", "--minimal-pairs", "gone.tsv") == (2, said)
-    assert Here.trained == [] and not (there / "runs").exists()
+    assert expect_error(capsys, "compare", "other.toml", "--minimal-pairs", "gone.tsv") == (2, said)
+    assert InProcessTrainer.trained == [] and not (there / "runs").exists()
     assert compare(capsys, "other.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
-    assert refused(capsys, "compare", "all/lstm-5", "--minimal-pairs", "pairs.tsv") == (2, said)
+    assert expect_error(capsys, "compare", "all/lstm-5", "--minimal-pairs", "pairs.tsv") == (2, said)
 
 
 def test_the_page_says_what_each_row_goes_by():
-    document = language()
+    document = lm_document()
     first, second = (row["name"] for row in document["rows"][:2])
     document["minimal_pairs"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
     assert find_problem(document) == ""
@@ -241,5 +241,5 @@ def test_where_all_are_damaged_nothing_is_made(there, capsys):
     assert (code, out) == (4, "") and err.startswith("weft: warning: lstm, seed 5: all/lstm-5/model.safetensors: ")
     assert not (there / "mine" / "comparison.json").exists()
     shutil.rmtree(there / "all" / "results")
-    code, said = refused(capsys, "compare", "all/lstm-5", "--report", "page.html")
+    code, said = expect_error(capsys, "compare", "all/lstm-5", "--report", "page.html")
     assert code == 4 and err == f"weft: warning: lstm, seed 5: {said}\n" and not (there / "page.html").exists()

@@ -1,4 +1,4 @@
-"""What a comparison trains: kinds, grids, budgets, sizes, its folder; and runs that are there already as rows."""
+"""Which runs a comparison trains: architectures, grids, budgets, sizes and its directory; and existing runs as rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 import torch
-from small_runs import Silent, make_text, run_file, train_here
+from small_runs import SilentCallback, make_text, run_file, train_here
 
 from weft.comparison import applicable_options as fitting
 from weft.comparison import match_params as sizes
@@ -619,7 +619,7 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
         make_run(tmp_path / "b1", small(seed=1)),
         make_run(tmp_path / "b0", small(seed=0)),
         make_run(tmp_path / "wide", small(model__hidden_size=16)),
-        make_run(tmp_path / "conv", run_file(Path("text.txt"), "window")),
+        make_run(tmp_path / "conv", run_file(Path("text.txt"), "conv")),
     ]
     found = group_runs(open_runs([*paths, tmp_path / "b0"]))
     assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
@@ -674,9 +674,9 @@ def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
 
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
-        tokenizer, corpora = prepare(settings.spec, settings, folder, Silent())
+        tokenizer, corpora = prepare(settings.spec, settings, folder, SilentCallback())
         shape: Any = settings.preset.estimator.network_task
-        return read_training(shape, Job(settings, folder, tokenizer, corpora, Silent()))[1]
+        return read_training(shape, Job(settings, folder, tokenizer, corpora, SilentCallback()))[1]
 
     orders = [order(variant, 1) for variant in found]
     for epoch in (0, 1):
@@ -693,11 +693,11 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     values = run_file(text, "lstm", data__test="missing.txt")  # nobody reads it
     out = tmp_path / "comparison"
     out.mkdir()
-    first = tokens.train_once(out, [values], Silent())
+    first = tokens.train_once(out, [values], SilentCallback())
     files = {path.name for path in (out / "tokenizer").iterdir()}
     assert files == {"tokenizer.json", "bos.json", "manifest.json"}
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
-    assert tokens.train_once(out, [values], Silent()).hash == first.hash
+    assert tokens.train_once(out, [values], SilentCallback()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
     trained = train_here(
         {**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run"

@@ -1,4 +1,4 @@
-"""A task that says nothing of comparisons but its metrics is compared all the same: evidence, table, breakdowns, page."""
+"""A task that declares only its metrics can be compared: results, table, breakdowns and page."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_evaluations import COST, labelled, language, system
+from fake_evaluations import COST, classification_results, lm_results, simulate_runs
 
 from weft.comparison import table, table_text
 from weft.comparison.results import RunResults
@@ -28,8 +28,8 @@ def kinds(**means: float):
     tokens, difficulty = rng.integers(3, 40, 60).astype(np.float64), rng.normal(0, 0.6, 60)
     found = {}
     for name, mean in means.items():
-        runs = system(rng, tokens, difficulty, seeds=2, mean=mean, seed_sd=0.01, own=0.05)
-        found[name] = [language(items, run=Path(f"runs/{name}-{at}"), seed=at) for at, items in enumerate(runs)]
+        runs = simulate_runs(rng, tokens, difficulty, seeds=2, mean=mean, seed_sd=0.01, own=0.05)
+        found[name] = [lm_results(items, run=Path(f"runs/{name}-{at}"), seed=at) for at, items in enumerate(runs)]
     return found
 
 
@@ -82,8 +82,8 @@ def test_the_test_is_stated():
 
 def test_another_score_may_decide():
     better, worse = (
-        labelled([0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], ("x", "y")),
-        labelled([1] * 6, [0, 0, 1, 1, 1, 1], ("x", "y")),
+        classification_results([0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], ("x", "y")),
+        classification_results([1] * 6, [0, 0, 1, 1, 1, 1], ("x", "y")),
     )
     assert table.rows({"w": [worse], "b": [better]})[0].name == "b"
     rows = table.rows({"w": [worse], "b": [better]}, "log_loss")
@@ -97,7 +97,12 @@ def test_another_score_may_decide():
 def test_bounds_stay_where_scores_can_be():
     """Student's t of two seeds reaches far beyond 100%."""
     right = [0, 1] * 20
-    groups = {"a": [labelled(right, right, ("x", "y")), labelled([1, 1, *right[2:]], right, ("x", "y"), seed=1)]}
+    groups = {
+        "a": [
+            classification_results(right, right, ("x", "y")),
+            classification_results([1, 1, *right[2:]], right, ("x", "y"), seed=1),
+        ]
+    }
     row = table.rows(groups)[0]
     assert row.score.high == 100.0
     assert row.score.low < 98.75
@@ -108,7 +113,7 @@ def test_an_infinite_row_comes_last_without_p():
     nats = groups["b"][0].items.statistics["nats"].copy()
     nats[::2] = math.inf
     lines = ItemStatistics(groups["b"][0].items.keys, {**groups["b"][0].items.statistics, "nats": nats})
-    rows = table.rows({"b": [language(lines)] * 2, "a": groups["a"]})
+    rows = table.rows({"b": [lm_results(lines)] * 2, "a": groups["a"]})
     assert [row.name for row in rows] == ["a", "b"]
     assert (rows[1].p, rows[1].tied_with_best, rows[1].best) == (None, False, False)
     found = json.loads(table.json(rows))[1]["score"]
@@ -118,12 +123,12 @@ def test_an_infinite_row_comes_last_without_p():
 
 def test_runs_that_can_not_be_compared():
     a = kinds(a=2.0)["a"][0]
-    b = language(ItemStatistics(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
+    b = lm_results(ItemStatistics(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
     with pytest.raises(UsageError) as caught:
         table.rows({"a": [a], "b": [b]})
     assert str(caught.value) == "compare: runs/a-0 and runs/x were evaluated on different items; use the same data for both"
     with pytest.raises(UsageError) as caught:
-        table.rows({"a": [a], "b": [labelled([0], [0], ("x",))]})
+        table.rows({"a": [a], "b": [classification_results([0], [0], ("x",))]})
     assert str(caught.value) == "compare: runs/a-0 (lm) and runs/x (classification) have different tasks"
     with pytest.raises(UsageError) as caught:
         table.rows({})
@@ -147,7 +152,7 @@ def few(items: int, seeds: int = 1) -> dict[str, list[RunResults]]:
     rates = rng.uniform(0.2, 0.24, items)
     return {
         name: [
-            language(
+            lm_results(
                 ItemStatistics(np.arange(items), {"nats": tokens * (rates + more + 0.001 * seed), "tokens": tokens}),
                 run=Path(f"runs/{name}-{seed}"),
                 seed=seed,
@@ -203,7 +208,7 @@ def test_very_many_rows_are_exchanged_more_often():
     rng, tokens = np.random.default_rng(0), np.full(30, 50.0)
     rates = rng.uniform(1, 2, 30)
     groups = {
-        f"m{at}": [language(ItemStatistics(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))]
+        f"m{at}": [lm_results(ItemStatistics(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))]
         for at in range(61)
     }
     assert all(row.has_enough_items and row.tied_with_best == (row.name == "m0") for row in table.rows(groups))
@@ -221,10 +226,12 @@ def test_the_difference_from_the_best_row_has_an_interval():
     assert rows[1].score.high - rows[1].score.low > 0.004
     right = [0, 1] * 20
     worse = [1, 1, 1, 1, *right[4:]]
-    percents = table.rows({"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]})
+    percents = table.rows(
+        {"a": [classification_results(right, right, ("x", "y"))], "b": [classification_results(worse, right, ("x", "y"))]}
+    )
     assert percents[1].difference.value == pytest.approx(-5.0) and percents[1].difference.low < -5 < percents[1].difference.high
     assert table.rows(
-        {"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]}, "ece"
+        {"a": [classification_results(right, right, ("x", "y"))], "b": [classification_results(worse, right, ("x", "y"))]}, "ece"
     )[1].difference.low is None  # fmt: skip
 
 
@@ -355,5 +362,5 @@ def test_precision_depends_on_the_metric(name, percent, value, text):
 
 def test_percents_have_one_decimal():
     right = [0, 1] * 20
-    line = table_text.terminal(table.rows({"a": [labelled(right, right, ("x", "y"))]})).split("\n")[1]
+    line = table_text.terminal(table.rows({"a": [classification_results(right, right, ("x", "y"))]})).split("\n")[1]
     assert line.startswith(" * a") and line.split()[2] == "100.0"

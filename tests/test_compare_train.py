@@ -1,6 +1,6 @@
-"""The runs of a comparison in their processes: how many at a time, what is kept, what failed, and how they are stopped.
+"""The training processes of a comparison: parallelism, finished runs, failures and interrupts.
 
-The processes here are small scripts that act like `weft train`; what a real one does is in test_compare_cli.py.
+The processes here are small scripts that act like `weft train`; test_compare_cli.py starts real ones.
 """
 
 from __future__ import annotations

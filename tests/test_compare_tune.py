@@ -1,4 +1,4 @@
-"""Successive halving: what is tried, for how long, what wins; and that no test data is read on the way."""
+"""Successive halving: trials, budgets and winner; test data is never read."""
 
 from __future__ import annotations
 

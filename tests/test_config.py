@@ -1,4 +1,4 @@
-"""The run file: what is read, what is refused and in which words."""
+"""Parsing of run files: values, overrides and error messages."""
 
 from __future__ import annotations
 

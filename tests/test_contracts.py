@@ -1,4 +1,4 @@
-"""The laws of mixers and stacks, over every one of them."""
+"""Contracts of all mixers and stacks: causality, padding, state, gradients."""
 
 from __future__ import annotations
 

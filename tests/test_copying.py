@@ -1,4 +1,4 @@
-"""The loss of a decoder that copies, label smoothing included, against sums over the vocabulary in float64."""
+"""The loss of the copy mechanism, with label smoothing, against float64 sums over the vocabulary."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_models import shaken
-from toy_seq2seq import memory_of
+from toy_models import enlarge_weights
+from toy_seq2seq import random_memory
 
 from weft.nn.lm_head import LMHead
 from weft.nn.pointer_generator import PointerGeneratorOutput
@@ -23,8 +23,10 @@ CLOSE: dict[str, Any] = {"atol": 2e-6, "rtol": 2e-6}
 
 def part_and_inputs(*, cap: float | None = None) -> tuple[PointerGeneratorOutput, Any, Tensor]:
     torch.manual_seed(0)
-    part: PointerGeneratorOutput = shaken(PointerGeneratorOutput(LMHead(6, WORDS, logit_softcap=cap), 6, memory_size=5))  # type: ignore[assignment]
-    memory = memory_of(*LENGTHS, width=5, dtype=torch.float)
+    part: PointerGeneratorOutput = enlarge_weights(
+        PointerGeneratorOutput(LMHead(6, WORDS, logit_softcap=cap), 6, memory_size=5)
+    )  # type: ignore[assignment]
+    memory = random_memory(*LENGTHS, hidden_size=5, dtype=torch.float)
     return part, memory, torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(1))
 
 

@@ -1,3 +1,5 @@
+"""Corpora: encoding, units, splits, caching and damaged files."""
+
 from __future__ import annotations
 
 import gzip

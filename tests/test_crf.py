@@ -1,4 +1,4 @@
-"""Heads for tags, against every sequence of tags written out."""
+"""CRF and linear heads against enumeration of all tag sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of any task: shares, places, columns; and a task of its own, a number for a text, whose data is a few lines."""
+"""Data sets of any task: splits, origins and columns, for a toy task that predicts a number from a text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from small_runs import Silent
+from small_runs import SilentCallback
 
 from weft.config import Config
 from weft.data.config import Files, Split, datasets
@@ -81,7 +81,7 @@ def write(path: Path, rows: list[tuple[str, Any]] = ROWS) -> Path:
 def test_the_toy_task_has_a_vocabulary_and_corpora(toy, tmp_path):
     settings = settings_of(write(tmp_path / "a.tsv"), toy, valid=0.2)
     folder = RunDir(tmp_path)
-    vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
+    vocabulary, corpora = prepare(settings.spec, settings, folder, SilentCallback())
     assert sorted(corpora) == ["train.text", "valid.text"]
     for split, rows in (("train", ROWS[:8]), ("valid", ROWS[8:])):
         corpus = corpora[f"{split}.text"]

@@ -1,4 +1,4 @@
-"""`data.delimiter`: what separates the columns of tables, where their first line does not show it."""
+"""`data.delimiter`: the column separator of tables whose first line does not show it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import refused
-from label_runs import class_file, one_label
-from small_runs import Silent, train_here
+from command_line import expect_error
+from label_runs import classification_run_file, single_label_rows
+from small_runs import SilentCallback, train_here
 
 from weft.cli.main import main
 from weft.config import parse_config
@@ -107,9 +107,9 @@ def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
 
 def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     """Training, check, evaluate and predict."""
-    table = write(tmp_path / "a.csv", "label|text\n" + "".join(f"{label}|{text}\n" for label, text in one_label(60)))
-    values = class_file(table, "naive-bayes", "data.delimiter=|")
-    train_here(values, tmp_path / "run", Silent())
+    table = write(tmp_path / "a.csv", "label|text\n" + "".join(f"{label}|{text}\n" for label, text in single_label_rows(60)))
+    values = classification_run_file(table, "naive-bayes", "data.delimiter=|")
+    train_here(values, tmp_path / "run", SilentCallback())
     run = str(tmp_path / "run")
     assert 'delimiter = "|"' in (tmp_path / "run" / "resolved.toml").read_text()
     assert main(["evaluate", run, "--data", str(table), "--json"]) == 0
@@ -126,7 +126,7 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     assert main(["check", str(tmp_path / "run.toml")]) == 3
     assert "set data.delimiter if the delimiter is different" in " ".join(capsys.readouterr().out.split())
     commas = write(tmp_path / "c.csv", "n,text\n1,the cat\n")
-    assert refused(capsys, "predict", run, "--input", str(commas)) == (
+    assert expect_error(capsys, "predict", run, "--input", str(commas)) == (
         3,
         f"{commas}:1: no column 'text' in the header 'n,text' (pipe-separated); check data.delimiter",
     )

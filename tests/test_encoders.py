@@ -1,4 +1,5 @@
-"""Contracts of encoders under a head: classifiers over every mixer and pool, taggers over every mixer, head and spelling."""
+"""Contracts of encoders with a head: classifiers with every mixer and pooling, taggers with every mixer, head and character
+encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy_models import shaken
+from toy_models import enlarge_weights
 
 from weft.config import parse_config
 from weft.data.batching import map_tensors
@@ -50,7 +51,7 @@ def make_classifier(*, several: bool = False, segments: bool = False, **options:
         ClassifierConfig, {"layer_type": "lstm", "num_layers": 2, "hidden_size": WIDTH, **options}, prefix="model"
     ).with_defaults()
     model = classifier(table, vocab_size=WORDS, num_labels=LABELS, max_positions=LONGEST, segments=segments, multilabel=several)
-    shaken(model)
+    enlarge_weights(model)
     return model.eval()
 
 
@@ -247,7 +248,7 @@ def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | Non
     table = parse_config(TaggerConfig, given, prefix="model").with_defaults()
     sizes = {"vocab_size": WORDS, "char_vocab_size": LETTERS, "num_tags": LABELS, "max_positions": LONGEST}
     model = tagger(table, **sizes, allowed_transitions=allowed)
-    shaken(model)
+    enlarge_weights(model)
     return model.eval()
 
 

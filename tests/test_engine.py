@@ -1,4 +1,4 @@
-"""Rows that come and go: each gets what `sample` gives to it alone, whoever is beside it."""
+"""Continuous batching: each row gets what `sample` gives it alone, whichever rows are admitted with it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_models import WINDOW, made
-from test_predict import BEGIN, encoded, model_of, source_tokens
-from toy_decoding import TOYS, Bigram, Hashed, follow
+from test_predict import BOS, encoded, model_of, source_tokens
+from toy_decoding import TOY_MODELS, Bigram, Hashed, chain_model
 
 from weft.decode import logits_processors as choose
 from weft.decode.engine import Engine, Event, Request
@@ -96,7 +96,7 @@ def test_sources_of_several_lengths_admitted_at_different_times(name):
     engine, written = Engine(model), Written()
     with torch.no_grad():
         requests = [
-            request_of(number, words=11)._replace(prompt=[BEGIN, *[5] * (number % 3)], state=encoded(model, [source]))
+            request_of(number, words=11)._replace(prompt=[BOS, *[5] * (number % 3)], state=encoded(model, [source]))
             for number, source in enumerate(sources)
         ]
     for number in range(0, 7, 2):
@@ -156,7 +156,7 @@ def test_cancelling_frees_the_row_at_once():
 
 
 def test_rows_that_end_say_why_and_leave():
-    model = follow([1, 3, 4, 5, 6, 2], 7)
+    model = chain_model([1, 3, 4, 5, 6, 2], 7)
     engine = Engine(model)
     engine.admit([Request([6], 9, END), Request([3], 2, END), Request([6], 9, END, min_new_tokens=2), Request([3], 9, END)])
     assert engine.step() == [
@@ -185,7 +185,7 @@ def test_rows_with_the_same_processor_are_processed_together():
     assert seen == [2, 3]
 
 
-@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+@pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 def test_a_processor_sees_each_rows_own_tokens_aligned_on_the_right(toy):
     model, seen = toy(6), []
     engine = Engine(model)
@@ -213,7 +213,7 @@ def test_states_that_do_not_join_step_apart():
             log_probs, (newest,) = super().start(prompt, token_mask, state)
             return log_probs, (newest,) * prompt.size(1)
 
-        def read(self, token, state):
+        def update(self, token, state):
             return (token.unsqueeze(1),) * len(state)
 
     model, written = Apart(6), Written()

@@ -1,4 +1,4 @@
-"""A run reads its own data only if training read it: a run folder from elsewhere may name any file of this machine."""
+"""A run reads its data files only if they are those of training: a run directory from elsewhere may name any file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import refused
-from label_runs import class_file, one_label, tag_file, tagged, write_conll, write_tsv
+from command_line import expect_error
+from label_runs import classification_run_file, single_label_rows, tagged_sentences, tagging_run_file, write_conll, write_tsv
 from small_runs import make_text, run_file, train_here
 
 from weft.cli.main import main
@@ -38,15 +38,15 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
     run, test = language
     monkeypatch.chdir(tmp_path)
     for command in (("evaluate",), ("compare", "--report", str(tmp_path / "report.html"))):
-        assert refused(capsys, *command, str(run)) == (3, differs(test, "test", run, "--data"))
+        assert expect_error(capsys, *command, str(run)) == (3, differs(test, "test", run, "--data"))
     assert not (tmp_path / "report.html").exists() and not (run / "evidence").exists()
     assert main(["evaluate", str(run), "--data", str(test)]) == 0  # a file that somebody names is read
     assert main(["compare", str(run), "--data", str(test), "--report", str(tmp_path / "page.html"), "-q"]) == 0
     capsys.readouterr()
     text = tmp_path / "train.txt"  # its validation data is a part of this
     text.write_text(SECRET)
-    assert refused(capsys, "analyze", "geometry", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
-    assert refused(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
+    assert expect_error(capsys, "analyze", "geometry", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
+    assert expect_error(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
 
 
 def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
@@ -74,8 +74,10 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
 
 @pytest.mark.parametrize("kind", ["naive-bayes", "lstm"])
 def test_labelled_texts(kind, tmp_path):
-    data, test = (write_tsv(tmp_path / f"{name}.tsv", one_label(60, seed=seed)) for seed, name in enumerate(("train", "test")))
-    values = class_file(data, kind, f"data.test={test}", "train.max_steps=1")
+    data, test = (
+        write_tsv(tmp_path / f"{name}.tsv", single_label_rows(60, seed=seed)) for seed, name in enumerate(("train", "test"))
+    )
+    values = classification_run_file(data, kind, f"data.test={test}", "train.max_steps=1")
     if kind != "lstm":
         values = {**values, "model": {"arch": kind}}
     run = train_here(values, tmp_path / "run").path
@@ -88,10 +90,12 @@ def test_labelled_texts(kind, tmp_path):
 
 def test_a_training_text_that_changed_counts_as_gone(tmp_path):
     """Which words training had is not told from another text."""
-    data, test = (write_conll(tmp_path / f"{name}.txt", tagged(40, seed=at)) for at, name in enumerate(("train", "test")))
-    run = train_here(tag_file(data, "lstm", f"data.test={test}", "train.max_steps=1"), tmp_path / "run").path
+    data, test = (
+        write_conll(tmp_path / f"{name}.txt", tagged_sentences(40, seed=at)) for at, name in enumerate(("train", "test"))
+    )
+    run = train_here(tagging_run_file(data, "lstm", f"data.test={test}", "train.max_steps=1"), tmp_path / "run").path
     known = {score.name for score in load(run, device="cpu").evaluate()}
-    write_conll(data, tagged(40, seed=5))
+    write_conll(data, tagged_sentences(40, seed=5))
     changed = {score.name for score in load(run, device="cpu").evaluate()}
     data.unlink()
     assert changed == {score.name for score in load(run, device="cpu").evaluate()} < known
@@ -102,7 +106,7 @@ def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):
     small = run.parent / "small"
     assert main(["prune", str(run), "--remove", "1", "--output-dir", str(small), "-q"]) == 0
     capsys.readouterr()
-    assert refused(capsys, "evaluate", str(small)) == (3, differs(test, "test", small, "--data"))
+    assert expect_error(capsys, "evaluate", str(small)) == (3, differs(test, "test", small, "--data"))
     make_text(test, words=200, seed=9)
     assert main(["evaluate", str(small), "-q"]) == 0
     shutil.rmtree(small)

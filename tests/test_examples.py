@@ -1,4 +1,4 @@
-"""The examples: every command that stands in a run file or in examples/README.md, run for a few steps."""
+"""The examples: every command in a run file or in examples/README.md, run for a few steps."""
 
 from __future__ import annotations
 

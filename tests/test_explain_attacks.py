@@ -1,5 +1,4 @@
-"""Explaining what nobody meant to be explained: letters that steer terminals and pages, words nobody knows, heads that are
-gone; and that what is explained is what the run says."""
+"""Explanations of hostile or odd input (control characters, unknown words, pruned heads), and agreement with predictions."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns, pair_file
-from small_runs import Silent, train_here
-from toy_qa import asked, span_file, write_tsv
+from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
+from small_runs import SilentCallback, train_here
+from toy_qa import make_questions, qa_run_file, write_tsv
 
 import weft
 from weft.cli.main import main
@@ -60,8 +59,8 @@ DRAWN = {
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("pairs"))
+def pairs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +71,9 @@ def labels(tmp_path_factory) -> LabelRuns:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("reader")
-    data = write_tsv(place / "asked.tsv", asked(60))
-    values = span_file(data, "transformer", "train.max_steps=8", "model.hidden_size=16", "model.num_heads=2")
-    train_here(values, place / "run", Silent())
+    data = write_tsv(place / "asked.tsv", make_questions(60))
+    values = qa_run_file(data, "transformer", "train.max_steps=8", "model.hidden_size=16", "model.num_heads=2")
+    train_here(values, place / "run", SilentCallback())
     return place / "run"
 
 
@@ -105,7 +104,7 @@ def test_a_page_says_once_what_its_drawings_look_like():
 
 
 def test_a_beam_of_one_is_the_greedy_output(pairs):
-    run, differ = weft.load(pairs.folder("sutskever"), device="cpu"), 0
+    run, differ = weft.load(pairs.run_dir("sutskever"), device="cpu"), 0
     for text in ("abcde", "fa", "b", "cafe"):
         found = run.predict(text, beam_size=1)
         view = run.explain(text, "beam-search", beam_size=1)
@@ -116,7 +115,7 @@ def test_a_beam_of_one_is_the_greedy_output(pairs):
 
 
 def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
-    run = weft.load(labels.folder("spans-lstm"), device="cpu")
+    run = weft.load(labels.run_dir("spans-lstm"), device="cpu")
     model, differ = run.model, 0
     with torch.no_grad():
         model.head.transitions.copy_(3 * torch.randn(model.head.transitions.shape, generator=torch.Generator().manual_seed(1)))
@@ -132,7 +131,7 @@ def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
 def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
     run = weft.load(reader, device="cpu")
     run.model.head.threshold.fill_(-100.0)  # an answer is always said
-    for question, passage, _ in asked(12, seed=5):
+    for question, passage, _ in make_questions(12, seed=5):
         answer = run.predict((question, passage))
         first, last = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient").data["outputs"]
         assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
@@ -150,7 +149,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(" ".join(words[at:] + words[:at]) for at in range(40)) + "\n")
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines", "valid": 0.1}}
     values |= {"tokenizer": {"type": "word", "vocab_size": 8}, "model": {"arch": "ngram"}}
-    train_here(values, tmp_path / "run", Silent())
+    train_here(values, tmp_path / "run", SilentCallback())
     run = weft.load(tmp_path / "run")
     (said,) = run.explain("w1 w2", "attribution").data["outputs"]
     assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk_id  # here is nothing but unknown words
@@ -165,7 +164,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
 
 
 def test_a_text_without_known_words_has_nothing_to_explain(labels):
-    run = weft.load(labels.folder("labels-naive-bayes"), device="cpu")
+    run = weft.load(labels.run_dir("labels-naive-bayes"), device="cpu")
     for text, method in (("zzz qqq", "coefficients"), ("", "coefficients"), ("", "occlusion")):
         with pytest.raises(DataError) as caught:
             run.explain(text, "attribution", method=method)
@@ -175,9 +174,9 @@ def test_a_text_without_known_words_has_nothing_to_explain(labels):
 
 
 def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
-    values = override(pair_file(pairs.pairs), ["train.max_steps=3", "train.num_validations=1"])
+    values = override(seq2seq_run_file(pairs.pairs), ["train.max_steps=3", "train.num_validations=1"])
     values["model"] = {"arch": "transformer", "hidden_size": 16, "decoder": {"layer_type": "lstm"}}
-    train_here(values, tmp_path / "run", Silent())
+    train_here(values, tmp_path / "run", SilentCallback())
     view = weft.load(tmp_path / "run", device="cpu").explain("a", "units", target="A B C D E F")
     assert [one["text"] for one in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
 
@@ -187,7 +186,7 @@ def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
 
 def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
     run = weft.load(reader, device="cpu")
-    rows, nats = [row for row in asked(20, seed=9) if row[2]], []
+    rows, nats = [row for row in make_questions(20, seed=9) if row[2]], []
     for question, passage, answer in rows:
         q, p = (run.vocabulary.encode(text).tolist() for text in (question, passage))
         tokens = torch.tensor([[1, *q, 2, *p, 2]])
@@ -213,13 +212,13 @@ def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, cap
 
 
 def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
-    whole, bare = labels.folder("labels-transformer"), tmp_path / "bare"
+    whole, bare = labels.run_dir("labels-transformer"), tmp_path / "bare"
     assert main(["prune", str(whole), "--remove", "100%", "--output-dir", str(bare), "--importance", "gradient", "-q"]) == 0
     capsys.readouterr()
     gone = f"heads: all attention heads of {bare} are already pruned"
-    assert refused(capsys, "prune", str(bare)) == (2, gone)
+    assert expect_error(capsys, "prune", str(bare)) == (2, gone)
     reason = "rollout is not available: all self-attention heads of this run were pruned"
-    assert refused(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(f"--view: {reason}; choose from ")
+    assert expect_error(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(f"--view: {reason}; choose from ")
     assert main(["explain", str(bare), "the red cat", "-q"]) == 0
 
 
@@ -229,13 +228,13 @@ def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
 def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reader, tmp_path, capsys):
     place = tmp_path / "x.html"
     place.mkdir()
-    assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
+    assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
         2,
         f"--output: {place} is a directory; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
     message = f"--output: directory {nowhere.parent} does not exist"
-    assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
+    assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
 
 
 def test_one_of_something_is_said_as_one(tmp_path):

@@ -1,4 +1,4 @@
-"""The view of attention, and rollout: against the aligner, worked values, and what is refused."""
+"""The attention view and attention rollout: against alignments, worked values, and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -20,10 +20,10 @@ from weft.explain.views import available_views, explain_text
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
-    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Seq2SeqRuns:
+    runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
     for kind in ("lstm", "transformer", "bahdanau", "sutskever"):
-        runs.folder(kind, "train.max_steps=3", "train.num_validations=1")  # nothing here needs to be learned
+        runs.run_dir(kind, "train.max_steps=3", "train.num_validations=1")  # nothing here needs to be learned
     return runs
 
 
@@ -42,7 +42,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["transformer", "lstm", "bahdanau"])
 def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
-    run = weft.load(pairs.folder(kind))
+    run = weft.load(pairs.run_dir(kind))
     best = run.predict("badac", beam_size=3).ranked()
     data = attention(run, "badac", ExplainConfig(beam_size=3, component="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
@@ -54,7 +54,7 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
 
 
 def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
-    run = weft.load(pairs.folder("transformer"))
+    run = weft.load(pairs.run_dir("transformer"))
     view = attention(run, "bada", ExplainConfig(target="B A"))
     assert [(one["component"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
         ("cross", 1, (2, 3, 5)), ("cross", 2, (2, 3, 5)),
@@ -103,7 +103,7 @@ def test_rollout_by_hand():
 
 
 def test_rollout_of_runs(pairs, language, labels):
-    for run, text, size in ((weft.load(pairs.folder("transformer")), "bada", 5), (weft.load(language), "the cat", 9)):
+    for run, text, size in ((weft.load(pairs.run_dir("transformer")), "bada", 5), (weft.load(language), "the cat", 9)):
         view = rollout(run, text, ExplainConfig(top=2))
         weights = np.array(view.data["weights"])
         assert weights.shape == (size, size)
@@ -114,7 +114,7 @@ def test_rollout_of_runs(pairs, language, labels):
 
 
 def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
-    run = weft.load(pairs.folder("lstm"))
+    run = weft.load(pairs.run_dir("lstm"))
     with pytest.raises(UsageError) as caught:
         explain_text(run, "bada", "rollout", ExplainConfig())
     assert str(caught.value) == (
@@ -126,7 +126,7 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
         rollout(weft.load(tmp_path / "run"), "the cat", ExplainConfig())
     assert str(caught.value) == "rollout: skip_connection = 'highway' is not residual"
     with pytest.raises(UsageError) as caught:
-        rollout(weft.load(pairs.folder("transformer")), "the cat", ExplainConfig(layer=1))
+        rollout(weft.load(pairs.run_dir("transformer")), "the cat", ExplainConfig(layer=1))
     assert str(caught.value) == "rollout: uses all layers and heads; remove `layer` and `head`"
 
 
@@ -134,7 +134,7 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
 
 
 def test_refusals(pairs):
-    run = weft.load(pairs.folder("transformer"))
+    run = weft.load(pairs.run_dir("transformer"))
     wrong = {
         "component: the model has no pooling attention; choose from cross, encoder, decoder": {"component": "pooling"},
         "layer: must be from 1 to 2, got 3": {"layer": 3},
@@ -144,7 +144,7 @@ def test_refusals(pairs):
         with pytest.raises(UsageError) as caught:
             attention(run, "bada", ExplainConfig(**options))
         assert str(caught.value) == message
-    plain = weft.load(pairs.folder("sutskever"))
+    plain = weft.load(pairs.run_dir("sutskever"))
     with pytest.raises(UsageError) as caught:
         attention(plain, "bada", ExplainConfig())
     assert str(caught.value) == f"attention: sutskever has no attention ({plain.directory.path})"
@@ -163,7 +163,7 @@ def test_refusals(pairs):
 
 
 def test_a_compiled_model_is_refused_by_name(pairs):
-    run = weft.load(pairs.folder("transformer"))
+    run = weft.load(pairs.run_dir("transformer"))
     run.members[0].model.decoder.compile(backend="eager")
     with pytest.raises(UsageError) as caught:
         attention(run, "bada", ExplainConfig(target="B", component="decoder"))
@@ -171,7 +171,7 @@ def test_a_compiled_model_is_refused_by_name(pairs):
 
 
 def test_nothing_stays_behind_in_the_model(pairs):
-    run = weft.load(pairs.folder("transformer"))
+    run = weft.load(pairs.run_dir("transformer"))
     for what in ("attention", "attribution"):
         run.explain("bada", what, target="B A")
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in run.members[0].model.modules())

@@ -1,5 +1,5 @@
-"""The recomputed pattern times v is what the fused kernel gave: for every layer, head, kind of position and mask, and while
-decoding with a cache."""
+"""Recomputed attention weights times V equal the output of the fused kernel: every layer, head, position encoding and mask,
+and with a key-value cache."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from toy_models import shaken
-from toy_seq2seq import ATTENTION, PLACES, shaken_pair, sources, targets
+from toy_models import enlarge_weights
+from toy_seq2seq import ATTENTION, PLACEMENTS, large_weight_model, sources, targets
 
 from weft.decode.beam import BeamOptions, beam_search
 from weft.explain.attention import Site, select_head, sites
@@ -45,7 +45,7 @@ def language(positions: str, window: int = 64) -> LanguageModel:
         layer_type="attention", hidden_size=16, num_layers=3, num_heads=[2, 4, 1], position_encoding=positions, skip_connection="residual", norm="rmsnorm",
         qk_norm=True, head_dim=4,
     )  # fmt: skip
-    return shaken(language_model(table.with_defaults(), vocab_size=WORDS, context_length=window, vocabulary="")).eval()
+    return enlarge_weights(language_model(table.with_defaults(), vocab_size=WORDS, context_length=window, vocabulary="")).eval()
 
 
 def text(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
@@ -114,7 +114,7 @@ def test_a_text_read_both_ways(positions):
 
 
 LOOKING: dict[str, dict[str, Any]] = {
-    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACES.items()},
+    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACEMENTS.items()},
     **{
         f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind}
         for kind in MAX_POSITIONS
@@ -125,7 +125,7 @@ LOOKING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", LOOKING)
 @torch.no_grad()
 def test_a_source_and_its_output_in_one_pass_and_under_a_beam(name):
-    model = shaken_pair(**LOOKING[name])
+    model = large_weight_model(**LOOKING[name])
     names = attends(model)
     with record_activations(model, names) as seen:
         state = model.encode(*sources(5, 3))
@@ -140,7 +140,7 @@ def test_a_source_and_its_output_in_one_pass_and_under_a_beam(name):
 
 
 def test_the_parts_of_a_model_and_their_layers_from_the_bottom_up():
-    model = shaken_pair(**{**ATTENTION, "num_layers": 2})
+    model = large_weight_model(**{**ATTENTION, "num_layers": 2})
     assert sites(model) == [
         Site("cross", 1, "decoder.stack.layers.1.mixer.attend"),
         Site("cross", 2, "decoder.stack.layers.4.mixer.attend"),
@@ -149,5 +149,5 @@ def test_the_parts_of_a_model_and_their_layers_from_the_bottom_up():
         Site("decoder", 1, "decoder.stack.layers.0.mixer.attend"),
         Site("decoder", 2, "decoder.stack.layers.3.mixer.attend"),
     ]
-    narrow = shaken_pair(**{**ATTENTION, "num_layers": 1, "attention": "none"})
+    narrow = large_weight_model(**{**ATTENTION, "num_layers": 1, "attention": "none"})
     assert [site.component for site in sites(narrow)] == ["encoder", "decoder"]

@@ -1,4 +1,4 @@
-"""Attribution: what captum finds on the same model, sums that are complete, and hand-made values."""
+"""Attribution: against captum, completeness, and values computed by hand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
-from toy_qa import asked as questions_asked
-from toy_qa import span_file, write_tsv
+from toy_qa import make_questions as questions_asked
+from toy_qa import qa_run_file, write_tsv
 
 import weft
 from weft.errors import UsageError
@@ -37,22 +37,22 @@ class Runs:
     def __init__(self, place: Path) -> None:
         for name in ("pairs", "labels"):
             (place / name).mkdir()
-        self.place, self.pairs, self.labels = place, PairRuns(place / "pairs"), LabelRuns(place / "labels")
+        self.directory, self.pairs, self.labels = place, Seq2SeqRuns(place / "pairs"), LabelRuns(place / "labels")
         self.text = make_text(place / "text.txt")
 
     def __call__(self, name: str) -> Any:
         task, _, kind = name.partition(":")
         if task == "pairs":
-            self.pairs.folder("lstm", *BRIEF)
-            return weft.load(self.pairs.folder(kind, *BRIEF))
+            self.pairs.run_dir("lstm", *BRIEF)
+            return weft.load(self.pairs.run_dir(kind, *BRIEF))
         if task == "labels":
-            if not (out := self.place / "labels" / kind).exists():
+            if not (out := self.directory / "labels" / kind).exists():
                 train_here(self.labels.values(kind, *([] if kind in LEARNED else BRIEF)), out)
             return weft.load(out)
-        out = self.place / name.replace(":", "-")
+        out = self.directory / name.replace(":", "-")
         if task == "qa" and not out.exists():
-            data = write_tsv(self.place / "asked.tsv", questions_asked(60))
-            train_here(span_file(data, kind, "train.max_steps=4", "train.num_validations=1"), out)
+            data = write_tsv(self.directory / "asked.tsv", questions_asked(60))
+            train_here(qa_run_file(data, kind, "train.max_steps=4", "train.num_validations=1"), out)
         if not out.exists():
             values = run_file(self.text, "lstm" if kind in ("ngram", "masked") else kind)
             if kind == "ngram":
@@ -412,7 +412,7 @@ def test_refusals(runs, asked):
 
 
 def test_several_models_are_not_explained_together(runs):
-    run = weft.ensemble([runs.pairs.folder("lstm"), runs.pairs.folder("luong")])
+    run = weft.ensemble([runs.pairs.run_dir("lstm"), runs.pairs.run_dir("luong")])
     with pytest.raises(UsageError) as caught:
         attribution(run, "ab", ExplainConfig())
     assert str(caught.value) == "explain: not available for an ensemble; explain one run"

@@ -1,4 +1,4 @@
-"""The tree of a search and the choices of each step: against a beam in plain Python and filters by hand."""
+"""The beam search view: the search tree and the candidates of each step, against plain Python."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import typer
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
-from toy_decoding import TOYS
+from toy_decoding import TOY_MODELS
 
 import weft
 from weft.cli.main import app
@@ -69,7 +69,7 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
 @pytest.mark.parametrize("options", [BeamOptions(3, 6, END), BeamOptions(2, 5, END, 1.0), BeamOptions(4, 4, END, 0.5)])
 @pytest.mark.parametrize("banned", [[], [0, 1, 4]])
 def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
-    model = TOYS[toy](WORDS)
+    model = TOY_MODELS[toy](WORDS)
     found = SearchTree(options)
     ((best,),) = beam_search(
         model, torch.tensor([[1]]), options=options, processor=found.record_banned(ban_tokens(banned)), progress=found.record
@@ -90,7 +90,7 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
 
 def test_what_a_ban_took_away_is_told():
     """At each step the banned tokens that would have gone on, were they allowed."""
-    model, options, banned = TOYS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
+    model, options, banned = TOY_MODELS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
     found = SearchTree(options)
     beam_search(
         model, torch.tensor([[1]]), options=options, processor=found.record_banned(ban_tokens(banned)), progress=found.record
@@ -109,8 +109,8 @@ def test_what_a_ban_took_away_is_told():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+def runs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def lstm(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["lstm", "transformer", "bahdanau"])
 def test_the_best_of_the_tree_is_what_predict_says(runs, name):
-    run = weft.load(runs.folder(name))
+    run = weft.load(runs.run_dir(name))
     view = beam_search_tree(run, "fade", ExplainConfig(beam_size=4))
     found = run.predict("fade", beam_size=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
@@ -134,7 +134,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
 
 
 def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
-    for run, text in ((lstm, "the "), (weft.load(runs.folder("lm-ngram")), "F A")):
+    for run, text in ((lstm, "the "), (weft.load(runs.run_dir("lm-ngram")), "F A")):
         view = beam_search_tree(run, text, ExplainConfig(beam_size=3, max_new_tokens=6, length_penalty=0.7))
         found = run.generate(text, beam_size=3, max_new_tokens=6, length_penalty=0.7)
         assert view.data["score"] == pytest.approx(found.score)
@@ -142,13 +142,13 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
             run.vocabulary.token_text(token) for token in found.token_ids
         ]
     assert why_no_search(lstm) is None and why_no_distribution(lstm) is None
-    both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
+    both = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("luong")])
     assert why_no_search(both) == why_no_distribution(both) == "ensembles and shallow fusion cannot be explained"
 
 
 def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
     """`generate`, `predict` and `explain` alike, at any alpha: all end at the first end."""
-    words = weft.load(runs.folder("lm-ngram"))
+    words = weft.load(runs.run_dir("lm-ngram"))
     for text in ("", "F", "F A", "K"):
         greedy = words.generate(text, temperature=0.0, max_new_tokens=9)
         for alpha in (0.0, 1.0, 3.0):
@@ -158,7 +158,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
             view = beam_search_tree(words, text, ExplainConfig(beam_size=1, length_penalty=alpha, max_new_tokens=9))
             assert view.data["output"] == greedy.text.lstrip()
     for name in ("lstm", "transformer"):
-        run = weft.load(runs.folder(name))
+        run = weft.load(runs.run_dir(name))
         for text in ("fade", "bad", "e"):
             greedy = run.predict(text, temperature=0.0)
             for alpha in (0.0, 1.0, 3.0):
@@ -171,7 +171,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
 
 def test_a_source_that_is_too_long_is_refused_by_every_view(runs):
     """Without the cure that other commands have: no view shows a part of a text."""
-    run = weft.load(runs.folder("lstm"))
+    run = weft.load(runs.run_dir("lstm"))
     for what in ("attention", "beam-search", "distribution", "attribution"):
         with pytest.raises(DataError) as caught:
             run.explain("a" * 40, what)
@@ -230,7 +230,7 @@ def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     for step in view.data["steps"]:
         came = next(token for token in step["tokens"] if token["chosen"])
         assert came["filtered_by"] is None and came["after"] >= came["before"]
-    run = weft.load(runs.folder("luong"))
+    run = weft.load(runs.run_dir("luong"))
     view = distribution(run, "fade", ExplainConfig(top_k=2))
     nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].token_log_probs)
     before = [next(token for token in step["tokens"] if token["chosen"])["before"] for step in view.data["steps"]]

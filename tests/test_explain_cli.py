@@ -1,4 +1,4 @@
-"""`weft explain`: what it prints and writes, the page in a browser, and the drawings it is made of."""
+"""`weft explain`: terminal output, files, the page in a browser, and its figures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import chromium
-from command_line import feed, refused
+from command_line import expect_error, set_stdin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -41,9 +41,9 @@ BRIEF = ("train.max_steps=3", "train.num_validations=1")  # nothing here needs t
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
-    runs.folder("lstm", *BRIEF)
-    return runs.folder("transformer", *BRIEF)
+    runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
+    runs.run_dir("lstm", *BRIEF)
+    return runs.run_dir("transformer", *BRIEF)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeypatch, quiet_machine):
+def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeypatch, restore_openmp_env):
     monkeypatch.chdir(tmp_path)
     assert main(["explain", str(run), "bada", "--target", "B A"]) == 0
     out, err = capsys.readouterr()
@@ -70,7 +70,7 @@ def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
+def test_json_has_the_numbers_with_places(run, capsys, restore_openmp_env):
     words = [
         "explain",
         str(run),
@@ -92,7 +92,7 @@ def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
     assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
 
 
-def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
+def test_what_was_written_is_named(run, capsys, tmp_path, restore_openmp_env):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--output"]
     for name in ("a.html", "a.json"):
         assert main([*words, str(tmp_path / name)]) == 0
@@ -101,7 +101,7 @@ def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
         assert capsys.readouterr().err == ""
 
 
-def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
+def test_what_out_writes(run, capsys, tmp_path, restore_openmp_env):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--quiet"]
     for name in ("a.html", "a.svg", "a.json"):
         assert main([*words, "--output", str(tmp_path / name)]) == 0
@@ -116,8 +116,8 @@ def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
     assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[\w.]+\.\w+", re.sub(r"base64,[\w+/=]+", "", html))
 
 
-def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
-    feed(monkeypatch, b"the old\ncat\n")
+def test_standard_input_is_a_text(counted, capsys, monkeypatch, restore_openmp_env):
+    set_stdin(monkeypatch, b"the old\ncat\n")
     assert main(["explain", str(counted), "--json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -125,10 +125,10 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
     assert err == ""  # running text
 
 
-def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_machine):
+def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, restore_openmp_env):
     told = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
     for given_lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
-        feed(monkeypatch, given_lines)
+        set_stdin(monkeypatch, given_lines)
         assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
         assert capsys.readouterr().err == said
 
@@ -139,13 +139,13 @@ def test_a_text_that_nobody_could_look_at_is_refused(run):
     assert str(caught.value) == "input: 20,001 characters exceed the limit of 20,000; use a part of the text"
 
 
-def test_refusals(run, counted, capsys, quiet_machine):
-    assert refused(capsys, "explain", str(run), "x", "--output", "x.pdf") == (
+def test_refusals(run, counted, capsys, restore_openmp_env):
+    assert expect_error(capsys, "explain", str(run), "x", "--output", "x.pdf") == (
         2, "--output: x.pdf must end in .html, .svg, .png or .json",
     )  # fmt: skip
-    code, line = refused(capsys, "explain", str(run), "x", "--view", "atention")
+    code, line = expect_error(capsys, "explain", str(run), "x", "--view", "atention")
     assert code == 2 and line == "--view: unknown view 'atention'; did you mean 'attention'?"
-    code, line = refused(capsys, "explain", str(counted), "x", "--view", "attention")
+    code, line = expect_error(capsys, "explain", str(counted), "x", "--view", "attention")
     assert code == 2 and line.startswith("--view: attention is not available: ngram has no attention; choose from attribution,")
 
 
@@ -203,7 +203,7 @@ def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tm
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
+def test_a_browser_shows_any_head(run, capsys, tmp_path, restore_openmp_env):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     if not CHROMIUM.exists():
         pytest.skip("no Chromium here: apt-get install chromium")

@@ -1,4 +1,4 @@
-"""`weft explain --compare-with`: the gradients of several runs on one plot; and runs that were compiled."""
+"""`weft explain --compare-with`: gradient flow of several runs on one plot; compiled runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import nn
 
@@ -44,7 +44,7 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
+def test_several_runs_say_what_each_says_alone(place, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
     found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
     assert (found["run"], found["compare_with"], found["input"]) == (lstm, [transformer], TEXT)
@@ -56,7 +56,7 @@ def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
             assert one[part] == alone[part]
 
 
-def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys, quiet_machine):
+def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys, restore_openmp_env):
     words = [
         "explain",
         str(place / "lstm"),
@@ -87,18 +87,18 @@ def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys,
     assert short.lines[0].split() == ["run", "weights", "2", "steps", "back", "lowest"]
 
 
-def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, quiet_machine):
+def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, restore_openmp_env):
     words = [str(place / "lstm"), TEXT, "--compare-with", str(place / "more" / "lstm")]
     (view,) = asked(capsys, *words)["views"]
     assert [one["name"] for one in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
     assert view["runs"][0]["time"] != view["runs"][1]["time"]
 
 
-def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys, quiet_machine):
+def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
-    pairs, labels = PairRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
-    translator, ngram = (str(pairs.folder("lstm", "train.max_steps=2")), str(pairs.folder("lm-ngram")))
-    labeller = str(labels.folder("labels-gru"))
+    pairs, labels = Seq2SeqRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
+    translator, ngram = (str(pairs.run_dir("lstm", "train.max_steps=2")), str(pairs.run_dir("lm-ngram")))
+    labeller = str(labels.run_dir("labels-gru"))
     for words, message in [
         ([lstm, "--compare-with", transformer, "--view", "logit-lens"],
          "--compare-with: only available for the view gradient-flow, not for logit-lens; remove it"),
@@ -108,7 +108,7 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
         ([lstm, "--compare-with", ngram], "--compare-with: lm-ngram: ngram has no gradients"),
         ([lstm, "--compare-with", labeller], "--compare-with: not available for task 'classification' (labels-gru); remove it"),
     ]:  # fmt: skip
-        assert refused(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
+        assert expect_error(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
     with pytest.raises(UsageError) as caught:
         compare_gradient_flow({"a": weft.load(lstm), "b": weft.load(translator)}, TEXT, ExplainConfig())
     assert str(caught.value) == "compare_with: a (lm) and b (seq2seq) have different tasks"
@@ -117,7 +117,7 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
 # ---- compiled
 
 
-def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, monkeypatch, capsys, quiet_machine):
+def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, monkeypatch, capsys, restore_openmp_env):
     """What is compiled is what training calls; the model that is saved, loaded and looked into is the plain one."""
     compiled, original = list[nn.Module](), nn.Module.compile
 
@@ -138,7 +138,7 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
 
 
 @pytest.mark.parametrize("what", ["attention", "logit-lens"])
-def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, quiet_machine):
+def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, restore_openmp_env):
     load = weft.runs.load.load
 
     def load_compiled(folder: Path, *, device: str) -> Any:
@@ -147,16 +147,16 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
         return run
 
     monkeypatch.setattr(weft.runs.load, "load", load_compiled)
-    assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--view", what) == (
+    assert expect_error(capsys, "explain", str(place / "transformer"), TEXT, "--view", what) == (
         2, "record_activations: 'stack' is compiled; load the run again without compiling",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
-def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_path_factory, kind, capsys, quiet_machine):
+def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_path_factory, kind, capsys, restore_openmp_env):
     """The search reads one token at a time from a cache; where its winner looked then is what the view shows."""
-    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
-    run = weft.load(runs.folder(kind, "train.max_steps=3", "train.num_validations=1"))
+    runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
+    run = weft.load(runs.run_dir(kind, "train.max_steps=3", "train.num_validations=1"))
     (view,) = asked(
         capsys, str(run.directory.path), "badac", "--view", "attention", "--component", "cross", "--beam-size", "1"
     )["views"]

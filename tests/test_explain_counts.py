@@ -1,4 +1,5 @@
-"""What followed in training, by counting: against counts by hand, and the lecture's table of "students opened their"."""
+"""The counts view: continuations in the training data, against counts by hand and the lecture's table for "students opened
+their"."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import expect_error
 from small_runs import run_file, train_here
 
 from weft.cli.main import main
@@ -79,5 +80,5 @@ def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_pa
     shutil.rmtree(folder / "data")
     told = "the training tokens are not in the run directory"
     assert why_no_counts(load(folder)) == told
-    code, said = refused(capsys, "explain", str(folder), "not to", "--view", "counts")
+    code, said = expect_error(capsys, "explain", str(folder), "not to", "--view", "counts")
     assert code == 2 and said.startswith(f"--view: counts is not available: {told}; choose from ")

@@ -1,4 +1,4 @@
-"""How far gradients reach: against cells written by hand, on the task that needs a long memory, and as a picture."""
+"""Gradient flow: against cells written by hand, on a task that needs long memory, and as a plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
 
@@ -206,8 +206,8 @@ def test_connections_carry_gradients_down_a_deep_stack():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+def runs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_the_loss_of_another_token_may_be_meant(lstm):
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 def test_decoders_of_a_source_are_followed_as_well(runs, name):
-    run = weft.load(runs.folder(name))
+    run = weft.load(runs.run_dir(name))
     view = gradient_flow(run, "fade", ExplainConfig(target="F A D D E"))
     norms = np.array(view.data["time"]["trained"]["norms"])
     expected = len(run.vocabulary.target.encode("F A D D E"))
@@ -259,7 +259,7 @@ def test_decoders_of_a_source_are_followed_as_well(runs, name):
 
 def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
     assert why_no_gradients(lstm) is None
-    assert why_no_gradients(weft.load(runs.folder("lm-ngram"))) == "ngram has no gradients"
+    assert why_no_gradients(weft.load(runs.run_dir("lm-ngram"))) == "ngram has no gradients"
     for text, options, message in [
         ("a", {}, "text: gradient flow requires at least 3 tokens, got 1; use a longer text"),
         ("ab", {}, "text: gradient flow requires at least 3 tokens, got 2; use a longer text"),
@@ -270,7 +270,7 @@ def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
             gradient_flow(lstm, text, ExplainConfig(**options))
         assert str(caught.value) == message
     with pytest.raises(DataError) as caught:
-        gradient_flow(weft.load(runs.folder("lstm")), "fade", ExplainConfig(target="F"))
+        gradient_flow(weft.load(runs.run_dir("lstm")), "fade", ExplainConfig(target="F"))
     told = "output: gradient flow requires at least 3 tokens, got 2; set a longer `target`"
     assert str(caught.value) == told
 
@@ -393,7 +393,7 @@ def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
     ticks = {one.text for one in ET.fromstring(svg).findall(".//{*}text")}
     assert {"input", "layer 1", "layer 2"} <= ticks and "layer 1 attention" not in ticks
     assert "layer␣2␣feed-forward" in svg  # for the pointer
-    translator: Any = weft.load(runs.folder("transformer"), device="cpu")
+    translator: Any = weft.load(runs.run_dir("transformer"), device="cpu")
     names = [name for name in layers_of(translator.members[0].model) if name.startswith("decoder")]
     assert named_parts(translator.members[0].model, names) == [
         f"decoder {number} {part}" for number in (1, 2) for part in ("attention", "cross-attention", "feed-forward")

@@ -1,4 +1,4 @@
-"""How far the loss of a label, a tag or a gap reaches into a text read from both ends: against cells written by hand."""
+"""Gradient flow of the loss of a label, a tag or a mask through bidirectional layers: against cells written by hand."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_reading_token_by_token_changes_nothing(kind):
 def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
     """By numbers: a state is moved a little, both ways, and the loss read again. (At the start: where units have learned to
     saturate, a pool of maxima has ties.)"""
-    run = weft.load(runs.folder(name))
+    run = weft.load(runs.run_dir(name))
     view = gradient_flow_to_loss(run, TEXT, ExplainConfig())
     model = to_float64(reinitialized(run))
     tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode(TEXT), 2]])
@@ -130,7 +130,7 @@ def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) 
 
 
 def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
-    run = weft.load(runs.folder("speech-transformer"))
+    run = weft.load(runs.run_dir("speech-transformer"))
     view = gradient_flow_to_loss(run, "the bcdfo near dcbgi", ExplainConfig(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
     assert view.title == "Gradient flow from the loss of 'NOUN' at 'bcdfo'"
@@ -150,7 +150,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
 
 
 def test_a_tagger_reaches_both_ways_from_its_word(runs):
-    run = weft.load(runs.folder("spans-lstm"))
+    run = weft.load(runs.run_dir("spans-lstm"))
     view = gradient_flow_to_loss(run, "the old mr bcdfo near here", ExplainConfig(position=4))
     assert [token["text"] for token in view.data["tokens"]] == ["<s>", "the", "old", "mr", "bcdfo", "near", "here", "</s>"]
     norms = np.array(view.data["text"]["untrained"]["norms"])
@@ -171,14 +171,14 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     masked = weft.load(train_here(values, tmp_path / "run").path)
     view = masked.explain("the old [MASK]", "gradient-flow")
     assert [token["text"] for token in view.data["tokens"]].count("[MASK]") == 1 and view.data["position"] == 1
-    pairs = weft.load(runs.folder("pairs-gru")).explain("the cat\tsome owl", "gradient-flow")
+    pairs = weft.load(runs.run_dir("pairs-gru")).explain("the cat\tsome owl", "gradient-flow")
     assert [token["text"] for token in pairs.data["tokens"]] == ["<s>", "the", "cat", "</s>", "some", "owl", "</s>"]
-    bayes = weft.load(runs.folder("labels-naive-bayes"))
+    bayes = weft.load(runs.run_dir("labels-naive-bayes"))
     assert why_no_gradients(bayes) == "naive-bayes has no gradients"
 
 
 def test_the_model_is_left_as_it_was(runs):
-    run = weft.load(runs.folder("labels-gru"))
+    run = weft.load(runs.run_dir("labels-gru"))
     model = run.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run.explain(TEXT, "gradient-flow")

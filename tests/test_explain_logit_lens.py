@@ -1,4 +1,4 @@
-"""What layers would say, and how surprising texts are: against heads and losses called by hand."""
+"""Logit lens and surprisal: against heads and losses called by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -40,8 +40,8 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(place) -> PairRuns:
-    return PairRuns(place)
+def runs(place) -> Seq2SeqRuns:
+    return Seq2SeqRuns(place)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_layers_of_another_width_are_left_out(language):
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
-    run = weft.load(runs.folder(name))
+    run = weft.load(runs.run_dir(name))
     view = logit_lens(run, "fade", ExplainConfig(target="F A D D E", top=1000))
     score = run.score([("fade", "F A D D E")])[0]
     last = view.data["layers"][-1]
@@ -138,14 +138,14 @@ def test_gaps_are_looked_at_where_they_are(filler):
 
 def test_what_has_no_layers_says_so(language, runs, filler):
     assert why_no_lens(language("lstm")) is None and why_no_lens(filler) is None
-    assert why_no_lens(weft.load(runs.folder("lm-ngram"))) == "ngram has no layers"
+    assert why_no_lens(weft.load(runs.run_dir("lm-ngram"))) == "ngram has no layers"
 
 
 # ---- surprisal
 
 
 def test_surprisal_is_the_loss_of_each_token(language, runs):
-    for run in (language("lstm"), weft.load(runs.folder("lm-ngram"))):
+    for run in (language("lstm"), weft.load(runs.run_dir("lm-ngram"))):
         text = TEXT if run is language("lstm") else "F A D"
         view = surprisal(run, text, ExplainConfig())
         ids = [*run.predictor.bos_ids, *run.vocabulary.encode(text), *([2] if run.predictor.reads_lines else [])]
@@ -175,7 +175,7 @@ def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
 
 
 def test_of_pairs_it_is_the_target_that_surprises(runs):
-    run = weft.load(runs.folder("lstm"))
+    run = weft.load(runs.run_dir("lstm"))
     for target in ("F A D D E", None):
         view = surprisal(run, "fade", ExplainConfig(target=target))
         text = run.predict("fade").text if target is None else target
@@ -184,7 +184,7 @@ def test_of_pairs_it_is_the_target_that_surprises(runs):
 
 
 def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
-    run = weft.load(runs.folder("lm-ngram"))
+    run = weft.load(runs.run_dir("lm-ngram"))
     score = run.score
 
     def never(text):

@@ -1,4 +1,4 @@
-"""Pictures as PNG: what a drawing becomes, and what is said where none can be made."""
+"""PNG export of figures: rendering and errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refused
-from seq2seq_runs import PairRuns
+from command_line import expect_error
+from seq2seq_runs import Seq2SeqRuns
 
 from weft.cli.explanation_output import write_explanations
 from weft.cli.main import main
@@ -89,8 +89,8 @@ def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
     assert str(caught.value) == '--plot: .png requires the package resvg-py; run pip install "weft[report]" or write .svg'
 
 
-def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine):
-    run = PairRuns(tmp_path).folder("lstm", "train.max_steps=3", "train.num_validations=1")
+def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, restore_openmp_env):
+    run = Seq2SeqRuns(tmp_path).run_dir("lstm", "train.max_steps=3", "train.num_validations=1")
     views = ["attention", "surprisal", "beam-search", "gradient-flow"]
     words = ["explain", str(run), "bada", "--target", "B A", *(word for what in views for word in ("--view", what))]
     assert main([*words, "--quiet", "--output", str(tmp_path / "x.png")]) == 0
@@ -100,7 +100,7 @@ def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine)
     assert sorted(path.stem for path in tmp_path.glob("*.png")) == drawn and len(drawn) >= len(views)
     for path in tmp_path.glob("*.png"):
         assert pixels(path.read_bytes()).std() > 5  # something is on the paper
-    assert refused(capsys, "explain", str(run), "x", "--output", "x.jpg") == (
+    assert expect_error(capsys, "explain", str(run), "x", "--output", "x.jpg") == (
         2, "--output: x.jpg must end in .html, .svg, .png or .json",
     )  # fmt: skip
 

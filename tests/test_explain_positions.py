@@ -1,4 +1,4 @@
-"""Pictures of positions: the numbers equal the formulas of the papers, written out here."""
+"""The position view: position encodings equal the formulas of the papers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seq2seq_runs import make_pairs, pair_file
+from seq2seq_runs import make_pairs, seq2seq_run_file
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -140,7 +140,7 @@ def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
 
 
 def test_of_two_stacks_one_may_be_chosen(tmp_path):
-    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "learned", "train.max_steps=1", "train.num_validations=1")
+    values = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "learned", "train.max_steps=1", "train.num_validations=1")
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
     view = positions(run, "", ExplainConfig())
     assert [site["places"] for site in view.data["sites"]] == [["encoder"], ["decoder"]]

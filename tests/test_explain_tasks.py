@@ -1,4 +1,4 @@
-"""What explanations ask of a task: its record, and nothing else."""
+"""Views depend on a task only through its explainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inside recurrent layers: gates and cells equal a cell written by hand, and units are judged by what they correlate with."""
+"""Units of recurrent layers: gates and cells equal a cell written by hand; units are ranked by correlation with features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
 from toy_models import build_mixer
@@ -175,8 +175,8 @@ def test_the_unit_that_follows_a_feature_is_found():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+def runs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
 
 @pytest.mark.parametrize("name", ["lstm", "sutskever"])
 def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, name):
-    run = weft.load(runs.folder(name))
+    run = weft.load(runs.run_dir(name))
     reading = read(run, "fade", ExplainConfig(target="F A D D E"))
     found = {one.name: one for one in layer_activations(run, reading)}
     source = torch.tensor([reading.sides[0].tokens])
@@ -238,7 +238,7 @@ def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, 
 
 
 def test_a_short_text_without_data_says_that_it_is_too_short(runs):
-    view = units(weft.load(runs.folder("lstm")), "fade", ExplainConfig())
+    view = units(weft.load(runs.run_dir("lstm")), "fade", ExplainConfig())
     assert view.data["follows"] == []
     assert view.lines[-1] == "too few tokens to correlate units with features of the text: 4 tokens of the text"
 
@@ -252,8 +252,8 @@ def test_what_is_not_there_is_refused(lstm, runs):
             units(lstm, "a dog", ExplainConfig(**options))
         assert str(caught.value) == message
     assert why_no_units(lstm) is None
-    assert why_no_units(weft.load(runs.folder("transformer"))) == "architecture 'transformer' has no recurrent layers"
-    assert why_no_units(weft.load(runs.folder("lm-ngram"))) == "architecture 'ngram' has no recurrent layers"
+    assert why_no_units(weft.load(runs.run_dir("transformer"))) == "architecture 'transformer' has no recurrent layers"
+    assert why_no_units(weft.load(runs.run_dir("lm-ngram"))) == "architecture 'ngram' has no recurrent layers"
 
 
 # ---- coloured text

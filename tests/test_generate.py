@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from toy_decoding import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
+from toy_decoding import TOY_MODELS, Bigram, ByteTokenizer, Hashed, StringTokenizer, TinyGRU, chain_model
 
 from weft.decode.batch_size import COPIES
 from weft.decode.beam import BeamOptions, beam_search
@@ -26,8 +26,8 @@ from weft.nn.state import tree_leaves
 from weft.resources import format_bytes, measure_peak_memory
 from weft.text.tokenizers import TYPES, TokenizerConfig, train_tokenizer
 
-LETTERS = Strings("abcdefghij")
-every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+LETTERS = StringTokenizer("abcdefghij")
+every_toy = pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 
 
 def pieces(speller, prompt, tokens, stops=()):
@@ -40,18 +40,18 @@ def pieces(speller, prompt, tokens, stops=()):
 @example("é€😀".encode()[:-1], "é")
 @example(b"\xf0\x9f\xff\x98a\xe2\x82", "")
 def test_incremental_decoding_of_any_bytes_equals_decoding_at_once(raw, prompt):
-    before = [1, *Bytes().ids(prompt)]
-    actual = pieces(Bytes(), before, [3 + byte for byte in raw])
+    before = [1, *ByteTokenizer().ids(prompt)]
+    actual = pieces(ByteTokenizer(), before, [3 + byte for byte in raw])
     assert "".join(actual) == raw.decode(errors="replace")
 
 
 def test_a_character_is_emitted_when_it_is_complete():
-    actual = pieces(Bytes(), [1], [3 + byte for byte in "a€b".encode()])
+    actual = pieces(ByteTokenizer(), [1], [3 + byte for byte in "a€b".encode()])
     assert actual == ["a", "", "", "€", "b", ""]
 
 
 def test_words_after_a_prompt_start_with_their_space():
-    words = Strings(["the", "cat", "sat"], between=" ")
+    words = StringTokenizer(["the", "cat", "sat"], between=" ")
     assert pieces(words, [1, 3, 4], [5, 3]) == [" sat", " the", ""]
     assert pieces(words, [1], [5, 3]) == ["sat", " the", ""]
 
@@ -102,15 +102,15 @@ def test_stop_position_does_not_depend_on_the_chunks(parts, stops):
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
 def test_a_stream_emits_the_text_before_a_stop_string(tokens, stops):
-    text = Bytes().decode(tokens)
+    text = ByteTokenizer().decode(tokens)
     full = naive_cut(text, stops) if stops else text
-    assert decode_until_stop(Bytes(), [1], tokens, stops) == (full, any(stop in text for stop in stops))
+    assert decode_until_stop(ByteTokenizer(), [1], tokens, stops) == (full, any(stop in text for stop in stops))
 
 
 def test_stop_strings_match_across_tokens_and_their_tokens_count():
     # a b b c ..., from tokens of one or two letters
-    speller = Strings(["a", "bb", "bc", "cd"])
-    model = follow([1, 3, 4, 5, 6, 3], 7)
+    speller = StringTokenizer(["a", "bb", "bc", "cd"])
+    model = chain_model([1, 3, 4, 5, 6, 3], 7)
     [[actual]] = generate(
         model, speller, [""], GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None)
     )
@@ -127,8 +127,8 @@ def test_stop_strings_match_across_tokens_and_their_tokens_count():
 
 @pytest.mark.parametrize("search", [{"temperature": 0.0}, {"beam_size": 2}], ids=["greedy", "beam"])
 def test_finish_reason_of_a_continuation(search):
-    tokenizer = Strings(["a", "bb", "bc", "cd"])
-    model = follow([1, 3, 4, 5, 6, 2], 7)
+    tokenizer = StringTokenizer(["a", "bb", "bc", "cd"])
+    model = chain_model([1, 3, 4, 5, 6, 2], 7)
 
     def finish_reason(frame: Frame, **options: Any) -> str:
         [[continuation]] = generate(model, tokenizer, [""], GenerationConfig(**search, **options), frame=frame)
@@ -166,8 +166,8 @@ def test_stream_equals_generate(toy, options, end):
 @pytest.mark.parametrize("seed", range(4))
 def test_byte_stream_equals_generate(seed):
     model, options = TinyGRU(259, seed=seed), GenerationConfig(max_new_tokens=80, seed=seed, stop=["\ufffd\ufffd"])
-    [[full]] = generate(model, Bytes(), ["é"], options, frame=Frame(None))
-    assert "".join(stream(model, Bytes(), "é", options, frame=Frame(None))) == full.text
+    [[full]] = generate(model, ByteTokenizer(), ["é"], options, frame=Frame(None))
+    assert "".join(stream(model, ByteTokenizer(), "é", options, frame=Frame(None))) == full.text
 
 
 @every_toy
@@ -401,7 +401,7 @@ def test_no_prompt_gives_no_continuation():
 
 @pytest.mark.parametrize("function", [generate, stream])
 def test_a_prompt_beyond_the_last_position_is_rejected_before_the_first_step(function):
-    model, options = Bigram(13, longest=16), GenerationConfig(max_new_tokens=12)
+    model, options = Bigram(13, max_positions=16), GenerationConfig(max_new_tokens=12)
     prompt = ["", "abcdef"] if function is generate else "abcdef"
     with pytest.raises(UsageError) as caught:
         function(model, LETTERS, prompt, options, frame=Frame(None))
@@ -453,7 +453,7 @@ def test_ensemble_scores_ragged_rows_and_runs_beam_search(kind):
 
 
 def test_ensemble_members_with_disjoint_support_leave_no_token():
-    one, other = follow([1, 3], 5), follow([1, 4], 5)
+    one, other = chain_model([1, 3], 5), chain_model([1, 4], 5)
     log_probs, _ = Ensemble([one, other], LogLinearEnsemble([1.0, 0.5])).start(torch.tensor([[1]]))
     assert log_probs.tolist() == [[-math.inf] * 5]
     log_probs, _ = Ensemble([one, other], LinearEnsemble([0.25, 0.75])).start(torch.tensor([[1]]))
@@ -461,7 +461,7 @@ def test_ensemble_members_with_disjoint_support_leave_no_token():
 
 
 def test_max_positions_of_an_ensemble_is_that_of_its_shortest_member():
-    parts = [Bigram(5), Bigram(5, longest=64), Bigram(5, longest=32)]
+    parts = [Bigram(5), Bigram(5, max_positions=64), Bigram(5, max_positions=32)]
     assert Ensemble(parts, LogLinearEnsemble([1, 1, 1])).max_positions == 32
     assert Ensemble(parts[:1], LogLinearEnsemble([1])).max_positions is None
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
-from small_runs import Silent, make_text, run_file, train_here
+from seq2seq_runs import Seq2SeqRuns
+from small_runs import SilentCallback, make_text, run_file, train_here
 
 import weft
 from weft.cli.main import main
@@ -47,13 +47,13 @@ def language(work_dir: Path, text: Path) -> Any:
         **run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64),
         "model": model,
     }
-    return weft.load(train_here(values, work_dir / "lm", Silent()).path, device="cpu")
+    return weft.load(train_here(values, work_dir / "lm", SilentCallback()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def pairs(work_dir: Path) -> PairRuns:
+def pairs(work_dir: Path) -> Seq2SeqRuns:
     (work_dir / "pairs").mkdir()
-    return PairRuns(work_dir / "pairs")
+    return Seq2SeqRuns(work_dir / "pairs")
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -197,12 +197,12 @@ def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
-def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
+def test_geometry_of_source_and_target(pairs: Seq2SeqRuns, name: str) -> None:
     """Source and target words have one vector per position of the model, for every type of decoder."""
     from seq2seq_runs import MODELS
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
-    run: Any = weft.load(pairs.folder(name), device="cpu")
+    run: Any = weft.load(pairs.run_dir(name), device="cpu")
     stages = sequence_stages(run)
     selection = sample([run], None, max_words=40)
     (line,) = selection.examples[0]
@@ -229,9 +229,9 @@ def test_every_task_has_a_geometry(work_dir: Path, text: Path) -> None:
         {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, work_dir / "bert"
     )
     for folder, layers in (
-        (runs.folder("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
-        (runs.folder("pairs-lstm"), ["input", "layer 1"]),
-        (runs.folder("spans-lstm"), ["input", "layer 1"]),
+        (runs.run_dir("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
+        (runs.run_dir("pairs-lstm"), ["input", "layer 1"]),
+        (runs.run_dir("spans-lstm"), ["input", "layer 1"]),
         (masked.path, ["input", "layer 1", "layer 2"]),
     ):
         (side,) = geometry(weft.load(folder, device="cpu"), max_words=300).data["sides"]
@@ -331,12 +331,12 @@ def test_geometry_command(language: Any, text: Path, work_dir: Path, capsys: pyt
 
 
 def test_geometry_errors(
-    language: Any, text: Path, work_dir: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]
+    language: Any, text: Path, work_dir: Path, pairs: Seq2SeqRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:
-        return refused(capsys, "analyze", "geometry", *words, "--quiet")[1]
+        return expect_error(capsys, "analyze", "geometry", *words, "--quiet")[1]
 
     assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not one of the words of the data"
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0 (the input) to 2, got 3"
@@ -351,7 +351,7 @@ def test_geometry_errors(
     assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; set --data"
     long = work_dir / "long.tsv"
     long.write_text("a" * 40 + "\tA\n")
-    run = weft.load(pairs.folder("transformer"), device="cpu")
+    run = weft.load(pairs.run_dir("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:
         geometry(run, long)
     problem = "input: 41 tokens exceed the model's limit of 16; shorten it"

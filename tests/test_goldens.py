@@ -31,7 +31,7 @@ from golden_cases import scenes  # noqa: E402
 
 from weft.cli.main import main  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 RECORDED = ROOT / "tests" / "goldens.json"
 CLOSE = 1e-3  # relative: processors round differently, and twelve steps add to it
 # the command whose output is recorded; generation of unlimited length is omitted, because rounding may change it

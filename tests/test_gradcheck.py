@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, make_text, run_file
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file
 from torch import Tensor, nn
 
 from weft.cli.main import main
@@ -37,11 +37,11 @@ batch_tokens = 64
 def errors(values: dict, directory: Path) -> dict[str, float]:
     work = directory / "work"
     work.mkdir(exist_ok=True)
-    function = make_loss_function(resolve(values, base=directory), work, Silent())
+    function = make_loss_function(resolve(values, base=directory), work, SilentCallback())
     return {item.name: item.error for item in check_tensors(function, entries=3)}
 
 
-@pytest.mark.parametrize("kind", ["window", "lstm", "gpt"])
+@pytest.mark.parametrize("kind", ["conv", "lstm", "gpt"])
 def test_gradients_of_language_models_are_correct(tmp_path, kind):
     actual = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
     assert "embedding.weight" in actual and "head.bias" in actual
@@ -64,7 +64,7 @@ def test_gradcheck_draws_the_same_masks_each_time(tmp_path):
 
 
 def test_gradients_of_seq2seq_classification_and_tagging_are_correct(tmp_path):
-    assert max(errors(pair_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
+    assert max(errors(seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
     labels = LabelRuns(tmp_path)
     for name in ("labels-lstm", "spans-lstm"):  # one head is a softmax, the other a CRF
         values = override(labels.values(name), ["model.hidden_size=8"])
@@ -110,7 +110,7 @@ def test_float64_stays_float64_and_the_model_is_unchanged():
 # ---- the command
 
 
-def test_command_reports_correct_gradients(here, capsys):
+def test_command_reports_correct_gradients(work_dir, capsys):
     assert main(["check", "run.toml", "--gradients", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -120,7 +120,7 @@ def test_command_reports_correct_gradients(here, capsys):
     assert rows[-2] == "All 7 gradients are correct (relative error up to 1e-05)"
 
 
-def test_command_names_wrong_gradients_and_sets_the_exit_code(here, capsys, monkeypatch):
+def test_command_names_wrong_gradients_and_sets_the_exit_code(work_dir, capsys, monkeypatch):
     logits = LMHead.logits
 
     def halved(self: LMHead, x: Tensor) -> Tensor:
@@ -138,11 +138,11 @@ def test_command_names_wrong_gradients_and_sets_the_exit_code(here, capsys, monk
     assert main(["check", "run.toml", "--gradients", "--quiet", "--tolerance", "1"]) == 0
 
 
-def test_unsupported_models_are_rejected(here, capsys):
+def test_unsupported_models_are_rejected(work_dir, capsys):
     check = ["check", "run.toml", "--gradients", "--quiet"]
-    assert refused(capsys, *check, "--entries", "0") == (2, "--entries: must be at least 1, got 0")
-    assert refused(capsys, *check, "--tolerance", "0") == (2, "--tolerance: must be greater than 0, got 0")
+    assert expect_error(capsys, *check, "--entries", "0") == (2, "--entries: must be at least 1, got 0")
+    assert expect_error(capsys, *check, "--tolerance", "0") == (2, "--tolerance: must be greater than 0, got 0")
     model = 'arch = "lstm"\nhidden_size = 8\nnum_layers = 1'
-    (here / "ngram.toml").write_text(RUN.replace(model, 'arch = "ngram"').split("[train]")[0])
-    code, error = refused(capsys, "check", "ngram.toml", "--gradients", "--quiet")
+    (work_dir / "ngram.toml").write_text(RUN.replace(model, 'arch = "ngram"').split("[train]")[0])
+    code, error = expect_error(capsys, "check", "ngram.toml", "--gradients", "--quiet")
     assert (code, error) == (2, "model.arch: 'ngram' is trained without gradients")

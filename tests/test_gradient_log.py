@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from report_documents import language
-from small_runs import Silent, make_text, run_file, sums, train_here
+from report_documents import lm_document
+from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
 from test_loop import metrics, run, small_loop, small_model
 
 from weft.cli.main import main
@@ -79,9 +79,9 @@ def test_a_run_resumed_between_two_lines_logs_the_same_values(tmp_path, monkeypa
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):
         with pytest.raises(TrainingInterrupted):
-            train_here(values, tmp_path / "parts", Silent(stop_at=step))
+            train_here(values, tmp_path / "parts", SilentCallback(stop_at=step))
     train_here(values, tmp_path / "parts")
-    assert sums(tmp_path / "parts") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "parts") == run_hashes(tmp_path / "whole")
     lines = [record for record in metrics(tmp_path / "whole") if "grad_norm" in record]
     assert [line["step"] for line in lines] == [1, 5, 9]
     assert set(NAMES) <= set(lines[0])
@@ -139,7 +139,7 @@ def test_curves_show_norms_lr_and_the_clipping_limit(tmp_path):
 
 
 def test_report_has_norms_and_clipped_steps():
-    document = language()
+    document = lm_document()
     seen = {"mean": 0.5, "max": 12.25, "clipped": 3, "steps": 1500, "lr": 0.001, "max_grad_norm": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
     document["curves"][0] |= {

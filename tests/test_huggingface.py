@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from small_runs import make_text, train_here
 
 import weft
@@ -23,7 +23,7 @@ from weft.models.encoder import EncoderInput
 from weft.runs.load import load
 from weft.tensors import read_external
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 NEAR = 1e-4
 LINES = ["the cat sat", "A  bird, then the DOGS!", "naïve 東京 river", "", "the river by the river by the river by the river"]
@@ -336,9 +336,9 @@ def test_an_imported_run_predicts_and_is_fine_tuned(tmp_path, capsys):
     assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
     nothing = "data.train: is false: the run has no training data; set data.train to a file"
     for words in (["train", "--output-dir", str(tmp_path / "new")], ["check"], ["check", "--gradients"], ["compare"]):
-        assert refused(capsys, words[0], str(tmp_path / "run" / "run.toml"), *words[1:]) == (2, nothing)
+        assert expect_error(capsys, words[0], str(tmp_path / "run" / "run.toml"), *words[1:]) == (2, nothing)
     assert not (tmp_path / "new").exists()
-    assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
+    assert expect_error(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
         2,
         f"{tmp_path / 'run'}: an imported run has no data; set --data",
     )
@@ -495,7 +495,7 @@ def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
     save_file({key: tensor for key, tensor in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: tensor {name!r} (24x40) is missing"
     assert refusal(bert) == line
-    assert refused(capsys, "import", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
+    assert expect_error(capsys, "import", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
     assert refusal(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
@@ -515,7 +515,7 @@ def test_non_finite_weights_are_rejected(bert, capsys, number):
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")
     line = f"{bert}: {name!r} contains NaN or infinite values; the file is corrupted"
-    assert refused(capsys, "import", str(bert), "--output-dir", str(bert.parent / "new" / "out")) == (4, line)
+    assert expect_error(capsys, "import", str(bert), "--output-dir", str(bert.parent / "new" / "out")) == (4, line)
     assert not (bert.parent / "new").exists()
 
 
@@ -549,17 +549,17 @@ def test_existing_outputs_are_not_overwritten(bert, tmp_path, capsys):
     with pytest.raises(UsageError) as caught:
         import_model(bert, run)
     assert str(caught.value) == f"{run}: already contains a run; choose another `output_dir`"
-    assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(bert)) == (
+    assert expect_error(capsys, "export", str(run), "--format", "hf", "--output-dir", str(bert)) == (
         2,
         f"export: {bert} is not empty; choose another --output-dir",
     )
     file = bert / "config.json"
     for out in (file, file / "x"):
-        assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(out)) == (
+        assert expect_error(capsys, "export", str(run), "--format", "hf", "--output-dir", str(out)) == (
             2,
             f"export: {file} is a file, not a directory; choose another --output-dir",
         )
-    assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
+    assert expect_error(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
         "--format: unknown format 'hg'; did you mean 'hf'?",
     )

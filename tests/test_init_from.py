@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
-from command_line import refused
-from seq2seq_runs import PairRuns, pair_file
-from small_runs import Silent, make_text, run_file, sums, train_here
+from command_line import expect_error
+from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
 
 from weft.cli.main import main
 from weft.config import override
@@ -20,29 +20,29 @@ from weft.runs.load import ensemble, load
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 # a learning rate at which weights do not change: a run ends with its initial weights
 STILL = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", "train.weight_decay=0.0")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
-def from_run(runs: PairRuns, run: Path, *settings: str, model: str = "lstm") -> dict:
-    return with_tokenizer_from(override(pair_file(runs.pairs, model), [f"train.init_from={run}", *settings]), run)
+def from_run(runs: Seq2SeqRuns, run: Path, *settings: str, model: str = "lstm") -> dict:
+    return with_tokenizer_from(override(seq2seq_run_file(runs.pairs, model), [f"train.init_from={run}", *settings]), run)
 
 
-def refusal(runs: PairRuns, out: Path, values: dict) -> str:
+def refusal(runs: Seq2SeqRuns, out: Path, values: dict) -> str:
     with pytest.raises(ConfigError) as caught:
         train_here(values, out)
     return str(caught.value)
 
 
 def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
-    first = runs.folder("lstm")
-    watcher = Silent()
+    first = runs.run_dir("lstm")
+    watcher = SilentCallback()
     train_here(from_run(runs, first, *STILL), tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert before.keys() == after.keys()
@@ -51,26 +51,26 @@ def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
 
 
 def test_new_and_unused_parameters_are_reported(runs, tmp_path):
-    first, watcher = runs.folder("lstm"), Silent()
+    first, watcher = runs.run_dir("lstm"), SilentCallback()
     train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
     message = next(note for note in watcher.notes if note.startswith("Initialized "))
     assert "; not in " not in message and "; unused: " in message and "attention" in message
 
 
 def test_a_resumed_run_continues_from_its_own_weights(runs, tmp_path):
-    values = from_run(runs, runs.folder("lstm"), "train.max_steps=6", "train.num_validations=1")
+    values = from_run(runs, runs.run_dir("lstm"), "train.max_steps=6", "train.num_validations=1")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=3))
-    watcher = Silent()
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=3))
+    watcher = SilentCallback()
     train_here(values, tmp_path / "cut", watcher)
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
     assert not any(note.startswith("Initialized ") for note in watcher.notes)
 
 
 def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys):
-    first = runs.folder("lstm")
-    values = pair_file(runs.pairs, "lstm", *STILL)
+    first = runs.run_dir("lstm")
+    values = seq2seq_run_file(runs.pairs, "lstm", *STILL)
     (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"type": "byte"}}))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(first)]) == 0
     assert f" tensors from {first}" in capsys.readouterr().err
@@ -80,7 +80,7 @@ def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys)
 
 
 def test_another_shape_is_rejected(runs, tmp_path):
-    first = runs.folder("lstm")
+    first = runs.run_dir("lstm")
     actual = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert actual == (
         f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
@@ -91,14 +91,14 @@ def test_another_shape_is_rejected(runs, tmp_path):
 def test_another_architecture_is_rejected(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
-    values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
+    values = override(seq2seq_run_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: no weights of {tmp_path / 'lm'} have the names of this model's weights"
     )
 
 
 def test_a_directory_without_weights_is_rejected(runs, tmp_path):
-    values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path}"])
+    values = override(seq2seq_run_file(runs.pairs), [f"train.init_from={tmp_path}"])
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path} is not a trained run (model.safetensors is missing); use a trained run directory"
     )
@@ -122,24 +122,24 @@ def lm(tmp_path_factory):
 
 
 def test_each_task_rejects_the_options_of_others(runs, lm, capsys):
-    pairs = str(runs.folder("lstm"))
-    assert refused(capsys, "evaluate", pairs, "--context", "carry") == (
+    pairs = str(runs.run_dir("lstm"))
+    assert expect_error(capsys, "evaluate", pairs, "--context", "carry") == (
         2,
         "--context: not available for task 'seq2seq'",
     )
-    assert refused(capsys, "evaluate", str(lm), "--beam-size", "3") == (
+    assert expect_error(capsys, "evaluate", str(lm), "--beam-size", "3") == (
         2,
         "--beam-size: not available for task 'lm'",
     )
-    assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: requires --lm")
-    assert refused(capsys, "generate", pairs, "x") == (
+    assert expect_error(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: requires --lm")
+    assert expect_error(capsys, "generate", pairs, "x") == (
         2,
         f"{pairs}: is a seq2seq model; use weft predict",
     )
 
 
 def test_seq2seq_scores_lines_with_one_tab(runs, tmp_path, capsys):
-    run, data = runs.folder("lstm"), tmp_path / "pairs.tsv"
+    run, data = runs.run_dir("lstm"), tmp_path / "pairs.tsv"
     data.write_text("abc\tA BB C\nb\tB\n")
     assert main(["score", str(run), "--input", str(data)]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -156,7 +156,7 @@ def test_seq2seq_scores_lines_with_one_tab(runs, tmp_path, capsys):
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
-    assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2", "--all", "--signature"]) == 0
+    assert main(["evaluate", str(runs.run_dir("lstm")), "--beam-size", "2", "--all", "--signature"]) == 0
     out = capsys.readouterr().out
     for name in ("exact match", "token error rate", "BLEU", "chrF", "loss (nats/token)"):
         assert f"\n{name}" in out
@@ -164,7 +164,7 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
 
 
 def test_signature_names_the_ensemble(runs):
-    lstm, luong, lm = (runs.folder(name) for name in ("lstm", "luong", "lm-ngram"))
+    lstm, luong, lm = (runs.run_dir(name) for name in ("lstm", "luong", "lm-ngram"))
     pair = list(ensemble([lstm, luong], device="cpu").evaluate())
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
     fused = list(ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate())
@@ -188,7 +188,7 @@ def test_signature_names_the_ensemble(runs):
 
 def test_a_language_model_initializes_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
     """Its tokenizer becomes the target tokenizer; sources keep their own unless the tokenizer must be joint."""
-    values = pair_file(runs.pairs, "lstm", *STILL)
+    values = seq2seq_run_file(runs.pairs, "lstm", *STILL)
     values["model"] |= {"hidden_size": 8, "num_layers": 2, "attention": "none"}
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(lm)]) == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import Silent, make_corpus, make_text, run_file, sums, train_here
+from small_runs import SilentCallback, make_corpus, make_text, run_file, run_hashes, train_here
 from torch import Tensor, nn
 
 from weft.data.batching import Batch, BatchSampler, Lines, Streams, Windows
@@ -105,9 +105,9 @@ def small_loop(
     )
 
 
-def run(loop: Loop, watcher: Silent | None = None) -> Notebook:
+def run(loop: Loop, watcher: SilentCallback | None = None) -> Notebook:
     notebook = Notebook()
-    loop.run(notebook, watcher or Silent())
+    loop.run(notebook, watcher or SilentCallback())
     return notebook
 
 
@@ -191,7 +191,7 @@ def test_equal_budgets_in_different_units_give_the_same_run(budget):
     ("steps", "validations", "expected_steps"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
 )
 def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, expected_steps):
-    watcher = Silent()
+    watcher = SilentCallback()
     notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), watcher)
     assert [step for step, _ in watcher.scores] == expected_steps
     assert notebook.saved == expected_steps
@@ -252,7 +252,7 @@ def test_gradient_mode_of_the_caller_is_restored(tmp_path, text, off):
     train_here(run_file(text), tmp_path / "plain")
     with off():
         train_here(run_file(text), tmp_path / "off")
-    assert sums(tmp_path / "off")["best"] == sums(tmp_path / "plain")["best"]
+    assert run_hashes(tmp_path / "off")["best"] == run_hashes(tmp_path / "plain")["best"]
 
 
 def test_without_validation_data_the_latest_weights_are_kept():
@@ -266,7 +266,7 @@ def test_the_run_directory_has_the_best_and_the_last_weights(tmp_path, text, mon
     scores = iter([3.0, 1.0, 2.0, 2.0])
     monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, progress: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
-    watcher = Silent(look=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
+    watcher = SilentCallback(inspect=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
     train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
@@ -332,7 +332,7 @@ def test_ema_weights_are_validated_and_saved(tmp_path, text, monkeypatch):
         seen[loop.train_state.step] = {name: average.clone() for name, average in loop.ema.tensors().items()}
 
     values = run_file(text, "gpt", train__max_steps=8, train__num_validations=4, train__ema_decay=0.9)
-    train_here(values, tmp_path / "run", Silent(look=look))
+    train_here(values, tmp_path / "run", SilentCallback(inspect=look))
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], average) for name, average in seen[4].items())
@@ -346,7 +346,7 @@ def test_raw_weights_are_restored_after_a_failed_validation():
     loop = small_loop(small_model(), max_steps=2, num_validations=2, scores=[math.nan], ema_decay=0.9)
     seen: dict[str, Tensor] = {}
     with pytest.raises(DivergedError):
-        run(loop, Silent(look=lambda loop: seen.update(weights(loop))))
+        run(loop, SilentCallback(inspect=lambda loop: seen.update(weights(loop))))
     assert all(map(torch.equal, weights(loop).values(), seen.values()))
 
 
@@ -379,7 +379,7 @@ def test_invalid_ema_decay(text, average, message):
 
 def test_metrics_jsonl_has_only_values_that_follow_from_the_run(tmp_path, text):
     values = run_file(text, "lstm", train__max_steps=6, train__num_validations=3)
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "run", watcher)
     records = metrics(tmp_path / "run")
     trained = [record for record in records if "train_loss" in record]
@@ -393,7 +393,7 @@ def test_metrics_jsonl_has_only_values_that_follow_from_the_run(tmp_path, text):
 
 
 def test_a_long_run_logs_about_200_lines_with_means_since_the_last():
-    watcher = Silent()
+    watcher = SilentCallback()
     notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), watcher)
     steps = [record["step"] for record in notebook.records]
     assert steps[:5] == [1, 3, 5, 8, 10]
@@ -404,13 +404,13 @@ def test_a_long_run_logs_about_200_lines_with_means_since_the_last():
     assert actual == pytest.approx(means)
 
 
-@pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("model", ["conv", "lstm", "transformer", "gpt"])
 def test_same_run_file_gives_equal_runs_and_another_seed_does_not(tmp_path, text, model):
     values = run_file(text, model, train__max_steps=4, train__num_validations=2)
     for name in ("one", "two"):
         train_here(values, tmp_path / name)
     train_here({**values, "seed": 4}, tmp_path / "three")
-    assert sums(tmp_path / "one") == sums(tmp_path / "two")
+    assert run_hashes(tmp_path / "one") == run_hashes(tmp_path / "two")
     assert (tmp_path / "one" / "metrics.jsonl").read_bytes() != (tmp_path / "three" / "metrics.jsonl").read_bytes()
 
 
@@ -424,15 +424,15 @@ def test_validation_and_other_random_draws_between_steps_do_not_change_training(
     results = []
     for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
         values = run_file(text, "transformer", train__max_steps=6, train__num_validations=validations)
-        train_here(values, tmp_path / name, Silent(look=look))
-        results.append(sums(tmp_path / name)["model"])
+        train_here(values, tmp_path / name, SilentCallback(inspect=look))
+        results.append(run_hashes(tmp_path / name)["model"])
     assert len(set(results)) == 1
 
 
 def test_dropout_differs_from_step_to_step():
     loop = small_loop(small_model(dropout=0.5), max_steps=2, lr=1e-30)
     loop.batch_sampler.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
-    watcher = Silent()
+    watcher = SilentCallback()
     run(loop, watcher)
     assert watcher.losses[0] != watcher.losses[1]
 
@@ -492,7 +492,7 @@ def test_clipping_scales_only_longer_gradients(monkeypatch, clip, norm):
 def test_streams_start_from_the_final_state_of_the_previous_batch():
     model = small_model()
     loop = small_loop(small_model(), stream=True, max_steps=9, lr=1e-30)
-    watcher = Silent()
+    watcher = SilentCallback()
     run(loop, watcher)
     state, losses = None, []
     for index in range(6):  # 24 tokens per stream: 6 batches of 4
@@ -528,7 +528,9 @@ def test_carried_attention_state_is_bounded_by_the_context_length():
     """At most twice the context length, and the loss equals that of a model that keeps everything and masks it."""
     model, sizes, losses, unbounded = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
-    watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2)))
+    watcher = SilentCallback(
+        inspect=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2))
+    )
     run(loop, watcher)
     for layer in model.stack.layers:
         if layer.mixer.__class__.__name__ == "SelfAttention":
@@ -635,13 +637,13 @@ def test_a_diverged_run_keeps_its_checkpoint_and_best_weights(tmp_path, text):
                 loop.loss_module.model.embedding.weight.fill_(math.inf)
 
     with pytest.raises(DivergedError, match=r"^step 5: validation loss is nan; "):
-        train_here(values, out, Silent(look=spoil_weights))
+        train_here(values, out, SilentCallback(inspect=spoil_weights))
     assert checkpoint.names(out) == ["000003", "000004"]
     assert checkpoint.newest(out)[1] == []
     assert all(weight.isfinite().all() for weight in read_tensors(out / "model.safetensors")[0].values())
     train_here(values, out)
     train_here(values, tmp_path / "whole")
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 # ---- where and how numbers are computed
@@ -662,13 +664,13 @@ def test_streams_with_learned_positions_are_rejected(text):
 
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
-    watcher = Silent()
+    watcher = SilentCallback()
     values = run_file(text, "gpt", train__max_steps=12, train__precision="bfloat16", data__read_as="stream")
     train_here(values, tmp_path / "run", watcher)
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert watcher.losses[-1] < watcher.losses[0] - 0.1
-    exact = Silent()
+    exact = SilentCallback()
     train_here({**values, "train": {**values["train"], "precision": "float32"}}, tmp_path / "exact", exact)
     assert watcher.losses == pytest.approx(exact.losses, rel=0.05)
     assert watcher.losses != exact.losses
@@ -678,10 +680,10 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
 @pytest.mark.parametrize("read", ["windows", "lines"])
 def test_every_architecture_learns(tmp_path, text, kind, read):
     values = run_file(
-        text, "window", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
+        text, "conv", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
     )
     values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-reset-before" else {"arch": kind}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "run", watcher)
     assert watcher.scores[-1][1] < watcher.scores[0][1] < watcher.losses[0]

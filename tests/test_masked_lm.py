@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import Silent, make_text, sums, train_here
+from small_runs import SilentCallback, make_text, run_hashes, train_here
 
 from weft.data.corpus import corpus_from_lines, write_corpus
 from weft.data.source import Source
@@ -312,9 +312,9 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, kind, read):
     values["data"] |= {"read_as": read, "context_length": 24 if read == "windows" else 64}
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=5))
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=5))
     train_here(values, tmp_path / "cut")
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
 def test_it_learns_from_left_and_right_context_together(tmp_path):
@@ -323,7 +323,7 @@ def test_it_learns_from_left_and_right_context_together(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     values = run_file(tmp_path / "text.txt", "transformer", hidden_size=64, mask_prob=0.34, dropout=0.0)
     values["train"] |= {"max_steps": 250, "batch_tokens": 1024, "num_validations": 1}
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "run", watcher)
     import weft
 
@@ -338,7 +338,7 @@ def test_weights_initialize_another_run(tmp_path):
     values = run_file(text)
     values["train"] |= {"init_from": str(tmp_path / "one")}
     values["tokenizer"] = {"file": str(tmp_path / "one" / "tokenizer.json")}
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "two", watcher)
     assert any(re.fullmatch(r"Initialized \d+ tensors from [^;]*", note) for note in watcher.notes)
 
@@ -351,7 +351,7 @@ def test_incompatible_options_are_rejected(tmp_path):
         for table, options in changes.items():
             values[table] = {**values[table], **options}
         with pytest.raises(kind) as caught:
-            train_here(values, tmp_path / "run", fresh=True)
+            train_here(values, tmp_path / "run", overwrite=True)
         return str(caught.value)
 
     assert said(ConfigError, data={"read_as": "stream"}) == (
@@ -380,6 +380,6 @@ def test_whole_word_and_span_masking_train(tmp_path, masking, kind):
     values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
     values["tokenizer"] = {"type": kind, "vocab_size": 60}
     values["train"] |= {"max_steps": 2}
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "run", watcher)
     assert len(watcher.scores) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import answered, feed, refused
+from command_line import expect_error, set_stdin, stream_output
 from small_runs import make_text, train_here
 
 import weft
@@ -16,7 +16,7 @@ from weft.cli.main import main
 from weft.errors import DataError, UsageError
 from weft.models.encoder import EncoderInput
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 KINDS = {"word": 40, "wordpiece": 60, "bpe": 290, "char": 60}
 
 
@@ -138,7 +138,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     assert len(blocks) == 2 and all(len(block.strip().split("\n")) == 2 for block in blocks)
     probability, token = blocks[0].split("\n")[0].split("\t")
     assert 0 < float(probability) < 1 and token
-    feed(monkeypatch, b"the [MASK]\nno gap\n\xff\n[MASK] sees\n")
+    set_stdin(monkeypatch, b"the [MASK]\nno gap\n\xff\n[MASK] sees\n")
     assert main(["predict", str(runs / "word"), "--n-best", "1"]) == 3
     out, err = capsys.readouterr()
     assert [line.split("\t")[:2] for line in out.split("\n")[:-1]] == [["1", "1"], [""], [""], ["4", "1"]]
@@ -146,7 +146,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
         "weft: warning: line 2: no [MASK] in the text; write it where a token is missing; skipped",
         "weft: warning: standard input:3: invalid utf-8 (byte 0xff); convert it first; skipped",
     ]
-    feed(monkeypatch, b"the [MASK]\n")
+    set_stdin(monkeypatch, b"the [MASK]\n")
     assert main(["predict", str(runs / "word"), "--n-best", "1", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["text"] == "the [MASK]" and set(data["masks"][0][0]) == {"token", "probability"}
@@ -156,12 +156,12 @@ def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
     """A program can write a line and wait for its answer."""
     chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
     for words in (["predict", "--n-best", "1"], ["embed"]):
-        counts, out = answered(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
+        counts, out = stream_output(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
         assert counts == [0, 1, 2, 3]
-        feed(monkeypatch, b"".join(chunks))
+        set_stdin(monkeypatch, b"".join(chunks))
         assert main([words[0], str(runs / "word"), *words[1:]]) == 0
         assert len(out.split("\n")) == len(capsys.readouterr().out.split("\n"))
-    counts, _ = answered(monkeypatch, [b"cat " * 60 + b"\n"] * 2, "embed", str(runs / "word"))
+    counts, _ = stream_output(monkeypatch, [b"cat " * 60 + b"\n"] * 2, "embed", str(runs / "word"))
     assert counts == [0, 1, 2]
     assert (
         capsys.readouterr().err == "weft: warning: truncated 2 lines that were too long for the model\n"
@@ -171,10 +171,10 @@ def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
 def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
     run: Any = weft.load(runs / "word", device="cpu")
     expected = run.embed(["the cat", "a dog"])
-    feed(monkeypatch, b"the cat\na dog\n")
+    set_stdin(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(expected, abs=1e-6)
-    feed(monkeypatch, b"the cat\na dog\n")
+    set_stdin(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
     json_lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [item["text"] for item in json_lines] == ["the cat", "a dog"]
@@ -183,14 +183,14 @@ def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
     )
     assert main(["embed", str(runs / "word"), "the cat"]) == 0
     assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(expected[0].tolist(), abs=1e-6)
-    feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
+    set_stdin(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "y.npy")]) == 3
     assert np.isnan(np.load(tmp_path / "y.npy", allow_pickle=False)).all(1).tolist() == [False, True, False]
     assert "weft: warning: truncated 1 line that was too long for the model\n" in capsys.readouterr().err
-    feed(monkeypatch, b"\xff\n")
+    set_stdin(monkeypatch, b"\xff\n")
     assert main(["embed", str(runs / "word"), "--quiet"]) == 3
     assert json.loads(capsys.readouterr().out)["vector"] is None
-    feed(monkeypatch, b"")
+    set_stdin(monkeypatch, b"")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "z.npy")]) == 0
     assert np.load(tmp_path / "z.npy", allow_pickle=False).shape == (0, 0)
 
@@ -206,19 +206,19 @@ def test_evaluate_reports_pseudo_perplexity(runs, capsys):
 
 def test_unsupported_commands_are_rejected(runs, capsys, tmp_path):
     run = str(runs / "word")
-    assert refused(capsys, "generate", run, "x") == (2, f"{run}: is a masked language model; use weft predict")
-    assert refused(capsys, "score", run) == (2, f"{run}: models of task 'masked-lm' do not give texts a probability")
-    assert refused(capsys, "evaluate", run, "--context", "carry") == (
+    assert expect_error(capsys, "generate", run, "x") == (2, f"{run}: is a masked language model; use weft predict")
+    assert expect_error(capsys, "score", run) == (2, f"{run}: models of task 'masked-lm' do not give texts a probability")
+    assert expect_error(capsys, "evaluate", run, "--context", "carry") == (
         2,
         "--context: not available for task 'masked-lm'",
     )
-    assert refused(capsys, "predict", run, "x", "--input", "y") == (2, "--input: cannot be combined with a text argument")
-    assert refused(capsys, "embed", run, "x", "--output", "x.txt") == (2, "--output: x.txt must end in .npy or .jsonl")
+    assert expect_error(capsys, "predict", run, "x", "--input", "y") == (2, "--input: cannot be combined with a text argument")
+    assert expect_error(capsys, "embed", run, "x", "--output", "x.txt") == (2, "--output: x.txt must end in .npy or .jsonl")
     text = make_text(tmp_path / "text.txt")
     train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
-    assert refused(capsys, "predict", lm, "x") == (2, f"{lm}: is a language model; use weft generate")
-    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no text encoder")
+    assert expect_error(capsys, "predict", lm, "x") == (2, f"{lm}: is a language model; use weft generate")
+    assert expect_error(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no text encoder")
 
 
 def test_info_and_next_commands(runs, run, tmp_path, capsys):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
-from seq2seq_runs import PairRuns
+from command_line import expect_error
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import train_here
 
 import weft
@@ -27,7 +27,7 @@ from weft.metrics.items import total
 from weft.metrics.minimal_pairs import pair_accuracy, pair_items
 from weft.models.encoder import EncoderInput
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 KINDS = ("ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt")
@@ -377,8 +377,8 @@ def test_a_bigram_model_agrees_with_the_nearest_noun(tmp_path):
 
 
 def test_runs_that_cannot_score_sentences_are_rejected(runs, suite, tmp_path):
-    pairs = PairRuns(tmp_path)
-    run = weft.load(pairs.folder("lstm"), device="cpu")
+    pairs = Seq2SeqRuns(tmp_path)
+    run = weft.load(pairs.run_dir("lstm"), device="cpu")
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(run, pairs_of(suite))
     assert str(caught.value) == (
@@ -537,14 +537,17 @@ def test_command_rejects_invalid_options(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
     message = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, message)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, message)
     message = "--score-by: unknown unit 'letter'; choose from sentence, word"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, message)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, message)
     message = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
-    assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, message)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, message)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
     message = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, message)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (
+        3,
+        message,
+    )
 
 
 def test_command_rejects_unwritable_outputs_before_scoring(runs, suite, tmp_path, capsys):
@@ -556,7 +559,7 @@ def test_command_rejects_unwritable_outputs_before_scoring(runs, suite, tmp_path
         (["--save-pairs", folder], f"--save-pairs: {folder} is a directory; name a file"),
         (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; use two files"),
     ):
-        assert refused(capsys, *words, *options) == (2, message)
+        assert expect_error(capsys, *words, *options) == (2, message)
 
 
 def test_runs_with_equal_names_are_labeled_by_path(runs, suite, tmp_path, monkeypatch, capsys):

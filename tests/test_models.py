@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from toy_models import shaken
+from toy_models import enlarge_weights
 
 from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search
@@ -41,7 +41,7 @@ def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any
 
 
 def network(kind: str, **options: Any) -> LanguageModel:
-    return shaken(fresh(kind, **options))  # type: ignore[return-value]
+    return enlarge_weights(fresh(kind, **options))  # type: ignore[return-value]
 
 
 def ngram(words: int = WORDS, **options: Any) -> NgramModel:

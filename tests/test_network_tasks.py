@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, make_text, run_file
-from toy_qa import asked, span_file, write_tsv
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file
+from toy_qa import make_questions, qa_run_file, write_tsv
 
 from weft.config import override
 from weft.data.batching import map_tensors
@@ -35,9 +35,9 @@ def values(name: str, directory: Path) -> dict[str, Any]:
         more = {} if task == "lm" else {"task": "masked-lm", "model__arch": "transformer"}
         return run_file(make_text(directory / "text.txt"), "lstm", data__read_as=read, **more)
     if name == "pairs":
-        return pair_file(make_pairs(directory / "pairs.tsv"), "joint")
+        return seq2seq_run_file(make_pairs(directory / "pairs.tsv"), "joint")
     if name == "asked":
-        return span_file(write_tsv(directory / "asked.tsv", asked(60)))
+        return qa_run_file(write_tsv(directory / "asked.tsv", make_questions(60)))
     return override(LabelRuns(directory).values(f"{name}-lstm"), ["model.hidden_size=8"])
 
 
@@ -54,8 +54,8 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     shape, folder = settings.preset.estimator.network_task, RunDir(tmp_path / "run")
     assert shape is not None
     folder.path.mkdir()
-    vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
-    job = Job(settings, folder, vocabulary, corpora, Silent())
+    vocabulary, corpora = prepare(settings.spec, settings, folder, SilentCallback())
+    job = Job(settings, folder, vocabulary, corpora, SilentCallback())
     torch.manual_seed(0)
     return Read(shape, job, shape.build(settings, vocabulary)().eval(), read_training(shape, job)[0])
 

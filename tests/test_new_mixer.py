@@ -14,12 +14,12 @@ import test_contracts
 import test_seq2seq_contracts
 import torch
 import toy_seq2seq
-from command_line import feed, refused
-from compare_helpers import Here, compare
+from command_line import expect_error, set_stdin
+from compare_helpers import InProcessTrainer, compare
 from pydantic import Field
 from pydantic.fields import FieldInfo
 from torch import Tensor, nn
-from toy_models import DIM, mixer, shaken, table
+from toy_models import DIM, enlarge_weights, mixer, stack_config
 
 import weft
 from weft.cli.main import main
@@ -104,12 +104,12 @@ def test_contracts_are_collected():
 def test_layer_and_stack_obey_the_mixer_contract(law):
     def layer() -> nn.Module:
         torch.manual_seed(0)
-        return shaken(mixer("smoothing", decay=0.7)).eval()
+        return enlarge_weights(mixer("smoothing", decay=0.7)).eval()
 
     def layers() -> nn.Module:
         torch.manual_seed(0)
         options = {"position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm", "ffn_dim": 12}
-        return shaken(stack(table(layer_type="smoothing", **options), context_length=32)).eval()
+        return enlarge_weights(stack(stack_config(layer_type="smoothing", **options), context_length=32)).eval()
 
     for build in (layer, layers):
         law(build, *([4] if "cut" in inspect.signature(law).parameters else []))
@@ -129,8 +129,8 @@ PAIRS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("law", OF_PAIRS.values(), ids=OF_PAIRS)
 def test_encoder_decoders_obey_their_contract(monkeypatch, law):
     for name, options in PAIRS.items():
-        monkeypatch.setitem(toy_seq2seq.EVERY, name, options)
-        monkeypatch.setitem(toy_seq2seq.VARIED, name, options)
+        monkeypatch.setitem(toy_seq2seq.ALL_MODELS, name, options)
+        monkeypatch.setitem(toy_seq2seq.VARIANTS, name, options)
         law(name)
     toy_seq2seq.build.cache_clear()
 
@@ -139,8 +139,8 @@ def test_encoder_decoders_obey_their_contract(monkeypatch, law):
 
 
 def test_default_comes_from_the_registry_and_a_value_reaches_every_layer():
-    assert table(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(table(layer_type="lstm"))
-    model = stack(table(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
+    assert stack_config(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(stack_config(layer_type="lstm"))
+    model = stack(stack_config(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
     actual = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
     assert actual == [0.25] * 4 and sum(isinstance(part, Bidirectional) for part in model.modules()) == 2
     assert [(part.name, part.num_parameters) for part in count_parameters(model)] == [("smoothing", 4 * (DIM // 2) * (DIM + 1))]
@@ -190,7 +190,11 @@ def test_every_registered_option_is_a_config_field_and_a_parameter():
 
 def test_a_causal_only_mixer_rejects_bidirectional(monkeypatch):
     monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(bidirectional=None))
-    assert stack(table(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
+    assert stack(stack_config(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (
+        1,
+        3,
+        DIM,
+    )
     with pytest.raises(ConfigError) as caught:
         parse_config(StackConfig, {"layer_type": "ahead", "bidirectional": True}, prefix="model")
     assert str(caught.value) == "model.bidirectional: not possible with layer_type 'ahead'; set it to false"
@@ -246,8 +250,8 @@ def work_dir(tmp_path, monkeypatch) -> Path:
     (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "pairs.toml").write_text(PAIRED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    monkeypatch.setattr(Here, "trained", [], raising=False)
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    monkeypatch.setattr(InProcessTrainer, "trained", [], raising=False)
     preset = Preset(language, LanguageModelConfig, {"layer_type": "smoothing"}, RECURRENT)
     monkeypatch.setitem(find_task("lm").presets, "smoothing", preset)  # type: ignore[arg-type]
     return tmp_path
@@ -267,13 +271,13 @@ def test_language_model_is_checked_trained_evaluated_and_used(work_dir, capsys):
     (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
     assert layer.decay == 0.5
     assert default_context(run.config) == Context("reset", run.config.data.context_length)
-    code, message = refused(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
+    code, message = expect_error(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
     assert (code, message) == (2, "model.decay: must be less than 1, got 2")
 
 
 def test_encoder_decoder_is_trained_and_predicts(work_dir, monkeypatch, capsys):
     assert main(["train", "pairs.toml", "--output-dir", "run", "--quiet"]) == 0
-    feed(monkeypatch, b"anas\nberto\n")
+    set_stdin(monkeypatch, b"anas\nberto\n")
     capsys.readouterr()
     assert main(["predict", "run"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
@@ -288,4 +292,4 @@ def test_comparisons_apply_options_to_the_architectures_that_have_them(work_dir,
     assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]
     directory = work_dir / "runs" / "run-comparison"
     names = [path.parent.name for path in directory.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
-    assert names == ["smoothing-5"] and len(Here.trained) == 3
+    assert names == ["smoothing-5"] and len(InProcessTrainer.trained) == 3

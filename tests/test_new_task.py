@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import feed, refused
+from command_line import expect_error, set_stdin
 from compare_helpers import compare
 from regress.task import TASK, Estimate
-from small_runs import Silent, sums, train_here
+from small_runs import SilentCallback, run_hashes, train_here
 
 import weft
 from weft.cli.main import main
@@ -72,7 +72,7 @@ def regress(monkeypatch, tmp_path) -> Iterator[None]:
 
 
 @pytest.fixture
-def trained(tmp_path) -> Path:
+def trained_dir(tmp_path) -> Path:
     return train_here(read_toml(tmp_path / "run.toml"), tmp_path / "run").path
 
 
@@ -99,19 +99,19 @@ def test_data_and_gradients_are_checked(capsys):
     assert "films.tsv:3: expected a number, got 'low'" in str(caught.value)
 
 
-def test_training_learns_and_resuming_is_exact(tmp_path, trained):
+def test_training_learns_and_resuming_is_exact(tmp_path, trained_dir):
     values = read_toml(tmp_path / "run.toml")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "stopped", Silent(stop_at=25))
-    watcher = Silent()
+        train_here(values, tmp_path / "stopped", SilentCallback(stop_at=25))
+    watcher = SilentCallback()
     train_here(values, tmp_path / "stopped", watcher)
-    assert "resuming at step 25" in watcher.notes and sums(tmp_path / "stopped") == sums(trained)
-    scores = {score.name: score.value for score in weft.load(trained).evaluate()}
+    assert "resuming at step 25" in watcher.notes and run_hashes(tmp_path / "stopped") == run_hashes(trained_dir)
+    scores = {score.name: score.value for score in weft.load(trained_dir).evaluate()}
     assert list(scores) == ["rmse", "mae", "pearson"] and scores["pearson"] > 0.9
 
 
-def test_scores_follow_from_predictions(trained):
-    run, rows = load(trained, TASK), films(160)[128:]
+def test_scores_follow_from_predictions(trained_dir):
+    run, rows = load(trained_dir, TASK), films(160)[128:]
     predicted = np.array([estimate.value for estimate in run.predict([text for text, _ in rows])])
     gold = np.array([value for _, value in rows])
     scored = run.evaluate()
@@ -124,20 +124,20 @@ def test_scores_follow_from_predictions(trained):
     assert observed.inputs[0] == rows[0][0] and observed.lengths[0] == len(rows[0][0].split())
 
 
-def test_predictions_for_lines_tables_and_in_python(trained, capsys, monkeypatch):
-    feed(monkeypatch, b"good film\n\nbad \xff\nthe bad film\n" + b"film " * 20 + b"\n")
-    assert main(["predict", str(trained)]) == 3
+def test_predictions_for_lines_tables_and_in_python(trained_dir, capsys, monkeypatch):
+    set_stdin(monkeypatch, b"good film\n\nbad \xff\nthe bad film\n" + b"film " * 20 + b"\n")
+    assert main(["predict", str(trained_dir)]) == 3
     printed = capsys.readouterr()
     lines = printed.out.split("\n")
     assert float(lines[0]) > 1 and lines[1] == lines[2] == "" and float(lines[3]) < -1 and len(lines) == 6
     assert "standard input:3: " in printed.err and "truncated 1 line that was too long" in printed.err
-    feed(monkeypatch, b"good film\n\n")
-    rows = [json.loads(line) for line in output_of(capsys, "predict", str(trained), "--json").split("\n") if line]
+    set_stdin(monkeypatch, b"good film\n\n")
+    rows = [json.loads(line) for line in output_of(capsys, "predict", str(trained_dir), "--json").split("\n") if line]
     assert rows == [{"text": "good film", "number": pytest.approx(float(lines[0]), abs=1e-3)}, {"text": "", "number": None}]
     Path("new.csv").write_text("id,text\n7,good film\n8,the bad film\n")
-    table = output_of(capsys, "predict", str(trained), "--input", "new.csv").split("\n")
+    table = output_of(capsys, "predict", str(trained_dir), "--input", "new.csv").split("\n")
     assert table[0] == "id,text,prediction" and table[1].startswith("7,good film,") and len(table) == 4
-    run: Any = weft.load(trained)
+    run: Any = weft.load(trained_dir)
     results = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
     assert isinstance(results[0], Estimate) and not results[0].truncated and results[3].truncated
     assert results[1:3] == [
@@ -146,17 +146,17 @@ def test_predictions_for_lines_tables_and_in_python(trained, capsys, monkeypatch
     ]
 
 
-def test_info_and_missing_capabilities(trained, capsys):
-    rows = [line.split() for line in output_of(capsys, "info", str(trained)).split("\n")]
+def test_info_and_missing_capabilities(trained_dir, capsys):
+    rows = [line.split() for line in output_of(capsys, "info", str(trained_dir)).split("\n")]
     assert ["Task", "regress"] in rows and ["Model", "gru,"] in [row[:2] for row in rows]
-    assert json.loads(output_of(capsys, "info", str(trained), "--json"))["task"] == "regress"
-    message = f"{trained}: is a regression model; use weft predict"
-    assert refused(capsys, "generate", str(trained), "good") == (2, message)
-    no_encoder = f"{trained}: models of task 'regress' have no text encoder"
-    assert refused(capsys, "embed", str(trained), "good") == (2, no_encoder)
-    closed = f"{trained}: explanations are not available for task 'regress'"
-    assert refused(capsys, "explain", str(trained), "good") == (2, closed)
-    assert refused(capsys, "prune", str(trained)) == (2, closed)
+    assert json.loads(output_of(capsys, "info", str(trained_dir), "--json"))["task"] == "regress"
+    message = f"{trained_dir}: is a regression model; use weft predict"
+    assert expect_error(capsys, "generate", str(trained_dir), "good") == (2, message)
+    no_encoder = f"{trained_dir}: models of task 'regress' have no text encoder"
+    assert expect_error(capsys, "embed", str(trained_dir), "good") == (2, no_encoder)
+    closed = f"{trained_dir}: explanations are not available for task 'regress'"
+    assert expect_error(capsys, "explain", str(trained_dir), "good") == (2, closed)
+    assert expect_error(capsys, "prune", str(trained_dir)) == (2, closed)
 
 
 def test_comparison_and_report(capsys, tmp_path):

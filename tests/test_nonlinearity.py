@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from toy_seq2seq import memory_of, pair_model, pair_table, sources, targets
+from toy_seq2seq import random_memory, seq2seq_config, seq2seq_model, sources, targets
 
 from weft.config import parse_config
 from weft.errors import ConfigError
@@ -128,7 +128,7 @@ def test_additive_attention_of_any_depth_matches_its_equation(size):
     look: Any = SourceAttention(4, score="additive", memory_size=5, attention_dim=size).double()
     deep = size or 4
     assert look.attend.weight.shape == (deep,) and look.to_q.weight.shape == (deep, 4) and look.to_k.weight.shape == (deep, 5)
-    memory, x = memory_of(3, 2, width=5), random(2, 2, 4)
+    memory, x = random_memory(3, 2, hidden_size=5), random(2, 2, 4)
     actual = look(x, look.init_state(memory))
     w, u, b, k = (array(weight) for weight in (look.attend.weight, look.to_q.weight, look.to_q.bias, look.to_k.weight))
     for row, length in enumerate((3, 2)):
@@ -140,11 +140,11 @@ def test_additive_attention_of_any_depth_matches_its_equation(size):
 
 
 def test_attention_dim_defaults_to_the_decoder_hidden_size():
-    assert pair_table(attention="additive").attention_dim == 8
-    assert pair_table(attention="additive", attention_dim=3).attention_dim == 3
-    assert pair_table(attention="dot").attention_dim is None
+    assert seq2seq_config(attention="additive").attention_dim == 8
+    assert seq2seq_config(attention="additive", attention_dim=3).attention_dim == 3
+    assert seq2seq_config(attention="dot").attention_dim is None
     with pytest.raises(ConfigError) as caught:
-        pair_table(attention="multiplicative", attention_dim=3)
+        seq2seq_config(attention="multiplicative", attention_dim=3)
     assert str(caught.value) == "model.attention_dim: not used with attention 'multiplicative'; remove it"
 
 
@@ -201,7 +201,7 @@ class Blurred(nn.Module):
 def test_a_custom_mixer_trains_an_encoder_decoder(monkeypatch, row, options):
     monkeypatch.setitem(MIXERS, "toy", row)
     assert recurrent_mixers() == ["rnn", "lstm", "gru", "gru-reset-before", "toy"]
-    model = pair_model(layer_type="toy", **options).train()
+    model = seq2seq_model(layer_type="toy", **options).train()
     (source, keep), tokens = sources(5, 3), targets(2, 4)
     steps = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
@@ -219,11 +219,11 @@ def test_a_custom_mixer_trains_an_encoder_decoder(monkeypatch, row, options):
 
 def test_a_mixer_without_state_vectors_summarizes_by_mean_and_cannot_decode(monkeypatch):
     monkeypatch.setitem(MIXERS, "toy", Mixer(Blurred, "mean"))
-    model = pair_model(encoder={"layer_type": "toy", "bidirectional": False}, decoder={"layer_type": "gru"})
+    model = seq2seq_model(encoder={"layer_type": "toy", "bidirectional": False}, decoder={"layer_type": "gru"})
     memory = model.encoder(*sources(5, 2))
     torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0))
     with pytest.raises(ConfigError) as caught:
-        pair_table(decoder={"layer_type": "toy"})
+        seq2seq_config(decoder={"layer_type": "toy"})
     assert str(caught.value) == (
         "model.decoder.layer_type: 'toy' is not possible for a decoder; use rnn, lstm, gru, gru-reset-before or attention"
     )

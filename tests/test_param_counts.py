@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from seq2seq_runs import MODELS as PAIR_MODELS
-from seq2seq_runs import pair_file
+from seq2seq_runs import seq2seq_run_file
 from small_runs import make_text, run_file, train_here
 from torch import nn
 
@@ -70,7 +70,7 @@ def test_relative_positions_are_no_embedding():
 
 
 def pair_model(name: str, tmp: Path) -> nn.Module:
-    settings = resolve(pair_file(tmp / "pairs.tsv", name), base=tmp)
+    settings = resolve(seq2seq_run_file(tmp / "pairs.tsv", name), base=tmp)
     return encoder_decoder(settings.model, source_vocab_size=9, target_vocab_size=9, max_positions=16, vocabulary="")
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_decoding import Strings
-from toy_seq2seq import ATTENTION, BEGIN, END, shaken_pair
+from toy_decoding import StringTokenizer
+from toy_seq2seq import ATTENTION, BOS, EOS, large_weight_model
 
 from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search
@@ -29,7 +29,7 @@ from weft.models.lm import language_model
 from weft.models.ngram import NgramConfig, fit
 from weft.models.seq2seq import EncoderDecoder
 
-SPELLER = Strings("abcdefgh")
+SPELLER = StringTokenizer("abcdefgh")
 DECODERS: dict[str, dict[str, Any]] = {
     "cho": {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
     "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 @cache
 def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
-    model = shaken_pair(**DECODERS[name], words=words)
+    model = large_weight_model(**DECODERS[name], vocab_size=words)
     with torch.no_grad():
         # outputs depend on earlier tokens: targets of several different tokens, most of which end before the limit
         model.decoder.embedder.embedding.weight.mul_(3)
@@ -55,7 +55,7 @@ def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
 def source_tokens(count: int, *, words: int = 11, seed: int = 0) -> list[list[int]]:
     """Sources of 1 to 9 tokens, including </s>."""
     random = np.random.default_rng(seed)
-    return [[*random.integers(3, words, random.integers(0, 9)).tolist(), END] for _ in range(count)]
+    return [[*random.integers(3, words, random.integers(0, 9)).tolist(), EOS] for _ in range(count)]
 
 
 def encoded(model: Any, sources: Sequence[Sequence[int]]) -> Any:
@@ -97,16 +97,16 @@ def test_beam_size_1_is_greedy(name):
     options = PredictionConfig(beam_size=1, length_penalty=0.7, max_new_tokens=8)
     searched = beam_search(
         model,
-        torch.full((4, 1), BEGIN),
-        options=BeamOptions(beam_size=1, max_new_tokens=8, eos_id=END),
+        torch.full((4, 1), BOS),
+        options=BeamOptions(beam_size=1, max_new_tokens=8, eos_id=EOS),
         state=encoded(model, sources),
-        processor=ban_tokens([0, BEGIN]),
+        processor=ban_tokens([0, BOS]),
     )
     for source, (actual,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
-        log_probs, state = model.start(torch.tensor([[BEGIN]]), None, encoded(model, [source]))
+        log_probs, state = model.start(torch.tensor([[BOS]]), None, encoded(model, [source]))
         tokens: list[int] = []
         total = 0.0
-        while len(tokens) < 8 and END not in tokens:
+        while len(tokens) < 8 and EOS not in tokens:
             log_probs[:, :2] = -math.inf
             tokens.append(int(log_probs.argmax()))
             total += log_probs[0, tokens[-1]].item()
@@ -127,13 +127,13 @@ LIMIT = 3
 def sequences() -> list[list[int]]:
     """All possible outputs: ended by </s>, or as long as the limit."""
     every = itertools.chain.from_iterable(itertools.product(range(2, WORDS), repeat=size) for size in range(1, LIMIT + 1))
-    ended = [list(tokens) for tokens in every if END not in tokens[:-1]]
-    return [tokens for tokens in ended if tokens[-1] == END or len(tokens) == LIMIT]
+    ended = [list(tokens) for tokens in every if EOS not in tokens[:-1]]
+    return [tokens for tokens in ended if tokens[-1] == EOS or len(tokens) == LIMIT]
 
 
 def rows_of(sequences: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     width = max(map(len, sequences))
-    rows = [[BEGIN, *prefix, *tokens, *[0] * (width - len(tokens))] for tokens in sequences]
+    rows = [[BOS, *prefix, *tokens, *[0] * (width - len(tokens))] for tokens in sequences]
     keep = [[True] * (1 + len(prefix) + len(tokens)) + [False] * (width - len(tokens)) for tokens in sequences]
     return torch.tensor(rows), torch.tensor(keep)
 
@@ -161,7 +161,7 @@ def check_best(actual: Sequence[Prediction], totals: Tensor, alpha: float) -> No
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
 def test_a_wide_beam_finds_the_global_optimum(name, alpha, prefix):
-    model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
+    model, sources = model_of(name, words=WORDS), [[3, 5, 4, EOS], [5, EOS]]
     actual = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
     for source, best in zip(sources, actual, strict=True):
         check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
@@ -170,7 +170,7 @@ def test_a_wide_beam_finds_the_global_optimum(name, alpha, prefix):
 
 def language_of(kind: str) -> Any:
     if kind == "ngram":
-        tokens = np.array([3, 4, END, 4, 4, 5, END, 5, 3, 3, END, END])
+        tokens = np.array([3, 4, EOS, 4, 4, 5, EOS, 5, 3, 3, EOS, EOS])
         return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), vocab_size=WORDS, vocabulary="ab12cd34" * 8)
     torch.manual_seed(3)
     table = parse_config(
@@ -185,7 +185,7 @@ def language_of(kind: str) -> Any:
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     parts = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS), model_of("copying", words=WORDS)]
-    weights, source = [0.5, 0.3, 0.2], [3, 5, 4, END]
+    weights, source = [0.5, 0.3, 0.2], [3, 5, 4, EOS]
     ensemble = Ensemble(parts, LinearEnsemble(weights))
 
     def encode(some: Any) -> Any:
@@ -207,7 +207,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
 @pytest.mark.parametrize("name", ["luong", "transformer"])
 def test_shallow_fusion_adds_lm_log_probs(kind, name):
-    model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, END]
+    model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, EOS]
     fused = Ensemble([model, lm], ShallowFusion([1.0, 0.4]))
 
     def encode(some: Any) -> Any:
@@ -226,7 +226,7 @@ def test_shallow_fusion_adds_lm_log_probs(kind, name):
 
 
 def test_ensemble_with_shallow_fusion_fuses_the_mixture():
-    parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, END]
+    parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, EOS]
     fused = Ensemble([Ensemble(parts, LinearEnsemble([0.5, 0.5])), lm], ShallowFusion([1.0, 0.3]))
 
     def encode(some: Any) -> Any:
@@ -270,7 +270,7 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
 
 def test_sources_of_several_batches_keep_their_order(monkeypatch):
     monkeypatch.setattr("weft.decode.predict.MAX_BATCH_SOURCES", 3)
-    model, sources, calls = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
+    model, sources, calls = model_of("luong"), [*source_tokens(10), [3] * 40 + [EOS]], []
     actual = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: calls.append(done))
     monkeypatch.undo()
     for item, expected in zip(actual, ask(model, sources, beam_size=2), strict=True):
@@ -299,7 +299,7 @@ def test_scores_are_sorted_length_penalized_log_probs_and_match_rescoring(name, 
                 item.log_prob / len(item.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4
             )
             with torch.no_grad():
-                again = model.score(torch.tensor([[BEGIN, *prefix, *item.token_ids]]), None, encoded(model, [source]))
+                again = model.score(torch.tensor([[BOS, *prefix, *item.token_ids]]), None, encoded(model, [source]))
             assert item.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
 
 
@@ -323,12 +323,12 @@ def test_banned_tokens_never_appear(name):
         counts = Counter(
             token for actual in ask(model, sources, max_new_tokens=8, **options) for item in actual for token in item.token_ids
         )
-        often = [token for token, _ in counts.most_common() if token != END][:2]
+        often = [token for token, _ in counts.most_common() if token != EOS][:2]
         restricted = ask(
             model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options
         )
         remaining = {token for actual in restricted for item in actual for token in item.token_ids}
-        assert len(often) == 2 and not {0, BEGIN, *often} & remaining
+        assert len(often) == 2 and not {0, BOS, *often} & remaining
 
 
 @every_decoder
@@ -337,7 +337,7 @@ def test_min_and_max_new_tokens_are_respected(name):
     for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
         for actual in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
             for item in actual:
-                assert item.token_ids.index(END) >= 3 if END in item.token_ids else len(item.token_ids) == 5
+                assert item.token_ids.index(EOS) >= 3 if EOS in item.token_ids else len(item.token_ids) == 5
                 assert len(item.token_ids) <= 5
         assert {len(item.token_ids) for actual in ask(model, sources, max_new_tokens=1, **options) for item in actual} == {1}
 
@@ -353,10 +353,10 @@ def test_default_max_new_tokens_depends_on_the_source_only():
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"num_samples": 2}], ids=["beam", "greedy", "samples"])
 def test_learned_positions_limit_the_output_length(options):
-    model = shaken_pair(**ATTENTION, position_encoding="learned", longest=12)
+    model = large_weight_model(**ATTENTION, position_encoding="learned", max_positions=12)
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
-        model.head.head.bias[END] = -50.0  # it never ends by itself
+        model.head.head.bias[EOS] = -50.0  # it never ends by itself
     actual = ask(model, sources, prefixes=prefixes, **options)
     assert [len(best[0].token_ids) for best in actual] == [1, 12, 7, 12]
     with pytest.raises(UsageError) as caught:
@@ -402,13 +402,13 @@ def test_samples_depend_on_the_seed():
 
 
 def test_sample_frequencies_match_probabilities():
-    model, source = model_of("copying", words=WORDS), [4, 5, END]
+    model, source = model_of("copying", words=WORDS), [4, 5, EOS]
     actual = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
     counts = Counter(tuple(item.token_ids) for item in actual)
     # banned tokens are excluded: probabilities are renormalized over the rest
     with torch.no_grad():
         state = encoded(model, [source])
-        first = model.start(torch.tensor([[BEGIN]]), None, state)[0][0].exp()
+        first = model.start(torch.tensor([[BOS]]), None, state)[0][0].exp()
     allowed = first[2:] / first[2:].sum()
     for token, share in enumerate(allowed.tolist(), 2):
         seen = sum(count for tokens, count in counts.items() if tokens[0] == token) / 4000

@@ -12,11 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import feed, refused
-from label_runs import LabelRuns, class_file, one_label, tag_file, tagged, write_conll, write_tsv
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, train_here
-from toy_qa import asked, span_file, write_squad
+from command_line import expect_error, set_stdin
+from label_runs import (
+    LabelRuns,
+    classification_run_file,
+    single_label_rows,
+    tagged_sentences,
+    tagging_run_file,
+    write_conll,
+    write_tsv,
+)
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, train_here
+from toy_qa import make_questions, qa_run_file, write_squad
 from toy_qa import write_tsv as write_asked
 
 import weft
@@ -31,15 +39,15 @@ class Runs(LabelRuns):
     """The shared runs, plus quickly trained runs of other tasks."""
 
     def quick(self, name: str) -> Path:
-        folder = self.place / name
+        folder = self.directory / name
         if folder.exists():
             return folder
         if name == "pairs":
-            values = pair_file(make_pairs(self.place / "words.tsv"), "lstm", "train.max_steps=2")
+            values = seq2seq_run_file(make_pairs(self.directory / "words.tsv"), "lstm", "train.max_steps=2")
         elif name == "asked":
-            values = span_file(write_asked(self.place / "asked.tsv", asked(60)), "lstm", "train.max_steps=2")
+            values = qa_run_file(write_asked(self.directory / "asked.tsv", make_questions(60)), "lstm", "train.max_steps=2")
         elif name in ("lm", "masked-lm"):
-            (self.place / "text.txt").write_text("the cat sees a dog .\n" * 40)
+            (self.directory / "text.txt").write_text("the cat sees a dog .\n" * 40)
             model = (
                 {"arch": "lstm", "hidden_size": 8, "num_layers": 1}
                 if name == "lm"
@@ -47,20 +55,22 @@ class Runs(LabelRuns):
             )
             values = {
                 "task": name,
-                "data": {"train": str(self.place / "text.txt"), "read_as": "lines"},
+                "data": {"train": str(self.directory / "text.txt"), "read_as": "lines"},
                 "tokenizer": {"type": "word"},
                 "model": model,
                 "train": {"max_steps": 2, "device": "cpu"},
             }
         elif name == "reviews":
-            path = write_tsv(self.place / "reviews.tsv", one_label(60), "sentiment\treview")
-            values = class_file(path, "naive-bayes", "data.text_column=review", "data.label_column=sentiment")
+            path = write_tsv(self.directory / "reviews.tsv", single_label_rows(60), "sentiment\treview")
+            values = classification_run_file(path, "naive-bayes", "data.text_column=review", "data.label_column=sentiment")
         elif name == "tags":
-            values = tag_file(write_conll(self.place / "tags.conll", tagged(30)), "lstm", "train.max_steps=2")
+            values = tagging_run_file(
+                write_conll(self.directory / "tags.conll", tagged_sentences(30)), "lstm", "train.max_steps=2"
+            )
         else:
-            (self.place / "first.txt").write_text("".join(f"{label} {text}\n" for label, text in one_label(60)))
-            values = class_file(self.place / "first.txt", "naive-bayes")
-        train_here(values, folder, Silent())
+            (self.directory / "first.txt").write_text("".join(f"{label} {text}\n" for label, text in single_label_rows(60)))
+            values = classification_run_file(self.directory / "first.txt", "naive-bayes")
+        train_here(values, folder, SilentCallback())
         return folder
 
 
@@ -71,7 +81,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bayes(runs):
-    return str(runs.folder("labels-naive-bayes"))
+    return str(runs.run_dir("labels-naive-bayes"))
 
 
 def out(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0, err: str = "") -> str:
@@ -147,12 +157,12 @@ def test_column_names_are_those_of_training(runs, tmp_path, capsys):
         "review,stars,prediction,probability\nthe cat,5,animal"
     )
     path.write_text("id,text\n1,the cat\n")
-    assert refused(capsys, "predict", folder, "--input", str(path)) == (
+    assert expect_error(capsys, "predict", folder, "--input", str(path)) == (
         3,
         f"{path}:1: no column 'review'; available: id, text",
     )
     (tmp_path / "a.jsonl").write_text('{"doc": {"text": "x"}}\n')
-    assert refused(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")) == (
+    assert expect_error(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")) == (
         3,
         f"{tmp_path / 'a.jsonl'}:1: no key 'review'; available: doc.text",
     )
@@ -166,7 +176,7 @@ def test_a_table_without_a_header_is_read_as_in_training(bayes, tmp_path, capsys
     path.write_text("the cat\na dog\n")  # only texts
     assert out(capsys, "predict", bayes, "--input", str(path)).startswith("the cat\tanimal\t0.")
     path.write_text("id\treview\n1\tthe cat sat\n2\ta dog\n")
-    assert refused(capsys, "predict", bayes, "--input", str(path)) == (
+    assert expect_error(capsys, "predict", bayes, "--input", str(path)) == (
         3,
         f"{path}:1: no column 'text' in the header id, review; rename the text column, or remove the line",
     )
@@ -193,7 +203,7 @@ def test_invalid_records_do_not_stop_the_others(bayes, tmp_path, capsys):
         "", "has one object a line", " an object with 'text'", "put it in quotes",
     ][:1] + [line.removesuffix("; skipped")[-20:] for line in captured.err.split("\n")[:-1]]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n\n")
-    assert refused(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")) == (
+    assert expect_error(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")) == (
         3,
         f"{tmp_path / 'a.jsonl'}: no objects",
     )
@@ -234,12 +244,12 @@ def test_several_files_give_one_table_or_an_error(bayes, tmp_path, capsys):
     assert [row[0] for row in actual] == ["id", "1", "2"]
     two.write_text("text,id\ndog,2\n")
     message = f"--input: {one} and {two} have different formats or columns; read one at a time"
-    assert refused(capsys, "predict", bayes, "--input", str(one), "--input", str(two)) == (2, message)
+    assert expect_error(capsys, "predict", bayes, "--input", str(one), "--input", str(two)) == (2, message)
     assert out(capsys, "predict", bayes, "--input", str(one), "--input", str(two), "--json").count("\n") == 2
 
 
 def test_multiple_labels_are_joined_in_one_cell(runs, tmp_path, capsys):
-    folder = str(runs.folder("several-naive-bayes"))
+    folder = str(runs.run_dir("several-naive-bayes"))
     (tmp_path / "a.csv").write_text("text\nthe cat saw red axe\nhere\n")
     actual = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
     run = weft.load(folder, device="cpu")
@@ -254,7 +264,7 @@ def test_multiple_labels_are_joined_in_one_cell(runs, tmp_path, capsys):
 
 
 def test_two_texts_are_two_columns(runs, tmp_path, capsys):
-    folder = str(runs.folder("pairs-naive-bayes"))
+    folder = str(runs.run_dir("pairs-naive-bayes"))
     (tmp_path / "a.csv").write_text("two,one\nthe cat,a thing\n")
     actual = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
     assert actual[1][2] == weft.load(folder, device="cpu").predict(("a thing", "the cat")).labels[0]
@@ -266,9 +276,9 @@ def test_two_texts_are_two_columns(runs, tmp_path, capsys):
 def test_text_files_give_one_line_per_line(bayes, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.txt").write_text("the cat,red\n\nsaw\n")
     output = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.txt"))
-    feed(monkeypatch, b"the cat,red\n\nsaw\n")
+    set_stdin(monkeypatch, b"the cat,red\n\nsaw\n")
     assert output == out(capsys, "predict", bayes) and output.count("\n") == 3
-    feed(monkeypatch, b"label,text\n")  # standard input is lines, whatever it looks like
+    set_stdin(monkeypatch, b"label,text\n")  # standard input is lines, whatever it looks like
     assert out(capsys, "predict", bayes).count("\n") == 1
 
 
@@ -304,7 +314,7 @@ def test_a_text_that_is_a_file_name_gives_a_note(bayes, runs, tmp_path, monkeypa
     Path("a.csv").write_text("text\ncat\n")
     cure = {"predict": "--input a.csv", "embed": "--input a.csv", "explain": "< a.csv"}
     for command, way in cure.items():
-        assert main([command, str(runs.folder("labels-lstm")), "a.csv"]) == 0
+        assert main([command, str(runs.run_dir("labels-lstm")), "a.csv"]) == 0
         note = f"weft: note: a.csv is the name of a file, but is read as text; use {way} to read the file\n"
         assert capsys.readouterr().err == note
     assert out(capsys, "predict", bayes, "a.csv", "--quiet").count("\n") == 1
@@ -367,7 +377,7 @@ def test_tag_columns_are_replaced_or_added(runs, tmp_path, capsys):
 def test_a_tagger_rejects_tables_and_continues_after_an_error(runs, tmp_path, capsys):
     folder, path = str(runs.quick("tags")), tmp_path / "a.csv"
     path.write_text("text\nx\n")
-    assert refused(capsys, "predict", folder, "--input", str(path)) == (
+    assert expect_error(capsys, "predict", folder, "--input", str(path)) == (
         3,
         f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line",
     )
@@ -383,7 +393,7 @@ def test_a_tagger_rejects_tables_and_continues_after_an_error(runs, tmp_path, ca
 
 
 def test_questions_from_tables_and_squad(runs, tmp_path, capsys):
-    folder, rows = str(runs.quick("asked")), asked(6, seed=5)
+    folder, rows = str(runs.quick("asked")), make_questions(6, seed=5)
     run = weft.load(folder, device="cpu")
     predictions = run.predict([row[:2] for row in rows])
     table = write_asked(tmp_path / "a.tsv", rows)
@@ -447,14 +457,14 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     data = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
     assert [one["prompt"] for one in data["results"]] == ["the [MASK], sees"]
     for words in (("score", lm), ("predict", masked)):
-        assert refused(capsys, *words, "--input", str(other)) == (
+        assert expect_error(capsys, *words, "--input", str(other)) == (
             3,
             f"{other}:1: no column 'text'; available: n, words",
         )
 
 
 def test_embeddings_of_files_equal_those_of_their_texts(runs, tmp_path, capsys):
-    folder = str(runs.folder("labels-lstm"))
+    folder = str(runs.run_dir("labels-lstm"))
     run = weft.load(folder, device="cpu")
     (tmp_path / "a.csv").write_text('label,text\ntool,"the cat,"\ntool,saw\n')
     json_lines = out(capsys, "embed", folder, "--input", str(tmp_path / "a.csv")).split("\n")[:-1]
@@ -475,14 +485,14 @@ def test_embeddings_of_files_equal_those_of_their_texts(runs, tmp_path, capsys):
 def test_only_unseen_labels_is_an_error(bayes, runs, tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text("label,text\nspam,the cat\nham,a dog\nham,saw\n")
-    assert refused(capsys, "evaluate", bayes, "--data", str(path)) == (
+    assert expect_error(capsys, "evaluate", bayes, "--data", str(path)) == (
         3,
         f"{path}: has no labels of {bayes} ('animal', 'colour', 'tool'), only 'ham' (2), 'spam' (1);"
         " is data.label_column = 'label' the right column? columns: label, text",
     )
     lines = tmp_path / "a.txt"
     lines.write_text("good the cat\n")
-    assert refused(capsys, "evaluate", bayes, "--data", str(lines)) == (
+    assert expect_error(capsys, "evaluate", bayes, "--data", str(lines)) == (
         3,
         f"{lines}: has no labels of {bayes} ('animal', 'colour', 'tool'), only 'good' (1);"
         " a line is read as a label, white space, and a text",
@@ -493,7 +503,7 @@ def test_only_unseen_labels_is_an_error(bayes, runs, tmp_path, capsys):
     tags, columns = str(runs.quick("tags")), tmp_path / "a.conll"
     columns.write_text("the DET\nmr NOUN\n")
     names = ", ".join(repr(name) for name in weft.load(tags, device="cpu").labels)
-    assert refused(capsys, "evaluate", tags, "--data", str(columns)) == (
+    assert expect_error(capsys, "evaluate", tags, "--data", str(columns)) == (
         3,
         f"{columns}: has no tags of {tags} ({names}), only 'DET' (1), 'NOUN' (1);"
         " a.conll: words are in column 1, tags in column 2 of 2, separated by spaces; set data.tag_column to another column",
@@ -504,12 +514,12 @@ def test_files_of_another_task_are_rejected_by_name(bayes, runs, tmp_path, capsy
     sentences, table = tmp_path / "a.conllu.gz", tmp_path / "a.jsonl"
     sentences.write_bytes(gzip.compress(CONLLU.encode()))
     for command, option in (("evaluate", "--data"), ("predict", "--input")):
-        assert refused(capsys, command, bayes, option, str(sentences)) == (
+        assert expect_error(capsys, command, bayes, option, str(sentences)) == (
             3,
             f"{sentences}: CoNLL file, but this run reads labeled texts; use a table, lines or directories",
         )
     table.write_text('{"text": "x", "label": "tool"}\n')
-    assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
+    assert expect_error(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
         3,
         f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line",
     )
@@ -522,14 +532,14 @@ def test_files_of_another_task_are_rejected_by_name(bayes, runs, tmp_path, capsy
         ("evaluate", lm, "--data"),
         ("evaluate", masked, "--data"),
     ):
-        assert refused(capsys, *words, str(sentences)) == (
+        assert expect_error(capsys, *words, str(sentences)) == (
             3,
             f"{sentences}: CoNLL file, but this run reads plain text; use a text file with one sentence per line",
         )
-    assert refused(capsys, "generate", lm, "--input", str(sentences))[0] == 3
+    assert expect_error(capsys, "generate", lm, "--input", str(sentences))[0] == 3
     for run in (lm, masked):
         for words in (("evaluate", run), ("compare", run, "--output-dir", str(tmp_path / "compared"))):
-            assert refused(capsys, *words, "--data", str(table)) == (
+            assert expect_error(capsys, *words, "--data", str(table)) == (
                 3,
                 f"{table}: JSONL file, but this run was trained on plain text; use a text file",
             )

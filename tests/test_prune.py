@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
-from small_runs import Silent, make_text, run_file, train_here
+from seq2seq_runs import Seq2SeqRuns
+from small_runs import SilentCallback, make_text, run_file, train_here
 
 import weft
 from weft.cli.main import main
@@ -40,13 +40,13 @@ class Runs:
     """Small runs of every architecture with attention, trained briefly on first use."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.pairs, self.labels = place, PairRuns(place), LabelRuns(place)
+        self.directory, self.pairs, self.labels = place, Seq2SeqRuns(place), LabelRuns(place)
         self.text = make_text(place / "text.txt")
 
     def load(self, name: str) -> Any:
-        folder = self.place / "runs" / name
+        folder = self.directory / "runs" / name
         if not folder.exists():
-            train_here(self.values(*name.split("-")), folder, Silent())
+            train_here(self.values(*name.split("-")), folder, SilentCallback())
         return weft.load(folder, device="cpu")
 
     def values(self, task: str, *options: str) -> dict[str, Any]:
@@ -57,10 +57,10 @@ class Runs:
             actual = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
             return {**actual, "model": model}
         if task == "pairs":
-            from seq2seq_runs import pair_file
+            from seq2seq_runs import seq2seq_run_file
 
             settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
-            actual = pair_file(self.pairs.pairs, "transformer", *settings)
+            actual = seq2seq_run_file(self.pairs.pairs, "transformer", *settings)
             return {**actual, "train": TRAIN}
         name = {"classification": "labels-transformer", "tagging": "spans-transformer"}[task]
         settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
@@ -409,10 +409,10 @@ def test_invalid_cross_num_heads_is_rejected(options: dict[str, Any], message: s
 
 def test_prune_errors(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("lm-alibi")
-    run_dir, recurrent = str(run.directory.path), runs.pairs.folder("luong")
+    run_dir, recurrent = str(run.directory.path), runs.pairs.run_dir("luong")
 
     def line(*words: str) -> str:
-        return refused(capsys, "prune", *words, "--quiet")[1]
+        return expect_error(capsys, "prune", *words, "--quiet")[1]
 
     assert line(str(recurrent)) == f"heads: luong has no attention heads ({recurrent})"
     assert line(run_dir, "--remove", "half") == "--remove: expected a number or a percentage such as 8 or 50%, got 'half'"
@@ -434,7 +434,7 @@ def test_prune_errors(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}
     del values["data"]["valid"]
-    train_here(values, tmp_path / "bare", Silent())
+    train_here(values, tmp_path / "bare", SilentCallback())
     assert line(str(tmp_path / "bare")) == f"{tmp_path / 'bare'}: the run has no validation data; set --data"
     assert parse_num_heads("50%", 9) == 4 and parse_num_heads("3", 9) == 3
 
@@ -446,7 +446,7 @@ def test_empty_data_and_ensembles_are_rejected(runs: Runs, tmp_path: Path) -> No
     with pytest.raises(DataError) as caught:
         parts_of(run, tmp_path / "data", data)
     assert str(caught.value) == "data: no examples to compute the loss on; check that it has examples with known labels"
-    two = weft.ensemble([runs.pairs.folder("transformer")] * 2)
+    two = weft.ensemble([runs.pairs.run_dir("transformer")] * 2)
     with pytest.raises(UsageError) as several:
         parts_of(two, tmp_path / "data", runs.pairs.pairs)
     assert str(several.value) == "loss: not available for an ensemble; measure one run"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_helpers import Here
+from compare_helpers import InProcessTrainer
 from rich.console import Console
-from small_runs import make_text, run_file, sums
+from small_runs import make_text, run_file, run_hashes
 
 import weft
 from weft.comparison import runner as comparing
@@ -91,7 +91,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(lm, tmp_path):
     assert str(caught.value) == f"{tmp_path / 'run'}: training was interrupted and has saved; train again to resume"
     assert caught.value.exit_code == 130
     weft.train(lm, output_dir=tmp_path / "run")
-    assert sums(tmp_path / "run") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "run") == run_hashes(tmp_path / "whole")
     again = Remembers()
     assert weft.train(lm, output_dir=tmp_path / "run", callback=again).num_parameters and not again.steps  # already finished
     weft.train(lm, output_dir=tmp_path / "run", callback=again, overwrite=True)
@@ -467,8 +467,8 @@ def test_check_equals_the_command(tmp_path):
 
 
 def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    Here.trained = []
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    InProcessTrainer.trained = []
     lm["data"]["test"] = 0.1
     callback = Remembers()
     options: dict[str, Any] = {"models": ["ngram", "lstm"], "seeds": 2, "max_tokens": 300}
@@ -478,9 +478,9 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     assert actual.report == tmp_path / "all" / "report.html" and actual.report.is_file() and not actual.failures
     assert str(actual).split()[:2] == ["model", "loss"] and actual._repr_html_().count("<tr>") == 3
     assert {"note", "evaluating", "comparing"} <= {*callback.told}
-    assert len(Here.trained) == 4
+    assert len(InProcessTrainer.trained) == 4
     again = weft.compare(lm, output_dir=tmp_path / "all", **options)
-    assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in actual.rows]
+    assert len(InProcessTrainer.trained) == 4 and [row.score for row in again.rows] == [row.score for row in actual.rows]
     runs = [weft.load(tmp_path / "all" / "ngram-3"), tmp_path / "all" / "lstm-3", str(tmp_path / "all" / "lstm-4")]
     other = weft.compare(runs, output_dir=tmp_path / "runs", metric="bits_per_token")
     assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].metric.name == "bits_per_token"
@@ -517,7 +517,7 @@ def test_runs_that_cannot_be_compared_are_rejected(lm, tmp_path, monkeypatch):
         weft.compare(tmp_path / "run", output_dir=tmp_path / "all")
     assert str(damaged.value).startswith("compare: all runs failed: lstm, seed 3: ")
 
-    class Stops(Here):
+    class Stops(InProcessTrainer):
         def train(self, plan: Any) -> Any:
             raise TrainingInterrupted("", "training was interrupted")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy_qa import asked, write_squad, write_tsv
+from toy_qa import make_questions, write_squad, write_tsv
 
 from weft.config import parse_config
 from weft.data.bucketing import ExampleBatchSampler
@@ -97,7 +97,7 @@ def test_squad_of_both_versions(tmp_path):
     actual = read(path)
     assert [record.answers for record in actual] == [(Reference("Ada", 0), Reference("Ben", 15)), ()] * 2
     assert [record.line for record in actual] == [1, 2, 3, 4]
-    rows = asked(20)
+    rows = make_questions(20)
     plain = [record[:3] for record in read(write_tsv(tmp_path / "b.tsv", rows))]
     assert plain == [record[:3] for record in read(write_squad(tmp_path / "b.json", rows))]
 
@@ -224,13 +224,13 @@ def test_invalid_options_are_rejected(options, message):
 
 
 def test_fractions_are_split_off_the_end_and_too_few_questions_are_rejected(tmp_path):
-    path = write_tsv(tmp_path / "a.tsv", asked(40))
+    path = write_tsv(tmp_path / "a.tsv", make_questions(40))
     table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, prefix="data").with_defaults()
     sources = table.sources(Path())
     lines = [[record.line for record in sources[name].records()] for name in ("train", "valid", "test")]
     assert [line for part in lines for line in part] == list(range(2, 42)) and [len(part) for part in lines] == [20, 10, 10]
-    assert [row.texts for row in sources["valid"].rows()] == [row[:2] for row in asked(40)[20:30]]
-    few = Dataset((write_tsv(tmp_path / "b.tsv", asked(3)),), QuestionFormat(), 0.9, 1.0)
+    assert [row.texts for row in sources["valid"].rows()] == [row[:2] for row in make_questions(40)[20:30]]
+    few = Dataset((write_tsv(tmp_path / "b.tsv", make_questions(3)),), QuestionFormat(), 0.9, 1.0)
     two = Dataset((path,), QuestionFormat(), 0.5, 0.51)
     assert len(list(few.records())) == 1
     with pytest.raises(DataError) as caught:

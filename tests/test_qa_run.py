@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import feed, refused
-from small_runs import Silent, make_text, sums, train_here
-from toy_qa import asked, span_file, write_squad, write_tsv
+from command_line import expect_error, set_stdin
+from small_runs import SilentCallback, make_text, run_hashes, train_here
+from toy_qa import make_questions, qa_run_file, write_squad, write_tsv
 
 import weft
 from weft.cli.main import main
@@ -33,7 +33,7 @@ from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_vocab
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 CPU = torch.device("cpu")
 PASSAGE = "ada ben has a red cat in rome ."
 
@@ -42,12 +42,12 @@ class Runs:
     """Run directories by architecture, each trained on first use."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.data = place, write_tsv(place / "asked.tsv", asked())
+        self.directory, self.data = place, write_tsv(place / "asked.tsv", make_questions())
 
-    def folder(self, kind: str, *settings: str) -> Path:
-        folder = self.place / "-".join([kind, *settings]).replace("/", "_")
+    def run_dir(self, kind: str, *settings: str) -> Path:
+        folder = self.directory / "-".join([kind, *settings]).replace("/", "_")
         if not folder.exists():
-            train_here(span_file(self.data, kind, *settings), folder)
+            train_here(qa_run_file(self.data, kind, *settings), folder)
         return folder
 
 
@@ -187,7 +187,7 @@ def test_batches_of_windows_equal_each_window_alone():
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
 def test_qa_models_learn_answers_and_no_answer(runs, kind):
-    run = loaded(runs.folder(kind))
+    run = loaded(runs.run_dir(kind))
     actual = values_of(run)
     assert actual["exact_match"] > 90 and actual["f1"] > 90
     questions = ["who has it ?", "where is it ?", "which colour has it ?", "what is it ?"]
@@ -201,26 +201,26 @@ def test_qa_models_learn_answers_and_no_answer(runs, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in SPAN if kind not in ("lstm", "transformer")])
 def test_every_other_architecture_trains_and_answers(runs, kind):
-    run = loaded(runs.folder(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
+    run = loaded(runs.run_dir(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
     assert set(values_of(run)) == {"f1", "exact_match", "f1_has_answer", "accuracy_no_answer"}
     assert run.info()["arch"] == kind and run.info()["parameters"] > 1000
 
 
 def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path):
-    values = span_file(
+    values = qa_run_file(
         runs.data, "transformer", "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "data.max_length=20"
     )
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=5))
-    again = Silent()
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=5))
+    again = SilentCallback()
     train_here(values, tmp_path / "cut", again)
     assert again.notes == ["resuming at step 5"]
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
 def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs, tmp_path):
-    folder = runs.folder("lstm")
+    folder = runs.run_dir("lstm")
     saved = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
     assert saved.item() != 0 and math.isfinite(saved.item()) and run.predictor.threshold == pytest.approx(saved.item())
@@ -235,8 +235,8 @@ def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs,
     assert right(saved.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
     assert right(math.inf) == sum(not texts for texts in references)
     # if every question has an answer, "no answer" is never predicted
-    every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
-    sure = loaded(train_here(span_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
+    every = write_tsv(tmp_path / "all.tsv", make_questions(60, unanswerable=0.0))
+    sure = loaded(train_here(qa_run_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
     assert sure.predictor.threshold == -math.inf
     assert set(values_of(sure)) == {"f1", "exact_match"}
     assert all(answer.text for answer in sure.predict([("where is it ?", "we have a new one today .")]))
@@ -244,9 +244,9 @@ def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs,
 
 def test_long_passages_are_read_in_windows(runs, tmp_path):
     """Trained on short passages, tested on one of three hundred words: windows without the answer predict no answer."""
-    longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in asked(700, seed=5)]
+    longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in make_questions(700, seed=5)]
     data = write_tsv(tmp_path / "long.tsv", longer)
-    values = span_file(data, "transformer", "data.max_length=22", "data.doc_stride=8")
+    values = qa_run_file(data, "transformer", "data.max_length=22", "data.doc_stride=8")
     run = loaded(train_here(values, tmp_path / "run").path)
     assert values_of(run)["exact_match"] > 85
     filler = "today we have one . "
@@ -257,9 +257,9 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
 
 def test_questions_that_cannot_be_learned_are_reported(tmp_path):
     rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
-    data, watcher = write_tsv(tmp_path / "a.tsv", rows), Silent()
+    data, watcher = write_tsv(tmp_path / "a.tsv", rows), SilentCallback()
     settings = ("data.max_length=12", "data.doc_stride=5", "train.max_steps=1")
-    train_here(span_file(data, "lstm", *settings), tmp_path / "run", watcher)
+    train_here(qa_run_file(data, "lstm", *settings), tmp_path / "run", watcher)
     assert watcher.notes[1:] == [
         "train: 14 questions have more than half of data.max_length (12) and are truncated",
         "valid: 3 questions have more than half of data.max_length (12) and are truncated",
@@ -270,9 +270,9 @@ def test_questions_that_cannot_be_learned_are_reported(tmp_path):
 
 
 def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
-    rows = asked(80)
+    rows = make_questions(80)
     files = [write_tsv(tmp_path / "a.tsv", rows), write_squad(tmp_path / "a.json", rows)]
-    folders = [train_here(span_file(path, "gru", "train.max_steps=3"), tmp_path / path.suffix[1:]).path for path in files]
+    folders = [train_here(qa_run_file(path, "gru", "train.max_steps=3"), tmp_path / path.suffix[1:]).path for path in files]
     one, other = (read_tensors(folder / "model.safetensors")[0] for folder in folders)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert values_of(loaded(folders[0]), files[1]) == values_of(loaded(folders[1]), files[0])
@@ -280,7 +280,7 @@ def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
 def test_other_training_options_learn_too(runs, settings):
-    folder = runs.folder("transformer", *settings, "train.max_steps=30", "train.num_validations=1")
+    folder = runs.run_dir("transformer", *settings, "train.max_steps=30", "train.num_validations=1")
     losses = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
     trained = [row["train_loss"] for row in losses if "train_loss" in row]
     assert trained[-1] < 0.8 * trained[0]
@@ -288,11 +288,11 @@ def test_other_training_options_learn_too(runs, settings):
 
 def test_incompatible_options_are_rejected(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        resolve(span_file(runs.data, "lstm", "train.label_smoothing=0.1"), base=Path())
+        resolve(qa_run_file(runs.data, "lstm", "train.label_smoothing=0.1"), base=Path())
     assert str(caught.value) == "train.label_smoothing: not available for task 'qa'; remove it"
-    every = write_tsv(tmp_path / "all.tsv", asked(40, none=0.0))
+    every = write_tsv(tmp_path / "all.tsv", make_questions(40, unanswerable=0.0))
     with pytest.raises(ConfigError) as caught:
-        train_here(span_file(every, "lstm", "train.monitor=accuracy_no_answer"), tmp_path / "run")
+        train_here(qa_run_file(every, "lstm", "train.monitor=accuracy_no_answer"), tmp_path / "run")
     assert str(caught.value) == (
         "train.monitor: 'accuracy_no_answer' needs questions with and without an answer in data.valid; use 'f1'"
     )
@@ -312,8 +312,8 @@ def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
     }
     first = train_here(values, tmp_path / "bert").path
     still = ("train.max_steps=1", "train.lr=1e-30", "train.ema_decay=0", f"train.init_from={first}")
-    watcher = Silent()
-    folder = train_here(with_tokenizer_from(span_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
+    watcher = SilentCallback()
+    folder = train_here(with_tokenizer_from(qa_run_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
     copied = [name for name in after if name.startswith("encoder.")]
     assert all(torch.equal(before[name], after[name]) for name in copied)
@@ -326,18 +326,18 @@ def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
 
 
 def test_item_statistics_add_up_and_contain_the_answers(runs):
-    run = loaded(runs.folder("lstm"))
+    run = loaded(runs.run_dir("lstm"))
     evaluation = run.evaluate(runs.data)
     scores, items = list(evaluation), evaluation.items
     assert items.outputs is not None and len(items.outputs) == 1000
     assert scores[1].value == pytest.approx(100 * items.statistics["exact"].mean())
-    records = [answer for _, _, answer in asked()]
+    records = [answer for _, _, answer in make_questions()]
     agree = np.array([said == answer for said, answer in zip(items.outputs, records, strict=True)])
     assert (agree == (items.statistics["exact"] > 0)).all()
 
 
 def test_invalid_question_passage_pairs_are_rejected(runs):
-    run = loaded(runs.folder("lstm"))
+    run = loaded(runs.run_dir("lstm"))
     assert run.predict([]) == []
     wrong: list[tuple[Any, str]] = [
         (["who ?"], "line 1: expected a tuple of a question and a passage"),
@@ -352,13 +352,13 @@ def test_invalid_question_passage_pairs_are_rejected(runs):
 
 
 def test_qa_models_embed_texts(runs):
-    run = loaded(runs.folder("lstm"))
+    run = loaded(runs.run_dir("lstm"))
     vectors = run.embed(["ada has a cat .", "x"])
     assert vectors.shape == (2, 32) and np.isfinite(vectors).all()
 
 
 def test_a_too_long_question_is_truncated_and_counted(runs):
-    run = loaded(runs.folder("lstm"))
+    run = loaded(runs.run_dir("lstm"))
     predictions = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
     assert [item.truncated for item in predictions] == [True, False]
     # it is stored with the answer, not with the latest call
@@ -371,11 +371,11 @@ def test_a_too_long_question_is_truncated_and_counted(runs):
 
 
 def test_predict_lines_to_answers(runs, monkeypatch, capsys):
-    folder = str(runs.folder("lstm"))
-    feed(monkeypatch, f"who has it ?\t{PASSAGE}\n\nwhere is it ?\tada has a red cat today .\n".encode())
+    folder = str(runs.run_dir("lstm"))
+    set_stdin(monkeypatch, f"who has it ?\t{PASSAGE}\n\nwhere is it ?\tada has a red cat today .\n".encode())
     assert main(["predict", folder]) == 0
     assert capsys.readouterr() == ("ada ben\n\n\n", "")
-    feed(monkeypatch, f"what is it ?\t{PASSAGE}\n\nno tab\n".encode())
+    set_stdin(monkeypatch, f"what is it ?\t{PASSAGE}\n\nno tab\n".encode())
     assert main(["predict", folder, "--json"]) == 3
     captured = capsys.readouterr()
     rows = [json.loads(line) for line in captured.out.split("\n")[:-1]]
@@ -394,7 +394,7 @@ def test_predict_lines_to_answers(runs, monkeypatch, capsys):
 
 
 def test_evaluate_check_and_info_commands(runs, tmp_path, capsys):
-    folder = str(runs.folder("lstm"))
+    folder = str(runs.run_dir("lstm"))
     assert main(["evaluate", folder, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [score["name"] for score in data["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
@@ -408,25 +408,25 @@ def test_evaluate_check_and_info_commands(runs, tmp_path, capsys):
 
 
 def test_unsupported_commands_are_rejected(runs, tmp_path, capsys):
-    folder = str(runs.folder("lstm"))
-    assert refused(capsys, "predict", folder, "x\ty", "--beam-size", "3") == (
+    folder = str(runs.run_dir("lstm"))
+    assert expect_error(capsys, "predict", folder, "x\ty", "--beam-size", "3") == (
         2, "--beam-size: not available for task 'qa'"
     )  # fmt: skip
-    assert refused(capsys, "evaluate", folder, "--beam-size", "3") == (
+    assert expect_error(capsys, "evaluate", folder, "--beam-size", "3") == (
         2, "--beam-size: not available for task 'qa'"
     )  # fmt: skip
-    assert refused(capsys, "evaluate", folder, "--strict") == (
+    assert expect_error(capsys, "evaluate", folder, "--strict") == (
         2, "--strict: not available for task 'qa'"
     )  # fmt: skip
-    assert refused(capsys, "generate", folder, "x") == (
+    assert expect_error(capsys, "generate", folder, "x") == (
         2, f"{folder}: is a question answering model; use weft predict"
     )  # fmt: skip
     bad = tmp_path / "bad.tsv"
     bad.write_text("question\tpassage\tanswer\nwho ?\tada has it .\tben\n")
     message = f"{bad}:2: answer 'ben' is not in the passage; copy it from the passage"
-    assert refused(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, message)
+    assert expect_error(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, message)
     (tmp_path / "run.toml").write_text('task = "qa"\n[data]\ntrain = "bad.tsv"\n[model]\narch = "lstm"\n')
-    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (
+    assert expect_error(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (
         3,
         message,
     )

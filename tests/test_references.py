@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from toy_models import shaken
+from toy_models import enlarge_weights
 
 from weft.models.build import stack
 from weft.models.config import CONNECTIONS, NORMS, LanguageModelConfig, StackConfig
@@ -37,7 +37,7 @@ def array(tensor: Tensor) -> Array:
 
 def seeded(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
-    return shaken(build()).double().eval()
+    return enlarge_weights(build()).double().eval()
 
 
 def agree(actual: Tensor, expected: Array, **within: float) -> None:
@@ -429,7 +429,7 @@ def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> Non
 def test_attention_matches_torch():
     torch.manual_seed(0)
     reference, part, x = nn.MultiheadAttention(8, 2, batch_first=True), SelfAttention(8, num_heads=2), text(2, 6, 8).float()
-    copy_attention(part, shaken(reference))
+    copy_attention(part, enlarge_weights(reference))
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
     torch.testing.assert_close(part(x)[0], reference(x, x, x, attn_mask=future, need_weights=False)[0], **FLOAT32)
 
@@ -441,7 +441,7 @@ def test_transformer_matches_torch(connection, activation):
     before = connection == "residual"
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
     top = nn.LayerNorm(8) if before else None
-    reference = shaken(nn.TransformerEncoder(layer, 2, norm=top, enable_nested_tensor=False))
+    reference = enlarge_weights(nn.TransformerEncoder(layer, 2, norm=top, enable_nested_tensor=False))
     options = {"layer_type": "attention", "hidden_size": 8, "num_heads": 2, "ffn_dim": 16, "norm": "layernorm"}
     full = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
     for number, theirs in enumerate(reference.layers):
@@ -490,7 +490,7 @@ def test_transformer_matches_gpt2():
     # published GPT-2 approximates GELU with tanh; ours is exact, so theirs is configured to be
     sizes = {"vocab_size": 11, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
     reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, activation_function="gelu"))
-    shaken(reference).eval()
+    enlarge_weights(reference).eval()
     options = {
         "layer_type": "attention",
         "position_encoding": "learned",

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 from browser import chromium
-from report_documents import labels, language, tags, translation
+from report_documents import classification_document, lm_document, seq2seq_document, tagging_document
 
 from weft.report.page import page
 
-DOCUMENTS = {"translation": translation(), "language": language(), "labels": labels(), "many": labels(60), "tags": tags()}
+DOCUMENTS = {
+    "translation": seq2seq_document(),
+    "language": lm_document(),
+    "labels": classification_document(),
+    "many": classification_document(60),
+    "tags": tagging_document(),
+}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&amp;\u202eevil\u0007"
 
 
@@ -76,7 +82,7 @@ def test_page_renders_without_errors_within_the_viewport(open_report, name):
 
 
 def test_table_fits_1280_pixels_and_architectures_take_one_line(open_report):
-    document = translation()
+    document = seq2seq_document()
     for row in document["rows"]:
         row["difference"] = None if row["best"] else {"value": -10.25, "low": -11.25, "high": -9.25}
     document["rows"][2]["name"] = "naive-bayes"
@@ -91,7 +97,7 @@ def test_table_fits_1280_pixels_and_architectures_take_one_line(open_report):
 
 
 def test_an_axis_of_similar_costs_has_tick_labels_on_a_phone(open_report):
-    document = translation()
+    document = seq2seq_document()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):
         row["num_parameters"] = parameters
     report = open_report(document)
@@ -102,10 +108,10 @@ def test_an_axis_of_similar_costs_has_tick_labels_on_a_phone(open_report):
 
 
 def test_every_column_sorts_in_both_directions_with_missing_values_last(open_report):
-    report = open_report(language())
+    report = open_report(lm_document())
     names = "table.results tbody th bdi"
     assert report.all(names) == ["gpt", "lstm", "ngram"]  # the lower the better, infinity last
-    rows = {row["name"]: row for row in language()["rows"]}
+    rows = {row["name"]: row for row in lm_document()["rows"]}
     keys = [lambda row: row["name"], None, None, lambda row: len(row["seeds"]), lambda row: row["num_parameters"]]
     for column, key in enumerate(keys):
         if key is None:
@@ -125,7 +131,7 @@ def test_every_column_sorts_in_both_directions_with_missing_values_last(open_rep
 
 
 def test_tables_sort_by_keyboard(open_report):
-    report = open_report(translation())
+    report = open_report(seq2seq_document())
     report.page.locator("table.results thead button").first.focus()
     report.page.keyboard.press("Enter")
     assert report.all("table.results tbody th bdi") == ["lstm", "lstm,attention", "rnn", "transformer"]
@@ -136,21 +142,21 @@ def lines(report: ReportPage, row: int, chart: str = "curves") -> int:
 
 
 def test_smoothing_of_noisy_curves_can_be_switched_off(open_report):
-    report = open_report(translation())
+    report = open_report(seq2seq_document())
     pale = '[data-chart="curves"] figure path.raw'
     bold = '[data-chart="curves"] figure:first-child path.line:not(.raw).c0'
     assert report.count(pale) == 8  # the training losses of four models, two seeds each; validation has few points
     before = report.page.locator(bold).first.get_attribute("d")
     report.page.locator('[data-chart="curves"] input.smooth').uncheck()
     assert report.count(pale) == 0 and report.page.locator(bold).first.get_attribute("d") != before
-    document = translation()
+    document = seq2seq_document()
     for curve in document["curves"]:
         curve["train"] = curve["train"][:20]
     assert open_report(document).count('[data-chart="curves"] input.smooth') == 0
 
 
 def test_a_wide_table_shows_a_scroll_hint_until_its_end(open_report):
-    report = open_report(translation(), viewport={"width": 390, "height": 800})
+    report = open_report(seq2seq_document(), viewport={"width": 390, "height": 800})
     hint = report.page.locator("#results .hint").first
     assert hint.is_visible() and hint.inner_text() == "Scroll sideways for more \u2192"
     report.page.locator("#results .scroll").first.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
@@ -160,7 +166,7 @@ def test_a_wide_table_shows_a_scroll_hint_until_its_end(open_report):
 
 
 def test_toggling_a_model_applies_to_all_charts(open_report):
-    report = open_report(translation())
+    report = open_report(seq2seq_document())
     assert lines(report, 0) == 4 and lines(report, 0, "breakdown") == 1  # two seeds, training and validation
     report.page.locator('[data-chart="curves"] .chip', has_text="rnn").click()
     assert lines(report, 0) == 0 and lines(report, 0, "breakdown") == 0 and lines(report, 1) == 4
@@ -188,7 +194,7 @@ def drag(report: ReportPage, start: tuple[float, float], end: tuple[float, float
 
 
 def test_curves_zoom_in_and_out(open_report):
-    report = open_report(translation())
+    report = open_report(seq2seq_document())
     report.page.locator('[data-chart="curves"]').scroll_into_view_if_needed()
     reset = report.page.locator("button.reset")
     full = ticks(report)
@@ -213,7 +219,7 @@ def test_curves_zoom_in_and_out(open_report):
 
 
 def test_curve_axes_steps_tokens_time_and_log_scale(open_report):
-    report = open_report(translation())
+    report = open_report(seq2seq_document())
     box = report.page.locator('[data-chart="curves"]')
     box.get_by_text("tokens", exact=True).click()
     assert "tokens" in ticks(report) and any(text.endswith("M") for text in ticks(report))
@@ -226,12 +232,12 @@ def test_curve_axes_steps_tokens_time_and_log_scale(open_report):
 
 
 def test_tooltips_describe_the_point_under_the_pointer(open_report):
-    report = open_report(translation())
+    report = open_report(seq2seq_document())
     spot = report.page.locator('[data-chart="curves"] figure:nth-child(2) path.point.c3').last
     spot.scroll_into_view_if_needed()
     box = spot.bounding_box()
     report.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    last = [curve for curve in translation()["curves"] if curve["name"] == "transformer"][1]["valid"][-1]
+    last = [curve for curve in seq2seq_document()["curves"] if curve["name"] == "transformer"][1]["valid"][-1]
     tooltip = report.page.locator('[data-chart="curves"] .tip:visible').inner_text()
     assert re.fullmatch(r"transformer, seed [01]\nstep 1,500: \d+\.\d+", tooltip)
     assert f"{last['step']:,}" in tooltip
@@ -255,7 +261,7 @@ def pareto(document: Any, cost: str) -> list[str]:
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
 def test_pareto_front_has_the_undominated_rows(open_report, better):
-    document = translation()
+    document = seq2seq_document()
     document["metric"]["better"] = better
     for row, score, parameters in zip(document["rows"], (20, 31, 30, 35), (8e5, 2e5, 9e5, 3e6), strict=True):
         row["score"], row["num_parameters"] = {"value": score, "low": score - 1, "high": score + 1}, int(parameters)
@@ -274,7 +280,7 @@ def test_pareto_front_has_the_undominated_rows(open_report, better):
 
 
 def test_items_can_be_compared_sorted_filtered_and_opened(open_report):
-    document = translation()
+    document = seq2seq_document()
     report = open_report(document)
     values = {item["key"]: item["values"] for item in document["items"]}
     box = report.page.locator('[data-chart="items"]')
@@ -301,7 +307,7 @@ def test_items_can_be_compared_sorted_filtered_and_opened(open_report):
 
 
 def test_only_differing_words_are_marked(open_report):
-    document = tags()
+    document = tagging_document()
     outputs = {"crf": "a b c d e", "lstm": "a x c e e"}
     item = {"key": 7, "input": "1 2 3", "reference": "a b c e", "outputs": outputs, "values": {"crf": 1.0, "lstm": 0.5}}
     document.update({"task": "seq2seq", "items": [item]})
@@ -314,7 +320,7 @@ def test_only_differing_words_are_marked(open_report):
 
 
 def test_tags_are_below_their_words(open_report):
-    report = open_report(tags())
+    report = open_report(tagging_document())
     assert report.all("article .output:nth-child(1) mark small") == []  # as the reference has them
     assert report.all("article .output:nth-child(2) mark small") == ["NNS"]
     report.page.locator('[data-chart="items"] select').nth(3).select_option(label="each other")
@@ -324,7 +330,7 @@ def test_tags_are_below_their_words(open_report):
 
 
 def test_labels_are_marked_correct_or_wrong_and_unordered(open_report):
-    document = labels()
+    document = classification_document()
     ranked = sorted(document["rows"], key=lambda row: -row["score"]["value"])
     best, other = (row["name"] for row in ranked[:2])  # compared by default
     predicted = {"late, damage": "damage, late", "": "damage", "late": ""}
@@ -353,18 +359,18 @@ def test_labels_are_marked_correct_or_wrong_and_unordered(open_report):
 
 
 def test_every_section_names_its_metric(open_report):
-    report = open_report(labels())
+    report = open_report(classification_document())
     texts = report.all('[data-chart="breakdown"] svg text')
     assert "F1 (higher is better)" in texts and "items" in texts
     assert report.all('[data-chart="curves"] figcaption') == ["Training loss", "Validation accuracy (higher is better)"]
-    report = open_report(language())
+    report = open_report(lm_document())
     texts = report.all('[data-chart="breakdown"] svg text')
     assert "loss (lower is better)" in texts and "tokens" in texts and any(text.startswith("∞") for text in texts)
     assert report.all("article .output .value")[0].startswith("bits per character ")
 
 
 def test_items_can_be_compared_by_a_metric_with_the_opposite_direction(open_report):
-    document = translation(6)
+    document = seq2seq_document(6)
     document["item_metric"] = {"name": "token_error_rate", "better": "lower"}
     report = open_report(document)
     report.page.locator('[data-chart="items"] select').nth(1).select_option(label="rnn")
@@ -376,7 +382,7 @@ def test_items_can_be_compared_by_a_metric_with_the_opposite_direction(open_repo
 
 
 def test_long_texts_are_collapsed_until_opened(open_report):
-    document = language()
+    document = lm_document()
     document["items"][0]["input"] = "word " * 400
     document["items"][1]["input"] = "w" * 200
     document["items"] = document["items"][:2]
@@ -401,7 +407,7 @@ def test_a_comparison_without_optional_parts_is_rendered(open_report):
 
 
 def test_confusions_are_described_by_pointer_and_keyboard(open_report):
-    document = labels()
+    document = classification_document()
     report = open_report(document)
     matrix = document["confusions"]["matrices"]["naive-bayes"]
     figure = report.page.locator('[data-chart="confusions"] figure').first
@@ -424,7 +430,7 @@ def background(report: ReportPage) -> str:
 
 def test_theme_follows_the_system_or_the_user_and_print_is_light(open_report):
     white, dark = "rgb(255, 255, 255)", "rgb(20, 23, 28)"
-    report = open_report(translation(), color_scheme="dark")
+    report = open_report(seq2seq_document(), color_scheme="dark")
     assert background(report) == dark
     report.page.emulate_media(media="print")
     assert background(report) == white
@@ -438,7 +444,7 @@ def test_theme_follows_the_system_or_the_user_and_print_is_light(open_report):
 
 
 def test_data_is_escaped_and_never_executed(open_report):
-    document = copy.deepcopy(translation(4))
+    document = copy.deepcopy(seq2seq_document(4))
     old = document["rows"][0]["name"]
     name = f"{HOSTILE} __proto__"
     document["title"] = document["data"] = document["command"] = HOSTILE
@@ -460,7 +466,7 @@ def test_data_is_escaped_and_never_executed(open_report):
 
 
 def test_tables_are_readable_without_javascript(open_report):
-    report = open_report(translation(), java_script_enabled=False)
+    report = open_report(seq2seq_document(), java_script_enabled=False)
     assert report.all("table.results tbody th bdi") == ["transformer", "lstm,attention", "lstm", "rnn"]
     assert report.page.get_by_text("need JavaScript").is_visible()
     assert not report.page.locator('[data-chart="curves"]').is_visible()

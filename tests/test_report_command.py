@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
-from report_documents import labels, language, tags, translation
+from command_line import expect_error
+from report_documents import classification_document, lm_document, seq2seq_document, tagging_document
 
 from weft.cli.main import main
 from weft.cli.report_command import ReportOptions, write_report
@@ -36,7 +36,7 @@ def save(document: Any, folder: Path) -> Path:
 
 
 def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
-    folder = save(translation(), tmp_path / "comparison")
+    folder = save(seq2seq_document(), tmp_path / "comparison")
     assert write_report([folder], DEFAULT) == 0
     report = folder / "report.html"
     assert capsys.readouterr().out == f"{report}\n"
@@ -53,7 +53,7 @@ def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
 
 
 def test_invalid_comparisons_are_rejected(tmp_path):
-    folder = save(translation(), tmp_path / "comparison")
+    folder = save(seq2seq_document(), tmp_path / "comparison")
     with pytest.raises(UsageError) as caught:
         write_report([folder, tmp_path], DEFAULT)
     assert str(caught.value) == f"compare: {folder} is a comparison; name it alone, or name runs"
@@ -109,10 +109,10 @@ def changed(document: Any, key_path: KeyPath, value: Any) -> Any:
     ],
 )
 def test_nested_damage_is_reported_in_one_line(tmp_path, capsys, key_path, value, message):
-    folder = save(changed(translation(3), key_path, value), tmp_path / "comparison")
+    folder = save(changed(seq2seq_document(3), key_path, value), tmp_path / "comparison")
     file = folder / "comparison.json"
     expected = f"{file}: damaged: {message}; run the same weft compare to write it again"
-    assert refused(capsys, "compare", str(folder)) == (4, expected)
+    assert expect_error(capsys, "compare", str(folder)) == (4, expected)
     assert not (folder / "report.html").exists()
 
 
@@ -143,7 +143,7 @@ def small(document: Any) -> Any:
 DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"], {}, [[[[[[]]]]]]]
 
 
-@pytest.mark.parametrize("make", [translation, language, labels, tags])
+@pytest.mark.parametrize("make", [seq2seq_document, lm_document, classification_document, tagging_document])
 def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0
     key_paths = list(iterate_key_paths(document))
@@ -159,7 +159,7 @@ def test_damaged_comparisons_are_rendered_or_rejected(make):
 
 def test_an_edited_comparison_is_rejected(tmp_path, capsys):
     """One digit of a score, which only the checksum can detect."""
-    document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
+    document = json.loads(json.dumps(seq2seq_document()).replace("Infinity", "null").replace("NaN", "null"))
     document["checksum"] = checksum(document)
     folder = save(document, tmp_path / "cmp")
     assert main(["compare", str(folder)]) == 0
@@ -170,11 +170,14 @@ def test_an_edited_comparison_is_rejected(tmp_path, capsys):
     document["rows"][0]["score"]["value"] += 1.0
     (folder / "comparison.json").write_text(json.dumps(document))
     wrong = "damaged: checksum does not match the content; run the same weft compare to write it again"
-    assert refused(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
+    assert expect_error(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
 
 
 def test_an_intact_comparison_has_no_problem():
-    assert [find_problem(document) for document in (translation(), language(), labels(60), tags())] == [""] * 4
+    assert [
+        find_problem(document)
+        for document in (seq2seq_document(), lm_document(), classification_document(60), tagging_document())
+    ] == [""] * 4
 
 
 # ---- runs
@@ -194,7 +197,7 @@ order = 2
 
 
 @pytest.fixture
-def runs(trained, capsys) -> list[Path]:
+def runs(trained_dir, capsys) -> list[Path]:
     """Three runs, two of which differ only in their seed."""
     for settings, name in (("seed=1", "again"), ("model.order=3", "longer")):
         assert main(["train", "run.toml", "--quiet", "--set", settings, "--output-dir", f"runs/{name}"]) == 0
@@ -261,7 +264,7 @@ def test_results_of_a_comparison_are_reused(runs, measured):
 
 
 def test_report_requires_an_html_file_name(runs, capsys):
-    assert refused(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
+    assert expect_error(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
         2,
         "--report: page.pdf must end in .html",
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_documents import labels, language, tags, translation
+from report_documents import classification_document, lm_document, seq2seq_document, tagging_document
 
 from weft.errors import UsageError
 from weft.plots.formatting import decimals, duration, number, p_value, score_name, short, size, truncate, visible
@@ -28,7 +28,7 @@ from weft.report.page_parts import _used_options
 from weft.tasks.registry import TASKS, find_task
 from weft.training.estimator import NetworkEstimator
 
-DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
+DOCUMENTS = [seq2seq_document(), lm_document(), classification_document(), classification_document(60), tagging_document()]
 VOID = {"meta", "input", "br", "wbr", "img", "link"}
 
 
@@ -84,7 +84,7 @@ def test_page_is_self_contained(document):
 
 
 def test_csp_allows_only_its_own_script_and_style():
-    text = page(translation())
+    text = page(seq2seq_document())
     policy = next(one["content"] for name, one in Reader(text).elements if one.get("http-equiv") == "Content-Security-Policy")
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
@@ -105,7 +105,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_the_table_has_every_number_and_the_best_row_first():
     second = ["1.6M", "3m38s", "10.3k", "490 MB", "137", "6.4 MB"]
-    assert cells(page(translation())) == [
+    assert cells(page(seq2seq_document())) == [
         ["transformer ★ best", "35.2 [34.1, 36.3]", "best", "2", "2M", "4m38s", "7.75k", "580 MB", "102", "8 MB"],
         ["lstm,attention", "33.1 [32.0, 34.2]", "0.080 not significantly worse", "2", *second],
         ["lstm", "25.0 [23.9, 26.1]", "<0.001", "2", "1.2M", "2m36s", "15.5k", "400 MB", "205", "4.8 MB"],
@@ -115,7 +115,7 @@ def test_the_table_has_every_number_and_the_best_row_first():
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_infinite_and_missing_values_are_labeled(stored):
-    document = language()
+    document = lm_document()
     if stored:  # JSON has no infinity
         document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
     text = page(document)
@@ -129,7 +129,7 @@ def test_infinite_and_missing_values_are_labeled(stored):
 
 
 def test_missing_values_are_dashes_and_never_nan():
-    document = translation()
+    document = seq2seq_document()
     document["rows"][1]["score"] = {"value": math.nan, "low": None, "high": None}
     document["breakdowns"][0]["values"]["lstm"][2] = None
     document["items"][0]["values"]["lstm"] = math.nan
@@ -143,7 +143,7 @@ def test_missing_values_are_dashes_and_never_nan():
 
 
 def test_summary_states_the_results():
-    summary = re.sub("<.*?>", "", page(translation()))
+    summary = re.sub("<.*?>", "", page(seq2seq_document()))
     assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in summary
     assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in summary
     assert "lstm,attention is smaller: 1.6M parameters instead of 2M." in summary
@@ -151,8 +151,8 @@ def test_summary_states_the_results():
         "On the longest inputs (31+ tokens, 25 items), transformer scores 33.0 and rnn 4.0; on the shortest (1-5), 36.5 and 27.0."
         in summary
     )
-    assert "lstm is worse (p = 0.012)." in re.sub("<.*?>", "", page(language()))
-    several = language()
+    assert "lstm is worse (p = 0.012)." in re.sub("<.*?>", "", page(lm_document()))
+    several = lm_document()
     several["rows"][0]["p"] = 0.0001
     assert "All other models are worse (p ≤ 0.012)." in re.sub("<.*?>", "", page(several))
     several["rows"][1]["p"] = 0.0002
@@ -160,7 +160,7 @@ def test_summary_states_the_results():
 
 
 def test_summary_omits_insignificant_results_on_long_inputs():
-    document = translation()
+    document = seq2seq_document()
     last = document["breakdowns"][0]
     last["high"]["rnn"][-1], last["low"]["transformer"][-1] = 30.0, 29.0
     assert "On the longest inputs" not in page(document)
@@ -169,7 +169,7 @@ def test_summary_omits_insignificant_results_on_long_inputs():
 
 
 def test_breakdown_metrics_have_their_own_names_and_directions():
-    document = translation()
+    document = seq2seq_document()
     words = {
         "by": "input length in words",
         "metric": {"name": "token_error_rate", "better": "lower"},
@@ -191,7 +191,7 @@ def test_breakdown_metrics_have_their_own_names_and_directions():
 
 
 def test_labels_have_precision_recall_and_f1():
-    actual = labels()
+    actual = classification_document()
     (breakdown,) = [breakdown for breakdown in actual["breakdowns"] if breakdown["by"] == "label"]
     name = actual["rows"][0]["name"]
     breakdown["precision"], breakdown["recall"] = ({name: [share] * len(breakdown["bins"])} for share in (97.25, 88.0))
@@ -206,7 +206,7 @@ def test_labels_have_precision_recall_and_f1():
 
 
 def test_curves_of_a_minority_metric_are_omitted():
-    document = translation()
+    document = seq2seq_document()
     for curve in document["curves"]:
         curve["metrics"]["valid"] = "loss"
     document["curves"][3]["metrics"]["valid"] = "exact_match"
@@ -221,7 +221,7 @@ def test_curves_of_a_minority_metric_are_omitted():
 
 
 def test_tied_rows_are_those_of_the_comparison():
-    document = translation()
+    document = seq2seq_document()
     document["rows"][2]["tied_with_best"] = False
     assert "not significantly" not in page(document)
     for row in document["rows"]:
@@ -230,7 +230,7 @@ def test_tied_rows_are_those_of_the_comparison():
 
 
 def test_too_little_test_data_is_reported_and_no_rows_are_tied():
-    document = translation()
+    document = seq2seq_document()
     document["test_items"] = {"count": 6, "item": "block of about 1,000 bytes"}
     for row in document["rows"]:
         row["has_enough_items"] = bool(row["best"])
@@ -248,7 +248,7 @@ def test_too_little_test_data_is_reported_and_no_rows_are_tied():
 
 
 def test_the_difference_from_the_best_has_a_column():
-    document = translation()
+    document = seq2seq_document()
     for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):
         row["difference"] = None if row["best"] else {"value": value, "low": value - 1.0, "high": value + 1.25}
     actual = cells(page(document))
@@ -261,7 +261,7 @@ def test_the_difference_from_the_best_has_a_column():
 
 
 def test_several_seeds_have_a_column():
-    document = translation()
+    document = seq2seq_document()
     assert ">seeds<" in page(document)
     for row in document["rows"]:
         row["seeds"] = [0]
@@ -285,7 +285,7 @@ def tuned() -> dict[str, Any]:
         "options": {"features.ngram_range": [1, 2], "features.binary": False, "delta": None},
     }
     actual = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
-    return {**translation(), "tuning": {**actual, "transformer": {"chosen": 0, "trials": trials}}}
+    return {**seq2seq_document(), "tuning": {**actual, "transformer": {"chosen": 0, "trials": trials}}}
 
 
 def test_every_trial_of_a_search_is_on_the_page():
@@ -311,14 +311,14 @@ def test_every_trial_of_a_search_is_on_the_page():
         ["3", "0.0005", "0.25", "2.750"],
         ["2", "0.05", "0.25", "step 3: the loss is <nan>"],
     ]
-    assert 'id="tuning"' not in page(translation())
+    assert 'id="tuning"' not in page(seq2seq_document())
     document["tuning"]["lstm"]["trials"][0]["rung"] = "x"
     assert find_problem(document) == "tuning.lstm.trials[0].rung is not a count"
 
 
 def test_models_without_an_optimizer_have_no_optimizer_options():
     """An n-gram model has a [train] table, as every run file does, but ignores it."""
-    document = language()
+    document = lm_document()
     names = [row["name"] for row in document["rows"]]
     kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
     document["configs"] = {
@@ -339,7 +339,7 @@ def test_models_without_an_optimizer_have_no_optimizer_options():
 
 
 def test_header_names_the_evaluation_setup():
-    document = translation()
+    document = seq2seq_document()
     document["test_items"] = {"count": 1000, "item": "line"}
     document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe (8,000 tokens)", "budget": "3,500 steps"}
     document["about"]["training data"] = "30,000 words"
@@ -363,7 +363,7 @@ def test_header_names_the_evaluation_setup():
 
 
 def test_title_names_the_comparison():
-    document = translation()
+    document = seq2seq_document()
     document["title"] = "run"
     assert "<title>run: rnn, lstm, lstm,attention and transformer</title>" in page(document)
     for row in document["rows"]:
@@ -376,7 +376,7 @@ def test_title_names_the_comparison():
 
 
 def test_empty_columns_are_omitted():
-    document = translation()
+    document = seq2seq_document()
     assert ">train tok/s<" in page(document)
     for row in document["rows"]:
         row["tokens_per_second"] = None
@@ -384,12 +384,12 @@ def test_empty_columns_are_omitted():
 
 
 def test_failed_runs_are_reported():
-    document = {**translation(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
+    document = {**seq2seq_document(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
     assert "Failed: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))
 
 
 def test_differing_options_are_listed_first_then_all_options():
-    text = page(translation())
+    text = page(seq2seq_document())
     differ = text[text.index('<section id="configs">') :].split("</table>")[0]
     assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == [
         "model.arch",
@@ -397,7 +397,7 @@ def test_differing_options_are_listed_first_then_all_options():
         "model.num_heads",
     ]
     assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
-    same = translation()
+    same = seq2seq_document()
     same["configs"] = {
         name: same["configs"]["rnn"].replace("seed = 0", f"seed = {index}") for index, name in enumerate(same["configs"])
     }
@@ -407,13 +407,13 @@ def test_differing_options_are_listed_first_then_all_options():
 
 
 def test_page_has_samples_environment_and_command():
-    text = Reader(page(language())).text
+    text = Reader(page(lm_document())).text
     for part in ("The king had a daughter", "Linux-6.1.0-x86_64", "weft compare run.toml --models ngram,lstm,gpt --seeds 2"):
         assert part in text
 
 
 def test_the_most_frequent_mistakes_are_listed():
-    document = labels()
+    document = classification_document()
     known, matrix = document["confusions"]["labels"], document["confusions"]["matrices"]["lstm"]
     wrong = {(i, j): matrix[i][j] for i in range(8) for j in range(8) if i != j}
     (i, j), count = max(wrong.items(), key=lambda one: one[1])
@@ -437,7 +437,7 @@ def hostile(value: Any) -> Any:
     return [hostile(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("make", [translation, language, labels, tags])
+@pytest.mark.parametrize("make", [seq2seq_document, lm_document, classification_document, tagging_document])
 def test_malicious_texts_are_escaped(make):
     document = make()
     for name in ("title", "data", "test", "rows", "curves", "items", "configs", "samples", "environment", "command"):
@@ -459,7 +459,7 @@ def test_malicious_texts_are_escaped(make):
 @settings(max_examples=30, deadline=None)
 @given(st.text(min_size=1, max_size=40))
 def test_any_name_and_text_gives_a_valid_page(text):
-    document = translation(2)
+    document = seq2seq_document(2)
     old = document["rows"][0]["name"]
     document["rows"][0]["name"] = text
     document["configs"][text] = document["configs"].pop(old)
@@ -474,9 +474,9 @@ def test_any_name_and_text_gives_a_valid_page(text):
 
 
 def test_page_of_a_large_comparison_is_small():
-    ordinary = page(translation(400))
+    ordinary = page(seq2seq_document(400))
     assert len(ordinary.encode()) < 600_000
-    document = translation(400)
+    document = seq2seq_document(400)
     for item in document["items"]:
         item["input"] = "長い文書" * 2000
         item["outputs"] = {name: "word " * 2000 for name in item["outputs"]}
@@ -489,7 +489,7 @@ def test_page_of_a_large_comparison_is_small():
 
 def test_noisy_curves_have_running_means():
     """By convolution: windows of 5% of the points, truncated at the ends of the curve and centered."""
-    document = translation()
+    document = seq2seq_document()
     curve = document["curves"][0]
     values = np.random.default_rng(0).normal(2, 1, 200)
     curve["train"] = [{"step": index + 1, "value": float(value)} for index, value in enumerate(values)]
@@ -510,7 +510,7 @@ def test_noisy_curves_have_running_means():
 
 
 def test_long_curves_keep_their_spikes_and_ends():
-    document = translation(1)
+    document = seq2seq_document(1)
     points = [{"step": n, "tokens": n, "seconds": n, "value": 1.0 + n % 3} for n in range(10_001)]
     points[4321]["value"], points[777]["value"] = 99.0, -5.0
     document["curves"][0]["train"] = points
@@ -590,5 +590,5 @@ def test_truncation_reports_its_length_and_keeps_accents():
 def test_a_document_without_rows_is_rejected():
     for name in ("rows", "metric"):
         with pytest.raises(UsageError) as caught:
-            page({**copy.deepcopy(translation()), name: None})
+            page({**copy.deepcopy(seq2seq_document()), name: None})
         assert str(caught.value) == f"report: the comparison has no {name}"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from killable import Killable, lines
-from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train_here
+from killable import Killable, count_lines
+from small_runs import SilentCallback, flip_bit, leftovers, make_text, run_file, run_hashes, train_here
 
 from weft import files
 from weft.errors import ModelError, TrainingInterrupted
@@ -24,7 +24,7 @@ from weft.training.ema import EMA
 from weft.training.train_state import TrainState
 
 SETUPS: dict[str, dict[str, Any]] = {
-    "window": {"model": "window"},
+    "conv": {"model": "conv"},
     "lstm-stream": {"model": "lstm", "data__read_as": "stream"},
     "transformer": {"model": "transformer", "train__micro_batches": 2},
     "gpt-stream": {"model": "gpt", "data__read_as": "stream"},
@@ -70,14 +70,14 @@ def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, childre
     began = time.monotonic()
     assert children.train(values, tmp_path / "whole")
     took = time.monotonic() - began
-    expected, chance = sums(tmp_path / "whole"), random.Random(setup)
+    expected, chance = run_hashes(tmp_path / "whole"), random.Random(setup)
     kills, share, folders = 0, 0.6, count()
     out = tmp_path / f"killed-{next(folders)}"
     while kills < KILLS or out.exists():
         before = steps_saved(out)
         limit = chance.uniform(0, share * took) if kills < KILLS else None
         if children.train(values, out, seconds=limit):
-            assert sums(out) == expected
+            assert run_hashes(out) == expected
             assert leftovers(out) == []
             out = tmp_path / f"killed-{next(folders)}"  # restart until there are enough kills
             continue
@@ -91,27 +91,27 @@ def test_kill_before_each_line_of_saving(tmp_path, text, children):
     """Each child process continues the run and dies one line later in its first save than the previous one."""
     values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
-    expected, out, kills = sums(tmp_path / "whole"), tmp_path / "killed", 0
-    for line in range(1, lines("save") + 1):
+    expected, out, kills = run_hashes(tmp_path / "whole"), tmp_path / "killed", 0
+    for line in range(1, count_lines("save") + 1):
         if not children.train(values, out, before=("save", line)):
             kills += 1
             continue
-        assert sums(out) == expected
+        assert run_hashes(out) == expected
         shutil.rmtree(out)
     assert children.train(values, out)
-    assert sums(out) == expected
+    assert run_hashes(out) == expected
     assert leftovers(out) == []
     assert kills >= 20
 
 
 def test_kill_before_each_line_of_starting(tmp_path, text, children):
     """Before the first checkpoint, the same command completes what is missing."""
-    values = setup_file(text, "window", steps=1, validations=1)
+    values = setup_file(text, "conv", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
-    expected, line = sums(tmp_path / "whole"), 1
+    expected, line = run_hashes(tmp_path / "whole"), 1
     while not children.train(values, out := tmp_path / f"killed-{line}", before=("begin", line)):
         assert children.train(values, out), line
-        assert sums(out) == expected
+        assert run_hashes(out) == expected
         assert leftovers(out) == []
         assert (out / "run.toml").read_bytes() == (tmp_path / "whole" / "run.toml").read_bytes()
         line += 1
@@ -120,21 +120,21 @@ def test_kill_before_each_line_of_starting(tmp_path, text, children):
 
 def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
     """Both the new run and the old run can be resumed."""
-    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
+    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "conv"))
     assert children.train(new, tmp_path / "whole")
     assert children.train(old, tmp_path / "old")
     line = 1
     while True:
         out = tmp_path / f"killed-{line}"
         shutil.copytree(tmp_path / "old", out)
-        ended = children.train(new, out, before=("aside", line), fresh=True)
+        ended = children.train(new, out, before=("aside", line), overwrite=True)
         if not ended:
             shutil.copytree(out, tmp_path / f"back-{line}")
             assert children.train(old, tmp_path / f"back-{line}")
-            assert sums(tmp_path / f"back-{line}") == sums(tmp_path / "old")
+            assert run_hashes(tmp_path / f"back-{line}") == run_hashes(tmp_path / "old")
             assert leftovers(tmp_path / f"back-{line}") == []
-        assert ended or children.train(new, out, fresh=True)
-        assert sums(out) == sums(tmp_path / "whole")
+        assert ended or children.train(new, out, overwrite=True)
+        assert run_hashes(out) == run_hashes(tmp_path / "whole")
         assert leftovers(out) == []
         if ended:
             break
@@ -148,53 +148,53 @@ def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
 @every_setup
 def test_a_run_stopped_after_every_step_ends_identically(tmp_path, text, setup):
     values, steps = setup_file(text, setup, steps=9, validations=3), 9
-    full, out = Silent(), tmp_path / "stopped"
+    full, out = SilentCallback(), tmp_path / "stopped"
     train_here(values, tmp_path / "whole", full)
     losses = []
     for step in range(1, steps):
-        watcher = Silent(stop_at=step)
+        watcher = SilentCallback(stop_at=step)
         with pytest.raises(TrainingInterrupted):
             train_here(values, out, watcher)
         losses += watcher.losses
         assert steps_saved(out) == step
         assert ("resuming at step" in "".join(watcher.notes)) == (step > 1)
-    last = Silent()
+    last = SilentCallback()
     train_here(values, out, last)
     assert last.notes == ["resuming at step 8"]
     assert losses + last.losses == full.losses
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
     assert len(checkpoint.names(out)) == 2
 
 
 def test_a_stop_at_the_last_step_is_the_end(tmp_path, text):
-    values = setup_file(text, "window", steps=4, validations=2)
+    values = setup_file(text, "conv", steps=4, validations=2)
     train_here(values, tmp_path / "whole")
-    train_here(values, tmp_path / "stopped", Silent(stop_at=4))
-    assert sums(tmp_path / "stopped") == sums(tmp_path / "whole")
+    train_here(values, tmp_path / "stopped", SilentCallback(stop_at=4))
+    assert run_hashes(tmp_path / "stopped") == run_hashes(tmp_path / "whole")
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path, text):
     values = setup_file(text, "lstm-stream", steps=4, validations=2)
     train_here(values, tmp_path / "run")
-    before, again = sums(tmp_path / "run"), Silent()
+    before, again = run_hashes(tmp_path / "run"), SilentCallback()
     train_here(values, tmp_path / "run", again)
     assert again.losses == []
-    assert sums(tmp_path / "run") == before
+    assert run_hashes(tmp_path / "run") == before
 
 
 def test_patience_is_counted_across_resumes(tmp_path, text):
     """A learning rate far too high: the score gets worse, and each validation is in another process."""
-    values = run_file(text, "window", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
-    full = Silent()
+    values = run_file(text, "conv", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
+    full = SilentCallback()
     train_here(values, tmp_path / "whole", full)
     ended = full.scores[-1][0]
     assert ended < 40
     assert len(full.losses) == ended
     for step in range(1, ended):
         with pytest.raises(TrainingInterrupted):
-            train_here(values, tmp_path / "stopped", Silent(stop_at=step))
+            train_here(values, tmp_path / "stopped", SilentCallback(stop_at=step))
     train_here(values, tmp_path / "stopped")
-    assert sums(tmp_path / "stopped") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "stopped") == run_hashes(tmp_path / "whole")
 
 
 # ---- damaged
@@ -204,7 +204,7 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
     """A run that was stopped at `step`, next to the uninterrupted one."""
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "stopped", Silent(stop_at=step))
+        train_here(values, tmp_path / "stopped", SilentCallback(stop_at=step))
     return tmp_path / "stopped"
 
 
@@ -229,21 +229,21 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, text, nam
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
-    flip(newest / name)
+    flip_bit(newest / name)
     with pytest.raises(ModelError) as caught:
         files.verify(newest)
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, out, watcher)
     assert watcher.notes == [f"{caught.value}; resuming from the previous checkpoint", "resuming at step 4"]
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text):
-    values = setup_file(text, "window", steps=8, validations=4)
+    values = setup_file(text, "conv", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     for step in ("000004", "000005"):
         (out / "checkpoints" / step / "manifest.json").unlink()
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
     assert watcher.notes[:3] == [
@@ -252,22 +252,22 @@ def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text)
     ]
     assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # including its tokenizer
     assert len(watcher.losses) == 8
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
+@pytest.mark.parametrize("damage", [flip_bit, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
 def test_damaged_metrics_are_restored_from_the_checkpoint(tmp_path, text, damage):
-    values = setup_file(text, "window", steps=8, validations=4)
-    out, watcher = stopped_run(tmp_path, values, 5), Silent()
+    values = setup_file(text, "conv", steps=8, validations=4)
+    out, watcher = stopped_run(tmp_path, values, 5), SilentCallback()
     damage(out / "metrics.jsonl")
     train_here(values, out, watcher)
     message = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
     assert watcher.notes == [message, "resuming at step 5"]
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 def test_a_train_state_of_another_log_is_rejected(tmp_path, text):
-    values = setup_file(text, "window", steps=8, validations=4)
+    values = setup_file(text, "conv", steps=8, validations=4)
     newest = stopped_run(tmp_path, values, 5) / "checkpoints" / "000005"
     cursor, size = files.read_json(newest / "train_state.json"), (newest / "metrics.jsonl").stat().st_size
     files.write_json(newest / "train_state.json", {**cursor, "metrics": 0})
@@ -293,11 +293,11 @@ def test_ema_weights_of_another_model_are_rejected(tmp_path, text, change):
 
 
 def test_a_checkpoint_of_another_model_is_rejected(tmp_path, text):
-    values = setup_file(text, "window", steps=8, validations=4)
+    values = setup_file(text, "conv", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
     shutil.rmtree(newest)
-    train_here(run_file(text, "window", model__hidden_size=16, train__max_steps=5), tmp_path / "other")
+    train_here(run_file(text, "conv", model__hidden_size=16, train__max_steps=5), tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "checkpoints" / "000005", newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, out)
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_another_model_is_rejected(tmp_path, text):
 
 
 def test_a_train_state_of_another_version_is_rejected(tmp_path, text):
-    values = setup_file(text, "window", steps=8, validations=4)
+    values = setup_file(text, "conv", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "train_state.json"
     for content in ({**TrainState().to_json(), "more": 1}, {"step": 1}, [], None):
@@ -354,8 +354,8 @@ def test_ema_weights_are_saved_in_checkpoints_and_restored(tmp_path, text, monke
         patch.setattr(EMA, "restore", lambda average, tensors, path: None)
         train_here(values, tmp_path / "lost")
     train_here(values, out)
-    expected, lost = sums(tmp_path / "whole"), sums(tmp_path / "lost")
-    assert sums(out) == expected
+    expected, lost = run_hashes(tmp_path / "whole"), run_hashes(tmp_path / "lost")
+    assert run_hashes(out) == expected
     # training itself does not depend on them
     assert {name for name in expected if lost[name] != expected[name]} >= {"average", "best", "metrics"}
     assert all(lost[name] == expected[name] for name in ("model", "optimizer", "state"))
@@ -370,5 +370,5 @@ def test_resuming_without_the_carried_state_gives_other_weights(tmp_path, text, 
     train_here(values, tmp_path / "lost")
     monkeypatch.setattr(saving, "unflatten", unflatten)
     train_here(values, out)
-    assert sums(out) == sums(tmp_path / "whole")
-    assert sums(tmp_path / "lost")["model"] != sums(out)["model"]
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
+    assert run_hashes(tmp_path / "lost")["model"] != run_hashes(out)["model"]

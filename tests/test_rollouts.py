@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from small_runs import Silent
+from small_runs import SilentCallback
 from test_loop import CORPUS, CPU, WINDOW, Notebook, small_loop, small_model
 from torch import Tensor, nn
 
@@ -129,7 +129,7 @@ def test_policy_gradient_reaches_the_full_reward(policy, steps):
     prompts = list(range(3, WORDS))
     with torch.no_grad():
         assert rewards(prompts, written(loop.loss_module.model, prompts, seed=None)[0]).mean() < 0.5
-    loop.run(Notebook(), Silent())
+    loop.run(Notebook(), SilentCallback())
     with torch.no_grad():
         assert rewards(prompts, written(loop.loss_module.model.eval(), prompts, seed=None)[0]).tolist() == [1.0] * 6
         drawn = prompts * 50
@@ -143,7 +143,7 @@ def test_a_prepared_batch_serves_all_inner_steps_and_advances_the_batch_order_on
     requests: list[tuple[int, int]] = []
     batch_of = loop.batch_sampler.batch
     loop.batch_sampler.batch = lambda epoch, index: requests.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
-    loop.run(Notebook(), Silent())
+    loop.run(Notebook(), SilentCallback())
     assert (loop.train_state.step, loop.train_state.epoch, loop.train_state.batch_index) == (18, 2, 0)
     assert requests == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     for first in range(0, 18, 3):
@@ -153,22 +153,22 @@ def test_a_prepared_batch_serves_all_inner_steps_and_advances_the_batch_order_on
 @pytest.mark.parametrize(("stop", "saved"), [(4, 4), (5, 8), (7, 8), (8, 8)])
 def test_a_stop_within_a_prepared_batch_takes_effect_after_its_last_step(tmp_path, stop, saved):
     full = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
-    full.run(Notebook(), Silent())
+    full.run(Notebook(), SilentCallback())
     first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     journal = Kept(tmp_path)
     with pytest.raises(TrainingInterrupted):
-        first.run(journal, Silent(stop_at=stop))
+        first.run(journal, SilentCallback(stop_at=stop))
     assert journal.saved[-1] == first.train_state.step == saved
     torch.manual_seed(99)
     again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     saving.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
-    again.run(Kept(tmp_path), Silent())
+    again.run(Kept(tmp_path), SilentCallback())
     assert again.train_state.step == 16 and same(weights(full), weights(again))
 
 
 def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
     loop, notebook = policy_loop(Policy(inner=4), max_steps=18, num_validations=6), Notebook()  # a validation every third step
-    loop.run(notebook, Silent())
+    loop.run(notebook, SilentCallback())
     assert notebook.best == [3, 6, 9, 12, 15, 18]
     assert notebook.saved == [4, 8, 12, 16, 18] and loop.train_state.done
 
@@ -185,11 +185,11 @@ class Wasteful(LanguageModelObjective):
 
 def test_preparing_a_batch_does_not_change_dropout():
     plain = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
-    plain.run(Notebook(), Silent())
+    plain.run(Notebook(), SilentCallback())
     other = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
     task: Any = other.loss_module.objective
     other.loss_module.objective = Wasteful(carry_state=False, valid=None, context=task.context, device=CPU.device)
-    other.run(Notebook(), Silent())
+    other.run(Notebook(), SilentCallback())
     assert same(weights(plain), weights(other))
 
 
@@ -220,5 +220,5 @@ def test_tasks_without_preparation_get_the_sampled_batch():
     loop = small_loop(small_model(), max_steps=2)
     assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.steps_per_batch == 1 and loop.needs_batch()
     assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])
-    loop.run(Notebook(), Silent())
+    loop.run(Notebook(), SilentCallback())
     assert loop.batch is None

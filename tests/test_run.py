@@ -65,13 +65,13 @@ class Runs:
     """Runs by name, each trained on first use, with one tokenizer per `read_as`."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.watchers = place, dict[str, Silent]()
+        self.directory, self.watchers = place, dict[str, Silent]()
         (place / "names.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
         (place / "text.txt").write_text(SENTENCES, encoding="utf-8")
 
-    def folder(self, name: str, settings: Sequence[str] = ()) -> Path:
+    def run_dir(self, name: str, settings: Sequence[str] = ()) -> Path:
         """Run directory of `arch-read_as`, or `arch-read_as-suffix` with its own options."""
-        folder = self.place / name
+        folder = self.directory / name
         if folder.exists():
             return folder
         kind, read, *_ = name.split("-")
@@ -81,16 +81,16 @@ class Runs:
         if kind != "ngram":
             values["model"] |= {"hidden_size": 8, "num_layers": 1}
             values["train"] = {"max_steps": 4, "batch_tokens": 128, "num_validations": 2, "device": "cpu"}
-        shared = self.place / ("ngram-lines" if lines else "ngram-windows")
+        shared = self.directory / ("ngram-lines" if lines else "ngram-windows")
         if name != shared.name:
-            self.folder(shared.name)
+            self.run_dir(shared.name)
             values = with_tokenizer_from(values, shared)
         self.watchers[name] = Silent()
-        train(override(values, settings), folder, base=self.place, callback=self.watchers[name])
+        train(override(values, settings), folder, base=self.directory, callback=self.watchers[name])
         return folder
 
     def __getitem__(self, name: str) -> Run:
-        return weft.load(self.folder(name), device="cpu")
+        return weft.load(self.run_dir(name), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_every_architecture_trains_and_loads(runs, name):
 
 def test_models_are_loaded_lazily(runs, tmp_path):
     folder = tmp_path / "run"
-    shutil.copytree(runs.folder("lstm-lines"), folder)
+    shutil.copytree(runs.run_dir("lstm-lines"), folder)
     (folder / "model.safetensors").rename(tmp_path / "away")
     run = weft.load(str(folder), device="cpu")
     assert (run.config.arch, run.vocabulary.vocab_size) == ("lstm", runs["lstm-lines"].vocabulary.vocab_size)
@@ -156,22 +156,22 @@ def test_models_are_loaded_lazily(runs, tmp_path):
 def test_invalid_run_directories_are_rejected(runs, tmp_path):
     assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: run directory not found"
     assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
-    assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
+    assert refusal(UsageError, lambda: weft.load(runs.run_dir("lstm-lines"), device="gpu")) == (
         "device: unknown device 'gpu'; did you mean 'cuda'?"
     )
 
 
 def test_missing_gpu_is_rejected(runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="cuda")) == (
+    assert refusal(UsageError, lambda: weft.load(runs.run_dir("lstm-lines"), device="cuda")) == (
         "device: no CUDA GPU found; use 'auto' or 'cpu'"
     )
-    assert weft.load(runs.folder("lstm-lines"), device="auto").device == torch.device("cpu")
+    assert weft.load(runs.run_dir("lstm-lines"), device="auto").device == torch.device("cpu")
 
 
 def test_weights_of_another_shape_are_rejected(runs, tmp_path):
     folder = tmp_path / "run"
-    shutil.copytree(runs.folder("lstm-lines"), folder)
+    shutil.copytree(runs.run_dir("lstm-lines"), folder)
     tensors, notes = read_tensors(folder / "model.safetensors")
     smaller = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
     write_tensors(folder / "model.safetensors", smaller, notes)
@@ -182,7 +182,7 @@ def test_weights_of_another_shape_are_rejected(runs, tmp_path):
 
 def test_the_tokenizer_of_another_run_is_rejected(runs, tmp_path):
     folder = tmp_path / "run"
-    shutil.copytree(runs.folder("lstm-lines"), folder)
+    shutil.copytree(runs.run_dir("lstm-lines"), folder)
     shutil.copy(runs["gpt-windows"].directory.tokenizer, folder / "tokenizer.json")
     assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
         f"{folder / 'tokenizer.json'}: not the file that the weights were trained with"
@@ -190,7 +190,7 @@ def test_the_tokenizer_of_another_run_is_rejected(runs, tmp_path):
 
 
 def test_moved_runs_are_loaded(runs, tmp_path):
-    shutil.copytree(runs.folder("gpt-windows"), tmp_path / "moved")
+    shutil.copytree(runs.run_dir("gpt-windows"), tmp_path / "moved")
     moved, run = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
     assert moved.score(["the cat"]) == run.score(["the cat"])
     assert moved.evaluate().scores == run.evaluate().scores  # the data has not moved
@@ -200,7 +200,7 @@ def test_run_info(runs):
     for name in ("ngram-lines", "lstm-lines"):
         run, info = runs[name], runs[name].info()
         assert list(info) == ["path", "task", "arch", "parameters", "vocabulary", "tokenizer", "config"]
-        assert (info["path"], info["task"], info["arch"]) == (str(runs.place / name), "lm", name.split("-")[0])
+        assert (info["path"], info["task"], info["arch"]) == (str(runs.directory / name), "lm", name.split("-")[0])
         assert (info["vocabulary"], info["tokenizer"]) == (run.vocabulary.vocab_size, run.vocabulary.hash)
         assert info["config"] == run.config.to_dict()
     d, v = 8, info["vocabulary"]
@@ -344,7 +344,7 @@ def by_name(scores: Any) -> dict[str, float]:
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name.endswith("lines")])
 def test_scores_of_lines_are_explicit_sums(runs, name):
     run = runs[name]
-    path = runs.place / "new.txt"
+    path = runs.directory / "new.txt"
     lines = ["hannah", "", "zoë", "bob"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     scored = run.score(lines)
@@ -373,7 +373,7 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
 @pytest.mark.parametrize("name", ["ngram-windows", "conv-windows", "lstm-windows", "gpt-windows", "transformer-windows"])
 def test_scores_of_running_text_are_explicit_sums(runs, name):
     run = runs[name]
-    path = runs.place / "short.txt"
+    path = runs.directory / "short.txt"
     path.write_text("to be or not", encoding="utf-8")  # 12 tokens: one window
     ids = run.vocabulary.encode("to be or not").tolist()
     nats = -sum(log_probs_of(run, ids))
@@ -386,7 +386,7 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
 
 
 def test_one_character_can_be_evaluated(runs):
-    path = runs.place / "one.txt"
+    path = runs.directory / "one.txt"
     path.write_text("t")
     for name in ("ngram-windows", "lstm-stream", "gpt-windows", "lstm-lines"):
         run = runs[name]
@@ -441,7 +441,7 @@ def test_evaluate_uses_stored_tokens_if_the_text_is_missing(runs, tmp_path):
     moved = weft.load(tmp_path / "moved", device="cpu")
     moved.model = run.model  # its own weights are rejected: resolved.toml was changed
     before = moved.evaluate().scores
-    text.write_text(text.read_text().replace(str(runs.place), str(tmp_path / "nowhere")))
+    text.write_text(text.read_text().replace(str(runs.directory), str(tmp_path / "nowhere")))
     moved = weft.load(tmp_path / "moved", device="cpu")
     moved.model = run.model
     assert moved.evaluate().scores == before
@@ -450,7 +450,7 @@ def test_evaluate_uses_stored_tokens_if_the_text_is_missing(runs, tmp_path):
 
 
 def test_evaluate_falls_back_to_validation_data(runs):
-    folder = runs.folder("lstm-lines-halves", ("data.valid=0.5", "data.test=names.txt"))
+    folder = runs.run_dir("lstm-lines-halves", ("data.valid=0.5", "data.test=names.txt"))
     text = folder / "resolved.toml"
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("test =")))
     run = weft.load(folder, device="cpu")
@@ -464,7 +464,7 @@ def test_evaluate_falls_back_to_validation_data(runs):
 
 def test_missing_data_files_are_rejected(runs):
     assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: `data` has no files"
-    missing = runs.place / "missing.txt"
+    missing = runs.directory / "missing.txt"
     assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: file not found"
 
 
@@ -506,7 +506,7 @@ def test_a_line_beyond_the_last_position_is_rejected_before_training(runs, tmp_p
 
 def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(runs):
     """A carried state would exceed the last position."""
-    folder = runs.folder("gru-windows-learned", ("model.position_encoding=learned",))
+    folder = runs.run_dir("gru-windows-learned", ("model.position_encoding=learned",))
     run = weft.load(folder, device="cpu")
     assert "|context:full/stride:8/16|" in run.evaluate()["loss"].signature
     assert runs.watchers["gru-windows-learned"].scores

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import refused
-from small_runs import Silent, flip, make_text, run_file, sums, train_here
+from command_line import expect_error
+from small_runs import SilentCallback, flip_bit, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft import files
@@ -32,7 +32,7 @@ from weft.runs.status import read_run_status
 from weft.tensors import read_tensors, write_tensors
 from weft.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 LINK = "symbolic links are not followed inside a weft directory; remove it"
 RESTORES = "run weft train again to restore it"
 PIPE = "not a regular file"
@@ -46,12 +46,12 @@ def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
 
 
 def small(text: Path, **options: Any) -> dict[str, Any]:
-    return run_file(text, "window", **{"train__max_steps": 8, "train__num_validations": 4, **options})
+    return run_file(text, "conv", **{"train__max_steps": 8, "train__num_validations": 4, **options})
 
 
 def stop(values: dict[str, Any], out: Path, step: int) -> None:
     with pytest.raises(TrainingInterrupted):
-        train_here(values, out, Silent(stop_at=step))
+        train_here(values, out, SilentCallback(stop_at=step))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished
     story = read_run_status(finished_run)
     assert (story.done, story.imported) == (False, False)
     train_here(small(text), finished_run)
-    assert sums(finished_run) == sums(template_run / "whole")
+    assert run_hashes(finished_run) == run_hashes(template_run / "whole")
 
 
 def test_weights_at_step_0_are_imported(finished_run):
@@ -140,10 +140,10 @@ def test_changed_labels_are_rejected_on_resume(labelled, capsys, change):
     path.write_text(json.dumps({**data, "labels": change(data["labels"])}))
     capsys.readouterr()
     message = "runs/run/labels.json: has changed since the run started; restore it, or train again with --overwrite"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, message)
+    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, message)
     path.unlink()
     message = "runs/run/labels.json: file is missing; restore it, or train again with --overwrite"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, message)
+    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, message)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
@@ -205,7 +205,7 @@ def test_a_symlink_in_a_finished_run_is_rejected(finished_run, text, mine, name,
         (finished_run / name).symlink_to(finished_run.parent / "elsewhere")
     else:
         (finished_run / name).symlink_to(finished_run.parent / "home")
-    assert refused(capsys, "train", str(run_toml), "--output-dir", str(finished_run), "--quiet") == (
+    assert expect_error(capsys, "train", str(run_toml), "--output-dir", str(finished_run), "--quiet") == (
         4,
         f"{finished_run / name}: {LINK}",
     )
@@ -270,7 +270,7 @@ def test_symlinks_in_a_comparison_are_rejected(tmp_path, text, mine, capsys):
     for name in ("evidence", "run-files", ".previous", "gru-0"):
         (tmp_path / "cmp" / name).symlink_to(tmp_path / "home")
         words = ("compare", str(tmp_path / "run.toml"), "--models", "gru", "--output-dir", str(tmp_path / "cmp"))
-        assert refused(capsys, *words) == (4, f"{tmp_path / 'cmp' / name}: {LINK}")
+        assert expect_error(capsys, *words) == (4, f"{tmp_path / 'cmp' / name}: {LINK}")
         (tmp_path / "cmp" / name).unlink()
     assert untouched(mine)
 
@@ -280,7 +280,10 @@ def test_results_are_not_written_through_a_symlink(finished_run, mine, capsys):
     (finished_run.parent / "home" / "whole" / "photo").write_bytes(b"dear")
     (finished_run.parent / "results").symlink_to(finished_run.parent / "home")
     out = str(finished_run.parent / "page.html")
-    assert refused(capsys, "compare", str(finished_run), "--report", out) == (4, f"{finished_run.parent / 'results'}: {LINK}")
+    assert expect_error(capsys, "compare", str(finished_run), "--report", out) == (
+        4,
+        f"{finished_run.parent / 'results'}: {LINK}",
+    )
     assert (finished_run.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
 
 
@@ -384,7 +387,7 @@ def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
         with torch.no_grad():
             next(loop.loss_module.model.parameters()).view(-1)[0] = float("nan")
 
-    watcher = Silent(stop_at=1, look=spoil)
+    watcher = SilentCallback(stop_at=1, inspect=spoil)
     message = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
     assert message == (
         "step 1: embedding.weight has NaN or infinite values; the last checkpoint is intact; "
@@ -393,7 +396,7 @@ def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
     assert not checkpoint.names(tmp_path / "run")
 
 
-@pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
+@pytest.mark.parametrize("damage", [flip_bit, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
 def test_damaged_best_weights_are_rejected_on_resume(stopped, text, damage):
     damage(stopped / "model.safetensors")
     message = refusal(ModelError, lambda: train_here(small(text), stopped))
@@ -413,7 +416,7 @@ def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, fin
     )
     shutil.copy(tmp_path / "early" / "model.safetensors", finished_run / "model.safetensors")
     shutil.copy(finished_run / "run.toml", tmp_path / "run.toml")
-    code, message = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(finished_run), "--quiet")
+    code, message = expect_error(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(finished_run), "--quiet")
     assert code == 4 and message.startswith(
         f"{finished_run / 'model.safetensors'}: is from step 2, but the best weights are from step "
     )
@@ -429,7 +432,7 @@ def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, te
         == RunDir(template_run / "whole").weights_step()
     )
     train_here(small(text), stopped)
-    assert sums(stopped) == sums(template_run / "whole")
+    assert run_hashes(stopped) == run_hashes(template_run / "whole")
 
 
 # ---- checkpoints
@@ -437,17 +440,17 @@ def test_weights_newer_than_the_checkpoint_are_accepted_after_a_kill(stopped, te
 
 def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, template_run, text):
     for step in ("000004", "000005"):
-        flip(stopped / "checkpoints" / step / "model.safetensors")
+        flip_bit(stopped / "checkpoints" / step / "model.safetensors")
     stop(small(text), stopped, 3)
     assert checkpoint.names(stopped) == ["000002", "000003"]
-    last = Silent()
+    last = SilentCallback()
     train_here(small(text), stopped, last)
     assert last.notes == ["resuming at step 3"]
-    assert sums(stopped) == sums(template_run / "whole")
+    assert run_hashes(stopped) == run_hashes(template_run / "whole")
 
 
 def test_a_damaged_checkpoint_does_not_replace_an_intact_one(stopped, text):
-    flip(stopped / "checkpoints" / "000005" / "model.safetensors")
+    flip_bit(stopped / "checkpoints" / "000005" / "model.safetensors")
     stop(small(text), stopped, 6)
     assert checkpoint.names(stopped) == ["000004", "000006"]
 
@@ -468,13 +471,13 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, template_run, text, unreadable):
     unreadable.add("000005")
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(small(text), stopped, watcher)
     path = stopped / "checkpoints" / "000005" / "metrics.jsonl"
     message = f"{path}: can't be read: Input/output error; resuming from the previous checkpoint"
     assert watcher.notes == [message, "resuming at step 4"]
     unreadable.clear()
-    assert sums(stopped) == sums(template_run / "whole")
+    assert run_hashes(stopped) == run_hashes(template_run / "whole")
 
 
 def test_unreadable_checkpoints_are_not_deleted(stopped, text, unreadable):
@@ -535,7 +538,7 @@ def test_swapped_labels_in_a_large_file_are_rejected(labelled, capsys):
     lines[5000:7000] = [line[:-1] + ("y" if line[-1] == "x" else "x") for line in lines[5000:7000]]
     path.write_text("\n".join(lines))
     capsys.readouterr()
-    code, message = refused(capsys, "train", "run.toml", "--quiet")
+    code, message = expect_error(capsys, "train", "run.toml", "--quiet")
     assert code == 3
     assert message.endswith("texts.tsv has changed); restore it or start a new run")
 
@@ -548,12 +551,12 @@ def test_a_damaged_data_description_is_rebuilt(stopped, template_run, text, dama
     elif damage == "provenance":
         path.write_text(path.read_text().replace('"version": ', '"version": 1'))
     else:
-        flip(path)
-    watcher = Silent()
+        flip_bit(path)
+    watcher = SilentCallback()
     train_here(small(text), stopped, watcher)
     message = f"{path}: the tokenized text is corrupted; it is written again from the same text"
     assert watcher.notes == [message, "resuming at step 5"]
-    assert sums(stopped) == sums(template_run / "whole")
+    assert run_hashes(stopped) == run_hashes(template_run / "whole")
 
 
 def test_a_damaged_description_of_changed_data_is_rejected(tmp_path, text):
@@ -589,16 +592,16 @@ def test_every_flipped_bit_of_a_log_is_detected(finished_run, capsys):
     good = path.read_bytes()
     first = good.index(b"\n") + 1
     for bit in range(0, 8 * first, 7):
-        flip(path, bit)
+        flip_bit(path, bit)
         message = refusal(LogError, lambda: read_run_status(finished_run))
         assert message.startswith(f"{path}:") and message.endswith(
             ": checksum mismatch; the file is corrupted; run weft train again to restore it"
         ), bit
         path.write_bytes(good)
-    flip(path, 8 * len(good) - 3)  # the end of the last line
+    flip_bit(path, 8 * len(good) - 3)  # the end of the last line
     start = good[:-1].rfind(b"\n") + 1
     message = f"{path}: corrupted: {start} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
-    assert refused(capsys, "info", str(finished_run)) == (4, message)
+    assert expect_error(capsys, "info", str(finished_run)) == (4, message)
     shutil.copy(finished_run / "run.toml", finished_run.parent / "run.toml")
     assert main(["train", str(finished_run.parent / "run.toml"), "--output-dir", str(finished_run), "--quiet"]) == 0
     assert path.read_bytes() == good and read_run_status(finished_run).done
@@ -606,7 +609,7 @@ def test_every_flipped_bit_of_a_log_is_detected(finished_run, capsys):
 
 def test_a_run_with_a_damaged_log_is_omitted_from_the_report_and_named(tmp_path, finished_run, template_run, capsys):
     good = shutil.copytree(template_run / "whole", tmp_path / "good")
-    flip(finished_run / "timings.jsonl", 100)
+    flip_bit(finished_run / "timings.jsonl", 100)
     capsys.readouterr()
     assert main(["compare", str(good), str(finished_run), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
     assert (
@@ -626,7 +629,7 @@ def test_a_torn_line_is_removed_on_resume(stopped, text):
 
 def test_a_flipped_bit_of_the_environment_is_detected(finished_run):
     path = finished_run / "environment.json"
-    flip(path, 8 * path.read_bytes().index(b"Linux") + 1)
+    flip_bit(path, 8 * path.read_bytes().index(b"Linux") + 1)
     assert refusal(ModelError, lambda: folder.read_environment(finished_run)) == (
         f"{path}: checksum mismatch; the file is corrupted; remove it and resume"
     )

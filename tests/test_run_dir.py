@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_runs import Silent, flip, make_text, run_file, sums, train_here
+from small_runs import SilentCallback, flip_bit, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft.config import read_toml
@@ -58,7 +58,7 @@ def run(tmp_path: Path, finished: Path) -> Path:
 
 
 def small(text: Path, **options: Any) -> dict[str, Any]:
-    return run_file(text, "window", **{"train__max_steps": 2, "train__num_validations": 2, **options})
+    return run_file(text, "conv", **{"train__max_steps": 2, "train__num_validations": 2, **options})
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -115,9 +115,9 @@ def test_a_run_is_resumed_from_another_working_directory(tmp_path, text, monkeyp
     """Paths of a run file are relative to its directory."""
     values = small(text, data__train=text.name)
     with pytest.raises(TrainingInterrupted):
-        train(values, tmp_path / "run", base=text.parent, callback=Silent(stop_at=1))
+        train(values, tmp_path / "run", base=text.parent, callback=SilentCallback(stop_at=1))
     monkeypatch.chdir(tmp_path)
-    train(values, Path("run"), base=text.parent, callback=Silent())
+    train(values, Path("run"), base=text.parent, callback=SilentCallback())
     assert weft.load("run").config.data.train == str(text)
 
 
@@ -157,7 +157,7 @@ def test_overwrite_starts_over(run, text):
     (run / "model.safetensors").write_bytes(b"spoilt")
     (run / "notes.txt").write_text("of the old run")
     (run / ".hidden").write_text("not ours")
-    train_here(small(text, model__hidden_size=16), run, fresh=True)
+    train_here(small(text, model__hidden_size=16), run, overwrite=True)
     assert open_run_dir(run).read_weights(Tokenizer.load(run / "tokenizer.json").hash)["embedding.weight"].shape[1] == 16
     assert not (run / "notes.txt").exists()
     assert (run / ".hidden").exists()
@@ -183,7 +183,7 @@ def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, problem):
     values, message = unfit(tmp_path, text)[problem]
     before = contents(run)
     with pytest.raises(WeftError, match=message):
-        train_here(values, run, fresh=True)
+        train_here(values, run, overwrite=True)
     assert contents(run) == before
     train_here(small(text), run)  # it stays finished
     assert weft.load(run).info()["arch"] == "conv"
@@ -193,7 +193,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, tex
     before = {name: data for name, data in contents(run).items() if name != ".lock"}
     states = []
 
-    class Looking(Silent):
+    class Looking(SilentCallback):
         def on_progress(self, name, done, total):
             states.append(
                 {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".previous" in name}
@@ -203,7 +203,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, tex
             assert (run / ".previous").exists() != (run / "model.safetensors").exists()
             return super().should_stop()
 
-    train_here(small(text, seed=4), run, Looking(), fresh=True)
+    train_here(small(text, seed=4), run, Looking(), overwrite=True)
     assert states[0] == before
     assert not (run / ".previous").exists()
 
@@ -219,7 +219,7 @@ def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", killed)
-    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, fresh=True))
+    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, overwrite=True))
     assert message == f"{run / 'data'}: cannot move to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
@@ -228,7 +228,7 @@ def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch
     assert sorted(path.name for path in run.iterdir()) == [".lock", ".previous", "resolved.toml", "run.toml"]
     RunDir(run).begin(settings, "", overwrite=True)  # killed here, then repeated
     with pytest.raises(DataError):
-        train_here(small(run / "none.txt", seed=4), run, fresh=True)
+        train_here(small(run / "none.txt", seed=4), run, overwrite=True)
     assert contents(run) == before
     (run / ".previous").mkdir()
     for name in ("checkpoints", "model.safetensors"):
@@ -259,7 +259,7 @@ def test_a_backed_up_run_is_named_and_restored_by_its_run_file(run, text, killed
     message = refusal(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
     assert weft.load(run / ".previous").info()["arch"] == "conv"
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(small(text), run, watcher)
     assert watcher.notes[0] == f"{run}: restored the previous run, because the run that was to replace it saved nothing"
     assert {name for name in contents(run)} == set(killed)
@@ -279,7 +279,7 @@ def late(text: Path, **options: Any) -> dict[str, Any]:
 def stopped_early(run: Path, values: dict[str, Any]) -> None:
     """A replacing run that has a checkpoint but no weights yet."""
     with pytest.raises(TrainingInterrupted):
-        train_here(values, run, Silent(stop_at=1), fresh=True)
+        train_here(values, run, SilentCallback(stop_at=1), overwrite=True)
     assert checkpoint.names(run) == ["000001"] and not (run / "model.safetensors").exists()
 
 
@@ -322,17 +322,17 @@ def test_the_run_file_of_a_backup_removes_no_checkpoint(run, text):
 
 
 def test_overwriting_with_the_same_run_resumes_from_its_new_checkpoint(run, text):
-    train_here(late(text), run, fresh=True)
-    before, watcher = sums(run), Silent()
+    train_here(late(text), run, overwrite=True)
+    before, watcher = run_hashes(run), SilentCallback()
     stopped_early(run, late(text))
     train_here(late(text), run, watcher)
     assert watcher.notes == ["resuming at step 1"]
-    assert sums(run) == before and not (run / ".previous").exists()
+    assert run_hashes(run) == before and not (run / ".previous").exists()
 
 
 def test_after_a_kill_before_the_backup_is_removed_the_new_run_stays(run, text):
     shutil.copytree(run, run.parent / "old")
-    train_here(small(text, seed=4), run, fresh=True)
+    train_here(small(text, seed=4), run, overwrite=True)
     shutil.copytree(run.parent / "old", run / ".previous")
     train_here(small(text, seed=4), run)
     assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
@@ -347,8 +347,8 @@ def test_a_file_is_not_a_run_directory(tmp_path):
 
 
 def test_overwrite_in_a_new_directory_starts_a_run(tmp_path, text, finished):
-    train_here(small(text), tmp_path / "new", fresh=True)
-    assert sums(tmp_path / "new") == sums(finished)
+    train_here(small(text), tmp_path / "new", overwrite=True)
+    assert run_hashes(tmp_path / "new") == run_hashes(finished)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -374,7 +374,7 @@ def test_a_directory_with_only_hidden_files_counts_as_empty(tmp_path, text):
 def test_a_locked_directory_rejects_training_and_allows_reading(run, text):
     with Lock(run):
         for overwrite in (False, True):
-            message = refusal(InUseError, lambda overwrite=overwrite: train_here(small(text), run, fresh=overwrite))
+            message = refusal(InUseError, lambda overwrite=overwrite: train_here(small(text), run, overwrite=overwrite))
             assert re.fullmatch(
                 re.escape(f"{run}: in use by another process (process {os.getpid()} since ")
                 + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
@@ -404,7 +404,7 @@ def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
     full = path.read_bytes()
     messages = set()
     for bit in range(0, len(full) * 8, len(full) * 8 // 200):
-        flip(path, bit)
+        flip_bit(path, bit)
         message = refusal(ModelError, lambda: weft.load(run).model)
         assert message.startswith(f"{path}: ")
         assert "\n" not in message
@@ -494,7 +494,7 @@ def test_weights_of_the_wrong_shape_are_rejected(run):
 def test_a_changed_environment_gives_a_note(run, text, monkeypatch):
     before = (run / "environment.json").read_bytes()
     monkeypatch.setattr(folder, "environment", lambda: {**folder.read_environment(run), "torch": "9.9"})
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(small(text), run, watcher)
     assert watcher.notes == [
         f"the environment changed (torch: {torch.__version__}, now 9.9); results will not be bit-identical",
@@ -515,7 +515,7 @@ def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     """A run stopped after its first step, with its own text."""
     values = small(make_text(tmp_path / "text.txt"))
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "run", Silent(stop_at=1))
+        train_here(values, tmp_path / "run", SilentCallback(stop_at=1))
     return values, tmp_path / "run"
 
 
@@ -531,7 +531,7 @@ def test_changed_data_is_rejected(tmp_path, stopped):
     text.write_text(full)
     train_here(values, out)
     train_here(values, tmp_path / "whole")
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 def test_missing_data_is_rejected(tmp_path, stopped):
@@ -546,7 +546,7 @@ def test_missing_tokens_are_rebuilt_from_the_same_text(tmp_path, stopped):
     (out / "data" / "train.tokens").unlink()
     train_here(values, out)
     train_here(values, tmp_path / "whole")
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 def test_a_missing_tokenizer_is_rejected(stopped):
@@ -591,8 +591,10 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().split("\n") if line]
     for name in ("train_loss", "valid_loss", "tokens"):
         assert [(record["step"], record[name]) for record in records if name in record] == logged[name]
-    assert sums(tmp_path / "run").items() - sums(finished).items() == {("best", sums(tmp_path / "run")["best"])}
-    assert sums(tmp_path / "run")["model"] == sums(finished)["model"]
+    assert run_hashes(tmp_path / "run").items() - run_hashes(finished).items() == {
+        ("best", run_hashes(tmp_path / "run")["best"])
+    }
+    assert run_hashes(tmp_path / "run")["model"] == run_hashes(finished)["model"]
 
 
 def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
@@ -605,7 +607,7 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train_here(values, out, Silent(look=crash))
+        train_here(values, out, SilentCallback(inspect=crash))
     assert checkpoint.names(out) == ["000004"]
     train_here(values, out)
     assert len(list((out / "tensorboard").iterdir())) == 2

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from report_documents import language
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, make_text, run_file, sums, train_here
+from report_documents import lm_document
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft.cli.progress import format_sample
@@ -64,7 +64,9 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
 def test_samples_do_not_change_training(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
         train_here(small(text, model, train__num_samples=samples, data__context_length=16), tmp_path / name)
-    have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
+    have, plain = (
+        (run_hashes(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without")
+    )
     for part in ("model", "optimizer", "state", "metrics"):
         assert have[0][part] == plain[0][part]
     assert not (tmp_path / "without" / "samples.jsonl").exists()
@@ -79,12 +81,12 @@ def test_resuming_neither_repeats_nor_loses_samples(tmp_path, text):
             raise ZeroDivisionError
 
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "parts", Silent(stop_at=3))
+        train_here(values, tmp_path / "parts", SilentCallback(stop_at=3))
     with pytest.raises(ZeroDivisionError):
-        train_here(values, tmp_path / "parts", Silent(look=crash))
+        train_here(values, tmp_path / "parts", SilentCallback(inspect=crash))
     train_here(values, tmp_path / "parts")
     assert (tmp_path / "parts" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
-    assert sums(tmp_path / "parts") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "parts") == run_hashes(tmp_path / "whole")
 
 
 def test_learned_positions_limit_the_sample_length(tmp_path, text):
@@ -117,10 +119,10 @@ def test_an_n_gram_model_writes_once(tmp_path, text):
 
 
 def test_seq2seq_samples_are_the_first_lines_with_references(tmp_path, pairs):
-    values = pair_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
+    values = seq2seq_run_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
     train_here(values, tmp_path / "run")
-    train_here(pair_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
-    assert sums(tmp_path / "run")["model"] == sums(tmp_path / "plain")["model"]
+    train_here(seq2seq_run_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
+    assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "plain")["model"]
     actual = written(tmp_path / "run")
     assert [(item["step"], item["line"]) for item in actual] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
     lines = dict(line.split("\t") for line in pairs.read_text().splitlines())
@@ -161,7 +163,7 @@ def test_samples_are_rejected_for_tasks_without_generation(tmp_path, task, train
 
 
 def test_seq2seq_samples_require_validation_data(tmp_path, pairs):
-    values = pair_file(pairs, "lstm", "train.num_samples=1")
+    values = seq2seq_run_file(pairs, "lstm", "train.num_samples=1")
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
         train_here(values, tmp_path / "run")
@@ -195,7 +197,7 @@ def test_reports_show_a_selection_of_many_validations(tmp_path):
 
 
 def test_report_shows_samples_over_training():
-    document = language()
+    document = lm_document()
     name = document["rows"][0]["name"]
     document["samples_over_training"] = {
         name: [{"step": 1000, "prompt": "The ", "text": "<b>xq"}, {"step": 2000, "prompt": "", "text": "cat"}]
@@ -216,7 +218,7 @@ def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
     """Training continues bit for bit with the intact samples and a note."""
     values = small(text, train__num_samples=1)
     train_here(values, tmp_path / "whole")
-    train_here(values, tmp_path / "run", Silent(stop_at=4))
+    train_here(values, tmp_path / "run", SilentCallback(stop_at=4))
     path = tmp_path / "run" / "samples.jsonl"
     full = path.read_bytes()
     assert full.count(b"\n") >= 2
@@ -224,8 +226,8 @@ def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
         path.unlink()
     else:
         path.write_bytes(full[:-9] if damage == "cut" else full.replace(b'"seed"', b'"sfed"', 1))
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "run", watcher)
     assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
-    assert sums(tmp_path / "run")["model"] == sums(tmp_path / "whole")["model"]
+    assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "whole")["model"]
     read_log(path, allow_text=True)  # repaired

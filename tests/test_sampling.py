@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_decoding import TOYS, Bigram, Hashed, TinyGRU, follow
+from toy_decoding import TOY_MODELS, Bigram, Hashed, TinyGRU, chain_model
 
 from weft.decode import logits_processors as choose
 from weft.decode.options import GenerationConfig
 from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 
-every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+every_toy = pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 END = 2
 rows_of_logits = st.lists(st.lists(st.floats(-9, 9) | st.just(-math.inf), min_size=7, max_size=7), min_size=1, max_size=4)
 
@@ -200,7 +200,7 @@ def test_greedy_takes_the_best_token_each_time(toy):
 
 
 def test_rows_leave_the_batch_when_they_end():
-    model = follow([1, 3, 4, 5, 6, 2], 7)
+    model = chain_model([1, 3, 4, 5, 6, 2], 7)
     actual = [
         drawn.tokens.tolist()
         for drawn in sample(model, torch.tensor([[5], [1], [6]]), criteria=StoppingCriteria(9, eos_id=END))
@@ -210,7 +210,7 @@ def test_rows_leave_the_batch_when_they_end():
 
 
 def test_a_row_without_possible_tokens_ends_and_others_continue():
-    model = follow([1, 3, 4, 5, 6, 2], 7)
+    model = chain_model([1, 3, 4, 5, 6, 2], 7)
     until = StoppingCriteria(9, eos_id=END, min_new_tokens=2)
     actual = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
     assert actual == [[-1, 5], [-1, 6], [-1, 2]]

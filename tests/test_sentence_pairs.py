@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import Silent, make_text, sums, train_here
+from small_runs import SilentCallback, make_text, run_hashes, train_here
 
 from weft.data.batching import Batch
 from weft.data.corpus import Corpus, corpus_from_lines
@@ -112,9 +112,9 @@ def test_a_resumed_run_on_sentence_pairs_equals_an_uninterrupted_run(tmp_path):
     values = run_file(text, sentence_pairs=True, masking="span", dropout=0.1)
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=9))
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=9))
     train_here(values, tmp_path / "cut")
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
 def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
@@ -132,7 +132,7 @@ def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
         "train": {"max_steps": 1, "lr": 1e-9, "num_validations": 1, "device": "cpu", "ema_decay": 0,
                   "init_from": str(tmp_path / "first")},
     }  # fmt: skip
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "second", watcher)
     (message,) = [note for note in watcher.notes if note.startswith("Initialized ")]
     assert message.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import feed, refused
-from seq2seq_runs import PairRuns, make_pairs, pair_file
+from command_line import expect_error, set_stdin
+from seq2seq_runs import Seq2SeqRuns, make_pairs, seq2seq_run_file
 from small_runs import train_here
 
 import weft
@@ -38,8 +38,8 @@ from weft.training.loop import DeviceConfig
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("attacked"))
+def runs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("attacked"))
 
 
 def refusal(kind: type[WeftError], work: Callable[[], Any]) -> str:
@@ -55,8 +55,8 @@ def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, lis
     return code, captured.out.split("\n")[:-1], captured.err
 
 
-def outputs(runs: PairRuns, *words: str) -> list[str]:
-    run = load(runs.folder("lstm"), SEQ2SEQ, device="cpu")
+def outputs(runs: Seq2SeqRuns, *words: str) -> list[str]:
+    run = load(runs.run_dir("lstm"), SEQ2SEQ, device="cpu")
     return [best.text for best in run.predict(list(words))]
 
 
@@ -71,8 +71,8 @@ FAULTS = [
 
 
 def test_an_invalid_line_does_not_affect_others(runs, capsys, monkeypatch, tmp_path):
-    folder, (first, last) = str(runs.folder("lstm")), outputs(runs, "abc", "fade")
-    feed(monkeypatch, BAD)
+    folder, (first, last) = str(runs.run_dir("lstm")), outputs(runs, "abc", "fade")
+    set_stdin(monkeypatch, BAD)
     message = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
     assert predicted(capsys, folder) == (3, [first, "", "", "", last], message)
     (tmp_path / "bad.txt").write_bytes(BAD)
@@ -81,16 +81,16 @@ def test_an_invalid_line_does_not_affect_others(runs, capsys, monkeypatch, tmp_p
 
 
 def test_an_invalid_line_has_no_source_in_json(runs, capsys, monkeypatch):
-    feed(monkeypatch, b"f\0e\nabc\n")
-    code, actual, _ = predicted(capsys, str(runs.folder("lstm")), "--json")
+    set_stdin(monkeypatch, b"f\0e\nabc\n")
+    code, actual, _ = predicted(capsys, str(runs.run_dir("lstm")), "--json")
     error = "standard input:1: NUL character; is this binary data?"
     assert (code, json.loads(actual[0])) == (3, {"source": None, "predictions": [], "error": error})
     assert json.loads(actual[1])["source"] == "abc"
 
 
 def test_one_batch_with_two_types_of_invalid_lines(runs, capsys, monkeypatch):
-    folder = runs.folder("lstm")
-    feed(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
+    folder = runs.run_dir("lstm")
+    set_stdin(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
     code, actual, output = predicted(capsys, str(folder))
     assert (code, actual) == (3, ["", "", *outputs(runs, "abc")])
     assert output.split("\n")[:-1] == [
@@ -121,16 +121,16 @@ def test_byte_lines_are_read_one_by_one(monkeypatch):
 
 
 def test_an_invalid_utf_16_byte_ends_reading(monkeypatch):
-    feed(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
+    set_stdin(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
     actual = any_lines(None, "utf-16")
     assert refusal(DataError, lambda: list(actual)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
 
 
 def test_lines_before_a_read_error_are_answered(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
-    feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
+    set_stdin(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
     message = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
-    assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), message)
+    assert predicted(capsys, str(runs.run_dir("lstm"))) == (3, outputs(runs, "abc"), message)
 
 
 def test_batches_are_full_and_ordered_and_end_with_the_input():
@@ -154,29 +154,29 @@ def test_an_output_with_a_newline_is_printed_on_one_line(runs, capsys, monkeypat
     monkeypatch.setattr(
         "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[prediction] for _ in read]
     )
-    folder = str(runs.folder("lstm"))
+    folder = str(runs.run_dir("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
     assert predicted(capsys, folder, "abc", "--n-best", "2") == (0, ["1\t-1.0000\tA\\nB\\0\\nC"], "")
     assert json.loads(predicted(capsys, folder, "abc", "--json")[1][0])["predictions"][0]["text"] == "A\nB\0\nC"
 
 
 def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
-    folder = str(runs.folder("lstm"))
+    folder = str(runs.run_dir("lstm"))
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
-    feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
+    set_stdin(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
     code, actual, message = predicted(capsys, folder)
     assert (code, len(actual)) == (0, 4)
     assert message == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
-    feed(monkeypatch, b"x\x1b\n")
+    set_stdin(monkeypatch, b"x\x1b\n")
     assert predicted(capsys, folder)[2] == "weft: warning: 2 tokens are not in the vocabulary, read as <unk>: x, \\u{1b}\n"
     for option, message in ([], "weft: warning: 1 token is not in the vocabulary, read as <unk>: x\n"), (["--quiet"], ""):
-        feed(monkeypatch, b"xa\n")
+        set_stdin(monkeypatch, b"xa\n")
         assert predicted(capsys, folder, *option)[2] == message
 
 
 def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
-    assert load(runs.folder("lstm"), SEQ2SEQ).predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
-    ensemble = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
+    assert load(runs.run_dir("lstm"), SEQ2SEQ).predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
+    ensemble = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
     assert ensemble.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
 
 
@@ -184,18 +184,18 @@ def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
 
 
 def test_evaluation_names_the_file_and_line_before_decoding(runs, capsys, monkeypatch, tmp_path):
-    path, folder = tmp_path / "long.tsv", str(runs.folder("learned"))
+    path, folder = tmp_path / "long.tsv", str(runs.run_dir("learned"))
     path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
     monkeypatch.setattr("weft.tasks.seq2seq.predict.predict", lambda *rest, **named: pytest.fail("it searched"))
     fix = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
-    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:3: {fix}")
+    assert expect_error(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:3: {fix}")
     path.write_text(f"abc\tA BB C\nab\t{'A ' * 20}\n")
     fix = "21 target tokens exceed the model's limit of 16; shorten it"
-    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:2: {fix}")
+    assert expect_error(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:2: {fix}")
 
 
 def test_long_sources_are_truncated_on_request_everywhere(runs, capsys, monkeypatch, tmp_path):
-    folder, run = str(runs.folder("lstm")), load(runs.folder("lstm"), SEQ2SEQ, device="cpu")
+    folder, run = str(runs.run_dir("lstm")), load(runs.run_dir("lstm"), SEQ2SEQ, device="cpu")
     path = tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
@@ -203,20 +203,20 @@ def test_long_sources_are_truncated_on_request_everywhere(runs, capsys, monkeypa
     assert scores["loss"] == pytest.approx(
         {s.name: s.value for s in run.evaluate(path, PredictionConfig(truncate=True))}["loss"]
     )
-    feed(monkeypatch, path.read_bytes())
+    set_stdin(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0
     truncated = run.score([("ab" * 10, "A BB")], truncate=True)[0].log_prob
     assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(truncated, abs=1e-4)
 
 
 def test_scoring_errors_count_lines_across_batches(runs, capsys, monkeypatch):
-    folder = str(runs.folder("learned"))
+    folder = str(runs.run_dir("learned"))
     monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
-    feed(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
+    set_stdin(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
     assert main(["score", folder, "--quiet"]) == 3
     fix = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
     assert capsys.readouterr().err == f"weft: warning: line 4: {fix}; skipped\n"
-    feed(monkeypatch, b"a\tA\n" * 2 + b"a\t" + b"A " * 20 + b"\n")
+    set_stdin(monkeypatch, b"a\tA\n" * 2 + b"a\t" + b"A " * 20 + b"\n")
     assert main(["score", folder, "--quiet"]) == 3
     assert capsys.readouterr().err == (
         "weft: warning: line 3: 21 target tokens exceed the model's limit of 16; shorten it; skipped\n"
@@ -227,9 +227,9 @@ MIXED = b"abc\tA BB C\nabc\n" + b"ab" * 10 + b"\tA\na\tb\tc\na\xff\tA\nab\tA BB\
 
 
 def test_an_invalid_pair_does_not_affect_other_scores(runs, capsys, monkeypatch):
-    folder = str(runs.folder("lstm"))
+    folder = str(runs.run_dir("lstm"))
     first, last = load(folder, SEQ2SEQ, device="cpu").score([("abc", "A BB C"), ("ab", "A BB")])
-    feed(monkeypatch, MIXED)
+    set_stdin(monkeypatch, MIXED)
     code = main(["score", folder, "--quiet"])
     out, error = capsys.readouterr()
     assert code == 3 and error.split("\n") == [
@@ -245,8 +245,8 @@ def test_an_invalid_pair_does_not_affect_other_scores(runs, capsys, monkeypatch)
 
 
 def test_an_invalid_pair_has_an_error_and_no_tokens_in_json(runs, capsys, monkeypatch):
-    folder = str(runs.folder("lstm"))
-    feed(monkeypatch, b"abc\n\xff\n")
+    folder = str(runs.run_dir("lstm"))
+    set_stdin(monkeypatch, b"abc\n\xff\n")
     assert main(["score", folder, "--quiet", "--json", "--per-token"]) == 3
     odd, broken = map(json.loads, capsys.readouterr().out.split("\n")[:-1])
     none = {"log_prob": None, "perplexity": None, "tokens": []}
@@ -256,18 +256,18 @@ def test_an_invalid_pair_has_an_error_and_no_tokens_in_json(runs, capsys, monkey
 
 
 def test_an_invalid_line_does_not_affect_other_scores_of_a_language_model(runs, capsys, monkeypatch):
-    feed(monkeypatch, b"A BB\nA\0\nC\n")
-    assert main(["score", str(runs.folder("lm-ngram")), "--quiet"]) == 3
+    set_stdin(monkeypatch, b"A BB\nA\0\nC\n")
+    assert main(["score", str(runs.run_dir("lm-ngram")), "--quiet"]) == 3
     out, error = capsys.readouterr()
     assert error == "weft: warning: standard input:2: NUL character; is this binary data?; skipped\n"
     assert [line.split("\t")[-1] for line in out.split("\n")] == ["A BB", "", "C", ""]
 
 
 def test_truncate_is_rejected_for_language_models(runs, capsys):
-    lm = str(runs.folder("lm-ngram"))
+    lm = str(runs.run_dir("lm-ngram"))
     message = "--truncate: not available for task 'lm'"
-    assert refused(capsys, "score", lm, "--truncate") == (2, message)
-    assert refused(capsys, "evaluate", lm, "--truncate", "--data", str(runs.place / "phones.txt")) == (2, message)
+    assert expect_error(capsys, "score", lm, "--truncate") == (2, message)
+    assert expect_error(capsys, "evaluate", lm, "--truncate", "--data", str(runs.directory / "phones.txt")) == (2, message)
 
 
 # ---- what is asked for wrongly
@@ -276,21 +276,21 @@ def test_truncate_is_rejected_for_language_models(runs, capsys):
 def test_alignments_are_rejected_before_reading_input(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.any_lines", lambda *rest: pytest.fail("it read"))
     message = "--save-alignments: the model has no cross-attention; train one with model.attention = 'additive'"
-    assert refused(capsys, "predict", str(runs.folder("sutskever")), "--save-alignments", "looks") == (2, message)
+    assert expect_error(capsys, "predict", str(runs.run_dir("sutskever")), "--save-alignments", "looks") == (2, message)
 
 
 def test_lm_weight_must_be_positive(runs, capsys):
-    lstm, lm = str(runs.folder("lstm")), str(runs.folder("lm-ngram"))
+    lstm, lm = str(runs.run_dir("lstm")), str(runs.run_dir("lm-ngram"))
     for weight in ("0", "-1", "nan", "inf"):
         message = f"--lm-weight: must be above 0, got {weight}; leave out --lm to predict without a language model"
-        assert refused(capsys, "predict", lstm, "abc", "--lm", lm, "--lm-weight", weight) == (2, message)
+        assert expect_error(capsys, "predict", lstm, "abc", "--lm", lm, "--lm-weight", weight) == (2, message)
 
 
 def test_min_new_tokens_beyond_the_last_position_is_rejected(runs, capsys):
-    folder = str(runs.folder("learned"))
+    folder = str(runs.run_dir("learned"))
     message = "--min-new-tokens: the model has positions for {} new tokens, got {}"
-    assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "17") == (2, message.format(16, 17))
-    assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "15", "--target-prefix", "A BB") == (
+    assert expect_error(capsys, "predict", folder, "abc", "--min-new-tokens", "17") == (2, message.format(16, 17))
+    assert expect_error(capsys, "predict", folder, "abc", "--min-new-tokens", "15", "--target-prefix", "A BB") == (
         2,
         message.format(14, 15),
     )
@@ -300,13 +300,13 @@ def test_min_new_tokens_beyond_the_last_position_is_rejected(runs, capsys):
 
 
 def test_one_of_two_parallel_files_is_rejected(runs, capsys):
-    lstm, half = str(runs.folder("lstm")), str(runs.place / "phones.txt")
+    lstm, half = str(runs.run_dir("lstm")), str(runs.directory / "phones.txt")
     message = (
         f"--data: {half} is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table, or one file of sources and"
         " one of targets"
     )
     for command in (["evaluate"], ["analyze", "geometry"]):
-        assert refused(capsys, *command, lstm, "--data", half) == (2, message)
+        assert expect_error(capsys, *command, lstm, "--data", half) == (2, message)
 
 
 def test_a_header_in_different_case_is_not_read_as_data(tmp_path):
@@ -323,7 +323,7 @@ def test_a_header_in_different_case_is_not_read_as_data(tmp_path):
 
 
 def test_init_from_a_directory_with_an_apostrophe(runs, tmp_path, capsys):
-    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.max_steps=2")
+    values = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.max_steps=2")
     values["tokenizer"] = {"type": "char"}
     odd = train_here(values, tmp_path / "it's" / 'a "run"').path
     run_file = tmp_path / "run.toml"
@@ -334,10 +334,10 @@ def test_init_from_a_directory_with_an_apostrophe(runs, tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["--init-from", "--tokenizer-from"])
 def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, option):
-    run = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
+    run = Path(shutil.copytree(runs.run_dir("lstm"), tmp_path / "run"))
     shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
     names = sorted(path.name for path in run.iterdir())
-    code, message = refused(
+    code, message = expect_error(
         capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(run), option, str(run), "--overwrite", "--quiet"
     )
     eaten = run if option == "--init-from" else run / "tokenizer.source.json"
@@ -349,7 +349,7 @@ def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, o
 
 
 def test_swapped_tokenizers_are_named(runs, tmp_path):
-    folder = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
+    folder = Path(shutil.copytree(runs.run_dir("lstm"), tmp_path / "run"))
     shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
     names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
     assert refusal(ModelError, lambda: weft.load(folder).model) == (f"{names}: not the file that the weights were trained with")
@@ -406,17 +406,17 @@ def test_a_long_source_does_not_inflate_the_target(monkeypatch):
 
 
 def test_progress_of_reading_is_reported(runs, monkeypatch):
-    run, calls = weft.load(runs.folder("lm-ngram")), []
+    run, calls = weft.load(runs.run_dir("lm-ngram")), []
 
     def progress(what: str, done: int, total: int) -> None:
         if what == "tokenizing":
             calls.append((done, total))
 
-    run.evaluate(runs.place / "phones.txt", progress=progress)
+    run.evaluate(runs.directory / "phones.txt", progress=progress)
     assert calls and calls[-1][0] == calls[-1][1] > 0
     updates = []
     monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": updates.append(what))
-    assert Evaluate(run_dir=runs.folder("lstm"), device="cpu", beam_size=1).run() == 0
+    assert Evaluate(run_dir=runs.run_dir("lstm"), device="cpu", beam_size=1).run() == 0
     assert updates[0] == "reading" and updates[-1] == "evaluating"
-    assert Evaluate(run_dir=runs.folder("lm-ngram"), data=[runs.place / "phones.txt"]).run() == 0
+    assert Evaluate(run_dir=runs.run_dir("lm-ngram"), data=[runs.directory / "phones.txt"]).run() == 0
     assert "tokenizing" in updates

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from toy_models import shaken
+from toy_models import enlarge_weights
 from toy_seq2seq import (
-    CROSSED,
-    EVERY,
-    LONGEST,
-    VARIED,
-    WORDS,
+    ALL_MODELS,
+    GRID,
+    MAX_POSITIONS,
+    VARIANTS,
+    VOCAB_SIZE,
     build,
-    memory_of,
+    large_weight_model,
+    random_memory,
     representative,
-    shaken_pair,
     sources,
     targets,
 )
@@ -44,7 +44,9 @@ from weft.nn.stack import Layer, Stack
 from weft.nn.state import join, select, tree_leaves, tree_map, where
 
 FEW = set(representative())
-every = pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in EVERY])
+every = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in ALL_MODELS]
+)
 CLOSE = {"atol": 2e-5, "rtol": 1e-4}
 LENGTHS = (4, 7, 1)
 
@@ -83,7 +85,7 @@ def test_step_log_probs_equal_one_pass_and_sum_to_the_score(name):
 @torch.no_grad()
 def test_padding_and_other_rows_do_not_change_the_encoding(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
-    shouting = torch.where(keep, source, WORDS - 1)  # padding with an arbitrary token, which must have no effect
+    shouting = torch.where(keep, source, VOCAB_SIZE - 1)  # padding with an arbitrary token, which must have no effect
     together = model.score(tokens, None, model.encode(shouting, keep))
     for number, length in enumerate(LENGTHS):
         alone = model.score(tokens[number : number + 1], None, model.encode(*row(source, number, length)))
@@ -97,7 +99,7 @@ def test_forced_prefixes_of_several_lengths_equal_each_row_alone(name):
     model, (source, source_keep), tokens, more = build(name), sources(*LENGTHS), targets(3, 3), targets(3, 3)[:, 1:]
     lengths = torch.tensor([2, 3, 1])
     keep = torch.arange(3) < lengths[:, None]
-    log_probs, state = model.start(torch.where(keep, tokens, WORDS - 1), keep, model.encode(source, source_keep))
+    log_probs, state = model.start(torch.where(keep, tokens, VOCAB_SIZE - 1), keep, model.encode(source, source_keep))
     after, _ = stepped(model, more, state)
     for number, (length, prefix_length) in enumerate(zip(LENGTHS, lengths.tolist(), strict=True)):
         state = model.encode(*row(source, number, length))
@@ -123,7 +125,7 @@ def test_joined_rows_of_different_age_and_source_equal_each_row_alone(name):
 def test_decoder_is_causal(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
     other = tokens.clone()
-    other[:, 3:] = (other[:, 3:] - 2) % (WORDS - 3) + 3
+    other[:, 3:] = (other[:, 3:] - 2) % (VOCAB_SIZE - 3) + 3
     state = model.encode(source, keep)
     y, z = model(tokens, state)[0], model(other, state)[0]
     torch.testing.assert_close(y[:, :3], z[:, :3], **CLOSE)
@@ -136,7 +138,7 @@ def test_the_source_affects_every_target_position(name):
     """If the memory were ignored, all contracts above would hold trivially."""
     model, (source, keep), tokens = build(name), sources(4), targets(1, 3)
     other = source.clone()
-    other[:, 1] = (other[:, 1] - 2) % (WORDS - 3) + 3
+    other[:, 1] = (other[:, 1] - 2) % (VOCAB_SIZE - 3) + 3
     first, second = (model(tokens, model.encode(read, keep))[0] for read in (source, other))
     assert (first - second).abs().amax(-1).min() > 1e-5
 
@@ -174,9 +176,9 @@ def test_gradients_reach_every_parameter(name):
     assert unmoved == (above if name == "feed-forward-copy" else queries)
 
 
-@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_bf16_autocast_works_forward_and_backward(name):
-    model, (source, keep), tokens = shaken_pair(**VARIED[name]).train(), sources(*LENGTHS), targets(3, 6)
+    model, (source, keep), tokens = large_weight_model(**VARIANTS[name]).train(), sources(*LENGTHS), targets(3, 6)
     with torch.autocast("cpu", torch.bfloat16):
         state = model.encode(source, keep)
         _, state = model.start(tokens[:, :2], torch.tensor([[True, True], [True, False], [True, True]]), state)
@@ -187,7 +189,7 @@ def test_bf16_autocast_works_forward_and_backward(name):
 
 
 def test_the_grid_is_the_full_cross_product():
-    assert len(CROSSED) == 6 * 4 * (2 + 4 * 3) + 6 * 2
+    assert len(GRID) == 6 * 4 * (2 + 4 * 3) + 6 * 2
 
 
 def test_a_score_of_one_token_is_empty():
@@ -203,10 +205,14 @@ def test_masked_tokens_score_zero():
 
 
 def test_learned_positions_limit_source_and_target_length():
-    for name, max_length in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
+    for name, max_length in (
+        ("learned-transformer", MAX_POSITIONS),
+        ("learned-feeding", MAX_POSITIONS),
+        ("rotary-transformer", None),
+    ):
         assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (max_length, max_length)
     with pytest.raises(ValueError) as caught:
-        build("learned-before").encode(*sources(LONGEST + 1))
+        build("learned-before").encode(*sources(MAX_POSITIONS + 1))
     assert str(caught.value) == "positions: 33 tokens exceed the table of 32 positions"
 
 
@@ -264,7 +270,7 @@ def masked(values: Tensor, summary: Tensor) -> Memory:
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
-    return shaken(make())
+    return enlarge_weights(make())
 
 
 def recurrent(cell: nn.Module) -> Stack:
@@ -351,7 +357,7 @@ def test_gradients_of_copying_equal_numerical_ones(smoothing):
 
 
 def test_summary_only_memory_has_one_position():
-    memory = memory_of(3, 2, width=5)
+    memory = random_memory(3, 2, hidden_size=5)
     narrowed = memory.summary_only()
     assert narrowed.values.tolist() == memory.summary[:, None].tolist()
     assert narrowed.token_mask.tolist() == [[True], [True]]

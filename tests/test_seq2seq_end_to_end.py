@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from command_line import feed
-from seq2seq_runs import PairRuns
+from command_line import set_stdin
+from seq2seq_runs import Seq2SeqRuns
 from torch import Tensor
-from toy_seq2seq import ATTENTION, BEGIN, END, pair_model, shaken_pair, sources
+from toy_seq2seq import ATTENTION, BOS, EOS, large_weight_model, seq2seq_model, sources
 
 from weft.cli.main import main
 from weft.decode.beam import BeamOptions, beam_search
@@ -44,17 +44,17 @@ def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
     candidates of a step, and the `width` best others continue."""
     alive, ended = [Plain(0.0, [])], []
     for count in range(options.max_new_tokens):
-        prompts = torch.tensor([[BEGIN, *item.tokens] for item in alive])
+        prompts = torch.tensor([[BOS, *item.tokens] for item in alive])
         log_probs, _ = model.start(prompts, None, encoded(model, source.expand(len(alive), -1)))
         candidates = [
             Plain(item.log_prob + value, [*item.tokens, word])
             for item, row in zip(alive, log_probs.tolist(), strict=True)
             for word, value in enumerate(row)
-            if word != END or count >= options.min_new_tokens
+            if word != EOS or count >= options.min_new_tokens
         ]
         best = sorted(candidates, key=lambda item: -item.log_prob)
-        ended += [item for item in best[: options.beam_size] if item.tokens[-1] == END]
-        alive = [item for item in best if item.tokens[-1] != END][: options.beam_size]
+        ended += [item for item in best[: options.beam_size] if item.tokens[-1] == EOS]
+        alive = [item for item in best if item.tokens[-1] != EOS][: options.beam_size]
     return sorted(ended + alive, key=lambda item: -item.score(options.length_penalty))[: options.n_best]
 
 
@@ -65,7 +65,7 @@ def encoded(model: Any, rows: Tensor) -> Any:
 
 
 def decoder(name: str) -> Any:
-    model = shaken_pair(**DECODERS[name])
+    model = large_weight_model(**DECODERS[name])
     with torch.no_grad():  # some targets end early, and outputs depend on the source
         model.decoder.embedder.embedding.weight.mul_(2)
         model.head.head.weight.mul_(1.5)
@@ -75,7 +75,7 @@ def decoder(name: str) -> Any:
 
 def searched(model: Any, options: BeamOptions) -> None:
     rows, _ = sources(6, 6, 6)
-    actual = beam_search(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
+    actual = beam_search(model, torch.full((3, 1), BOS), options=options, state=encoded(model, rows))
     for source, best in zip(rows, actual, strict=True):
         expected = plain_beam(model, source, options)
         assert [item.tokens for item in best] == [item.tokens for item in expected]
@@ -96,7 +96,7 @@ def test_beam_search_equals_a_plain_loop(name, beam_size, n_best, length_penalty
         BeamOptions(
             beam_size=beam_size,
             max_new_tokens=LIMIT,
-            eos_id=END,
+            eos_id=EOS,
             length_penalty=length_penalty,
             n_best=n_best,
             min_new_tokens=min_new_tokens,
@@ -107,14 +107,14 @@ def test_beam_search_equals_a_plain_loop(name, beam_size, n_best, length_penalty
 @torch.no_grad()
 def test_beam_search_of_an_ensemble_equals_a_plain_loop():
     ensemble = Ensemble([decoder("luong"), decoder("transformer")], LinearEnsemble([0.6, 0.4]))
-    searched(ensemble, BeamOptions(beam_size=3, max_new_tokens=LIMIT, eos_id=END, length_penalty=1.0, n_best=3))
+    searched(ensemble, BeamOptions(beam_size=3, max_new_tokens=LIMIT, eos_id=EOS, length_penalty=1.0, n_best=3))
 
 
 @torch.no_grad()
 def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
-    model, (source, keep) = pair_model(layer_type="gru", attention="dot", words=200), sources(9, words=200)
-    options = BeamOptions(beam_size=3, max_new_tokens=500, eos_id=END, n_best=3, min_new_tokens=499)
-    for item in beam_search(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
+    model, (source, keep) = seq2seq_model(layer_type="gru", attention="dot", vocab_size=200), sources(9, vocab_size=200)
+    options = BeamOptions(beam_size=3, max_new_tokens=500, eos_id=EOS, n_best=3, min_new_tokens=499)
+    for item in beam_search(model, torch.tensor([[BOS]]), options=options, state=model.encode(source, keep))[0]:
         assert len(item.tokens) == 500 and item.score == pytest.approx(item.log_prob, abs=1e-4)
 
 
@@ -123,11 +123,11 @@ def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
 
 def test_encoder_decoder_implements_the_step_contract():
     promised = {name for name in vars(IncrementalModel) if not name.startswith("_")}
-    assert {name for name in promised if not hasattr(pair_model(), name)} == set()
+    assert {name for name in promised if not hasattr(seq2seq_model(), name)} == set()
 
 
 def test_highway_gates_of_a_transformer_start_closed():
-    model = pair_model(**{**ATTENTION, "skip_connection": "highway"})
+    model = seq2seq_model(**{**ATTENTION, "skip_connection": "highway"})
     gates = [weight for name, weight in model.named_parameters() if name.endswith("connection.gate.bias")]
     assert gates and all((weight == -1).all() for weight in gates)
 
@@ -136,8 +136,8 @@ def test_highway_gates_of_a_transformer_start_closed():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("pairs"))
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -148,14 +148,14 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
 def test_score_command_reproduces_the_scores_of_predict(runs, name, capsys, monkeypatch):
-    folder = str(runs.folder(name))
-    feed(monkeypatch, b"abc\nfade\ncab\n")
+    folder = str(runs.run_dir(name))
+    set_stdin(monkeypatch, b"abc\nfade\ncab\n")
     _, out, _ = said(capsys, "predict", folder, "--json", "--n-best", "3", "--length-penalty", "0")
     pairs = [(row["source"], prediction) for row in map(json.loads, out.splitlines()) for prediction in row["predictions"]]
     ended = [
         (source, prediction) for source, prediction in pairs if prediction["tokens"] < 32
     ]  # outputs cut by the limit have no </s>
-    feed(monkeypatch, "".join(f"{source}\t{prediction['text']}\n" for source, prediction in ended).encode())
+    set_stdin(monkeypatch, "".join(f"{source}\t{prediction['text']}\n" for source, prediction in ended).encode())
     _, out, _ = said(capsys, "score", folder, "--json")
     again = [json.loads(line)["log_prob"] for line in out.splitlines()]
     assert ended and again == pytest.approx([prediction["score"] for _, prediction in ended], abs=1e-4)
@@ -163,8 +163,8 @@ def test_score_command_reproduces_the_scores_of_predict(runs, name, capsys, monk
 
 def test_a_too_long_pair_is_reported_with_its_line(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
-    feed(monkeypatch, b"a\tA\nb\tB\n" + b"ab" * 10 + b"\tA\n")
-    code, _, error = said(capsys, "score", str(runs.folder("lstm")))
+    set_stdin(monkeypatch, b"a\tA\nb\tB\n" + b"ab" * 10 + b"\tA\n")
+    code, _, error = said(capsys, "score", str(runs.run_dir("lstm")))
     assert (
         code == 3
         and error == "weft: warning: line 3: 21 tokens exceed the model's limit of 16; shorten it or set --truncate; skipped\n"
@@ -173,21 +173,21 @@ def test_a_too_long_pair_is_reported_with_its_line(runs, capsys, monkeypatch):
 
 @pytest.mark.parametrize("company", ["with", "lm", "with-and-lm"])
 def test_score_command_supports_ensembles_and_shallow_fusion_like_predict(runs, company, capsys, monkeypatch):
-    folder, words = str(runs.folder("lstm")), list[str]()
+    folder, words = str(runs.run_dir("lstm")), list[str]()
     if "with" in company:
-        words += ["--ensemble", str(runs.folder("transformer"))]
+        words += ["--ensemble", str(runs.run_dir("transformer"))]
     if "lm" in company:
-        words += ["--lm", str(runs.folder("lm-ngram")), "--lm-weight", "0.4"]
+        words += ["--lm", str(runs.run_dir("lm-ngram")), "--lm-weight", "0.4"]
     _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--n-best", "3", *words)
     ended = [item for item in json.loads(out)["predictions"] if not item["truncated"]]
-    feed(monkeypatch, "".join(f"abc\t{item['text']}\n" for item in ended).encode())
+    set_stdin(monkeypatch, "".join(f"abc\t{item['text']}\n" for item in ended).encode())
     _, out, _ = said(capsys, "score", folder, "--json", *words)
     again = [json.loads(line)["log_prob"] for line in out.splitlines()]
     assert ended and again == pytest.approx([item["log_prob"] for item in ended], abs=1e-4)
 
 
 def test_outputs_cut_by_max_new_tokens_are_marked_truncated(runs, capsys):
-    folder = str(runs.folder("lstm"))
+    folder = str(runs.run_dir("lstm"))
     for length, truncated in (("1", True), ("30", False)):
         _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--min-new-tokens", "1", "--max-new-tokens", length)
         (prediction,) = json.loads(out)["predictions"]
@@ -197,7 +197,7 @@ def test_outputs_cut_by_max_new_tokens_are_marked_truncated(runs, capsys):
 def test_a_too_long_source_in_evaluation_is_reported_with_its_line(runs, capsys, tmp_path):
     table = tmp_path / "long.tsv"
     table.write_text(f"source\ttarget\nab\tA BB\n{'ab' * 10}\tA\n")
-    code, _, error = said(capsys, "evaluate", str(runs.folder("lstm")), "--data", str(table))
+    code, _, error = said(capsys, "evaluate", str(runs.run_dir("lstm")), "--data", str(table))
     assert code == 3 and f"{table}:3" in error
 
 
@@ -205,23 +205,23 @@ def test_a_too_long_source_in_evaluation_is_reported_with_its_line(runs, capsys,
 def test_suggested_options_work(runs, command, capsys, tmp_path):
     table = tmp_path / "long.tsv"
     table.write_text(f"{'ab' * 10}\tA\n")
-    words = (command, str(runs.folder("lstm")), "--data", str(table))
+    words = (command, str(runs.run_dir("lstm")), "--data", str(table))
     _, _, error = said(capsys, *words)
     assert "--truncate" not in error or said(capsys, *words, "--truncate")[0] == 0
 
 
 def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
-    feed(monkeypatch, b"fade\n" * 3)
-    _, out, _ = said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")
+    set_stdin(monkeypatch, b"fade\n" * 3)
+    _, out, _ = said(capsys, "predict", str(runs.run_dir("lstm")), "--num-samples", "5", "--seed", "1")
     drawn = [[line.split("\t")[2] for line in out.splitlines() if line.startswith(f"{number}\t")] for number in (1, 2, 3)]
     assert drawn[0] != drawn[1] and drawn[0] != drawn[2]
 
 
 def test_samples_of_a_line_do_not_depend_on_batches_or_other_lines(runs, capsys, monkeypatch):
     def drawn(text: bytes) -> list[str]:
-        feed(monkeypatch, text)
-        return said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")[1].splitlines()
+        set_stdin(monkeypatch, text)
+        return said(capsys, "predict", str(runs.run_dir("lstm")), "--num-samples", "5", "--seed", "1")[1].splitlines()
 
     full = drawn(b"abc\nfade\n\ncab\n")
     other = drawn(b"cab\n\nfade\ncab\n")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from toy_seq2seq import ATTENDED, BEGIN, END, pair_model
+from toy_seq2seq import ATTENTION_OPTIONS, BOS, EOS, seq2seq_model
 
 from weft.decode.predict import PredictionRequest, predict
 from weft.decode.predict_options import PredictionConfig
@@ -33,9 +33,9 @@ def draw(
     lengths = torch.randint(max_length // 2, max_length + 1, (rows, 1), generator=generator)
     index = torch.arange(max_length + 1)
     drawn = torch.randint(*symbols, (rows, max_length + 1), generator=generator)
-    source = torch.where(index < lengths, drawn, torch.where(index == lengths, END, 0))
+    source = torch.where(index < lengths, drawn, torch.where(index == lengths, EOS, 0))
     target = source.gather(1, torch.where(index < lengths, lengths - 1 - index, index)) if task == "reverse" else source
-    first = torch.full((rows, 1), BEGIN)
+    first = torch.full((rows, 1), BOS)
     keep = index <= lengths
     return Pairs(source, keep, torch.cat([first, target], 1), torch.cat([first > 0, keep], 1))
 
@@ -43,10 +43,10 @@ def draw(
 class Symbols:
     """Decodes tokens to text."""
 
-    unk_id, bos_id, eos_id = 0, BEGIN, END
+    unk_id, bos_id, eos_id = 0, BOS, EOS
 
     def decode(self, ids: list[int]) -> str:
-        return " ".join(str(token) for token in ids if token != END)
+        return " ".join(str(token) for token in ids if token != EOS)
 
 
 def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
@@ -84,7 +84,8 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
 
 def learned(task: str, *, max_length: int = 6, **options: Any) -> float:
     return learn(
-        pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, max_length=max_length)
+        seq2seq_model(**{"hidden_size": 32, **options}),
+        lambda rows, generator: draw(task, rows, generator, max_length=max_length),
     )
 
 
@@ -105,11 +106,11 @@ def side(mixer: str) -> dict[str, Any]:
 
 
 def crossed(encoder: str, decoder: str, attended: str) -> dict[str, Any]:
-    looks = {"attention": "scaled-dot"} if decoder == "attention" else ATTENDED[attended]
+    looks = {"attention": "scaled-dot"} if decoder == "attention" else ATTENTION_OPTIONS[attended]
     return {"encoder": side(encoder), "decoder": side(decoder), **looks}
 
 
-LOOKING = [name for name in ATTENDED if name not in ("none", "every-step")]
+LOOKING = [name for name in ATTENTION_OPTIONS if name not in ("none", "every-step")]
 CROSSED = [(encoder, decoder, name) for encoder in MIXERS for decoder in recurrent_mixers() for name in LOOKING]
 CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
 # alternating so that every attention score and position gets both tasks
@@ -135,7 +136,7 @@ def test_a_toy_task_is_learned_by_every_architecture(encoder, decoder, attended,
 
 
 def test_beam_search_and_label_smoothing_learn_it_too():
-    model = pair_model(hidden_size=32, layer_type="gru", attention="dot")
+    model = seq2seq_model(hidden_size=32, layer_type="gru", attention="dot")
     assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
     assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam_size=4) >= 0.95
 
@@ -157,7 +158,7 @@ BOTTLENECKS = [(decoder, name) for decoder in recurrent_mixers() for name in ("n
 @pytest.mark.parametrize(("decoder", "attended"), [*BOTTLENECKS, ("attention", "none")])
 @pytest.mark.parametrize("encoder", MIXERS)
 def test_short_strings_pass_every_bottleneck(encoder, decoder, attended):
-    options = {**crossed(encoder, decoder, attended), **ATTENDED[attended]}
+    options = {**crossed(encoder, decoder, attended), **ATTENTION_OPTIONS[attended]}
     assert learned("copy", max_length=3, **options) >= 0.95
 
 
@@ -175,7 +176,7 @@ def with_strangers(rows: int, generator: torch.Generator, known_words: int, word
 @pytest.mark.parametrize("options", [{"layer_type": "lstm", "attention": "multiplicative"}], ids=["lstm"])
 def test_copy_mechanism_copies_unseen_tokens(options):
     known_words, words = 203, 303
-    model = pair_model(hidden_size=48, words=words, copy_mechanism=True, **options)
+    model = seq2seq_model(hidden_size=48, vocab_size=words, copy_mechanism=True, **options)
     assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known_words))) >= 0.95
     assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known_words, words)) >= 0.9
 
@@ -183,6 +184,6 @@ def test_copy_mechanism_copies_unseen_tokens(options):
 @pytest.mark.slow
 def test_without_copy_mechanism_unseen_tokens_are_never_generated():
     known_words, words = 203, 303
-    model = pair_model(hidden_size=48, words=words, layer_type="lstm", attention="multiplicative")
+    model = seq2seq_model(hidden_size=48, vocab_size=words, layer_type="lstm", attention="multiplicative")
     assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known_words))) >= 0.95
     assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known_words, words)) == 0

@@ -10,8 +10,8 @@ import torch
 from test_references import Array, agree, array, gru_before_equations, lstm_equations, seeded, sigmoid
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
-from toy_models import shaken
-from toy_seq2seq import WORDS, memory_of, pair_table, shaken_pair, sources, targets
+from toy_models import enlarge_weights
+from toy_seq2seq import VOCAB_SIZE, large_weight_model, random_memory, seq2seq_config, sources, targets
 
 from weft.models.build import stack
 from weft.models.seq2seq import EncoderDecoder
@@ -39,7 +39,11 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def test_cross_attention_matches_torch_multihead_attention():
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True))
-    part, memory, x = CrossAttention(8, num_heads=2, memory_size=6).double().eval(), memory_of(5, 3, width=6), random(2, 4, 8)
+    part, memory, x = (
+        CrossAttention(8, num_heads=2, memory_size=6).double().eval(),
+        random_memory(5, 3, hidden_size=6),
+        random(2, 4, 8),
+    )
     with torch.no_grad():
         part.to_q.weight.copy_(reference.q_proj_weight)
         part.to_kv.weight.copy_(torch.cat([reference.k_proj_weight, reference.v_proj_weight]))
@@ -81,7 +85,7 @@ def torch_transformer() -> nn.Transformer:
     layer = nn.TransformerEncoderLayer(8, 2, 16, **options)
     # avoids torch's warning about a fast path that pre-norm layers do not have
     encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False)
-    return shaken(nn.Transformer(8, 2, 2, 2, 16, custom_encoder=encoder, **options)).double().eval()  # type: ignore[return-value]
+    return enlarge_weights(nn.Transformer(8, 2, 2, 2, 16, custom_encoder=encoder, **options)).double().eval()  # type: ignore[return-value]
 
 
 def copy_attention(attention: nn.MultiheadAttention, layer: Any) -> None:
@@ -123,7 +127,7 @@ def sinusoids(length: int, dim: int) -> Tensor:
 
 def test_transformer_matches_torch_transformer():
     # exact up to the frequencies of the sinusoids, which are float32
-    model = shaken_pair(
+    model = large_weight_model(
         layer_type="attention", num_layers=2, num_heads=2, ffn_dim=16, activation="relu", skip_connection="residual", norm="layernorm",
         position_encoding="sinusoidal", attention="scaled-dot",
     ).double()  # fmt: skip
@@ -152,7 +156,7 @@ def test_transformer_matches_torch_transformer():
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru"])
 def test_bidirectional_encoder_matches_torch_and_the_bridge_passes_both_final_states(mixer):
     kinds: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-    model = shaken_pair(layer_type=mixer, num_layers=2, bridge="copy").double()
+    model = large_weight_model(layer_type=mixer, num_layers=2, bridge="copy").double()
     reference = kinds[mixer](8, 4, 2, batch_first=True, bidirectional=True).double()
     for height, layer in enumerate(model.encoder.stack.layers):
         for part, end in ((layer.mixer.forward_mixer, ""), (layer.mixer.backward_mixer, "_reverse")):
@@ -176,15 +180,15 @@ def test_bidirectional_encoder_matches_torch_and_the_bridge_passes_both_final_st
 
 def test_summary_of_an_encoder_without_state_is_the_mean():
     for mixer in ("attention", "conv"):
-        model = shaken_pair(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
+        model = large_weight_model(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
         memory = model.encoder(*sources(5, 2))
         torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)
 
 
 def test_reversed_source():
     options: dict[str, Any] = {"layer_type": "lstm", "attention": "dot"}
-    ahead = shaken_pair(**options, encoder={"bidirectional": False}).double()
-    back = shaken_pair(**options, encoder={"bidirectional": False, "reverse_source": True}).double()
+    ahead = large_weight_model(**options, encoder={"bidirectional": False}).double()
+    back = large_weight_model(**options, encoder={"bidirectional": False, "reverse_source": True}).double()
     source, keep = sources(6, 4)
     turned = source.clone()
     turned[0], turned[1, :4] = source[0].flip(0), source[1, :4].flip(0)
@@ -231,7 +235,7 @@ def preset(kind: str, **options: Any) -> EncoderDecoder:
     """A small model of a published architecture."""
     chosen = TRANSLATE[kind].values
     sides = {side: {**chosen.get(side, {}), **options.pop(side, {})} for side in ("encoder", "decoder")}
-    return shaken_pair(**{**chosen, "dropout": 0.0, "hidden_size": 8, **sides, **options}).double()
+    return large_weight_model(**{**chosen, "dropout": 0.0, "hidden_size": 8, **sides, **options}).double()
 
 
 def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
@@ -334,13 +338,13 @@ def test_attention_after_the_step_matches_its_equation(score):
             results.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
         return results
 
-    agrees(shaken_pair(layer_type="lstm", attention=score, encoder={"bidirectional": False}).double(), states)
+    agrees(large_weight_model(layer_type="lstm", attention=score, encoder={"bidirectional": False}).double(), states)
 
 
 @pytest.mark.parametrize("chunk_elements", [1, 100, 1 << 22])
 def test_chunked_additive_scores_equal_those_of_all_queries_at_once(monkeypatch, chunk_elements):
     part, x = seeded(lambda: SourceAttention(6, score="additive", memory_size=5)), random(2, 7, 6)
-    seen = part.init_state(memory_of(4, 2, width=5))
+    seen = part.init_state(random_memory(4, 2, hidden_size=5))
     expected = part(x, seen)
     monkeypatch.setattr(cross, "MAX_ELEMENTS", chunk_elements)
     torch.testing.assert_close(part(x, seen), expected, atol=0, rtol=1e-12)
@@ -354,7 +358,7 @@ def test_label_smoothing_equals_a_dense_target_distribution(smoothing):
     model, (source, keep), tokens = preset("luong"), sources(6, 4), targets(2, 5)
     state = model.encode(source, keep)
     log = model.head.head(model(tokens[:, :-1], state)[0])
-    dense = torch.full((2, 4, WORDS), smoothing / WORDS).scatter_add(
+    dense = torch.full((2, 4, VOCAB_SIZE), smoothing / VOCAB_SIZE).scatter_add(
         2, tokens[:, 1:, None], torch.full((2, 4, 1), 1.0 - smoothing)
     )
     expected = -(dense * log).sum(-1)
@@ -371,7 +375,7 @@ def test_label_smoothing_equals_a_dense_target_distribution(smoothing):
 
 def copying_part() -> PointerGeneratorOutput:
     torch.manual_seed(0)
-    return shaken(PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5)).double()  # type: ignore[return-value]
+    return enlarge_weights(PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5)).double()  # type: ignore[return-value]
 
 
 SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 occurs twice, and its weights add up
@@ -392,7 +396,7 @@ def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:
 
 
 def test_copy_mechanism_equals_the_explicit_mixture():
-    part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6)
+    part, memory, x = copying_part(), random_memory(4, 2, hidden_size=5), random(2, 3, 6)
     expected, seen = mixture(part, array(x), memory), part.init_state(memory, SOURCE)
     for index in range(3):
         agree(part(x[:, index], seen), np.log(expected[:, index]), **FLOAT32)
@@ -402,7 +406,7 @@ def test_copy_mechanism_equals_the_explicit_mixture():
 
 
 def test_gradient_of_the_copy_mechanism_equals_that_of_the_explicit_mixture():
-    part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6).requires_grad_()
+    part, memory, x = copying_part(), random_memory(4, 2, hidden_size=5), random(2, 3, 6).requires_grad_()
     expected = torch.tensor([[4, 3, 7], [5, 0, 2]])
     part.loss(x, expected, part.init_state(memory, SOURCE)).sum().backward()
     actual, x.grad = x.grad, None
@@ -418,17 +422,17 @@ def test_gradient_of_the_copy_mechanism_equals_that_of_the_explicit_mixture():
 
 
 def test_shared_and_tied_embeddings_are_the_same_parameter():
-    model = shaken_pair(layer_type="gru", share_embeddings=True, tie_embeddings=True, attention="dot")
+    model = large_weight_model(layer_type="gru", share_embeddings=True, tie_embeddings=True, attention="dot")
     assert model.encoder.embedder.embedding is model.decoder.embedder.embedding
     assert model.head.head.weight is model.decoder.embedder.embedding.weight
-    apart = shaken_pair(layer_type="gru", attention="dot")
+    apart = large_weight_model(layer_type="gru", attention="dot")
     assert apart.encoder.embedder.embedding is not apart.decoder.embedder.embedding
     assert apart.head.head.weight is not apart.decoder.embedder.embedding.weight
 
 
 def test_encoder_equals_the_stack_of_its_config():
-    table = pair_table(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm").encoder
+    table = seq2seq_config(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm").encoder
     torch.manual_seed(0)
     names = {name: weight.shape for name, weight in stack(table, context_length=16).named_parameters()}
-    model = shaken_pair(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm")
+    model = large_weight_model(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm")
     assert {name: weight.shape for name, weight in model.encoder.stack.named_parameters()} == names

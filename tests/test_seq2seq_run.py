@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import feed, refused
+from command_line import expect_error, set_stdin
 from safetensors import safe_open
-from seq2seq_runs import MODELS, PairRuns, make_pairs, pair_file
-from small_runs import Silent, sums, train_here
+from seq2seq_runs import MODELS, Seq2SeqRuns, make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, run_hashes, train_here
 
 import weft
 from weft import files
@@ -34,20 +34,20 @@ from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import InvalidInput
 from weft.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
 every_model = pytest.mark.parametrize("name", MODELS)
 WORDS = ["abc", "fade", "", "cab", "b", "  ", "deaf", "aaaaa", "ef"]
 
 
-def loaded(runs: PairRuns, name: str, *settings: str) -> AnyRun:
-    return load(runs.folder(name, *settings), SEQ2SEQ, device="cpu")
+def loaded(runs: Seq2SeqRuns, name: str, *settings: str) -> AnyRun:
+    return load(runs.run_dir(name, *settings), SEQ2SEQ, device="cpu")
 
 
 def refusal(error: type[Exception], action: Any) -> str:
@@ -74,7 +74,7 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @every_model
 def test_every_architecture_trains_and_loads(runs, name):
-    folder = runs.folder(name)
+    folder = runs.run_dir(name)
     run = weft.load(folder, device="cpu")
     assert run.task == "seq2seq" and not run.model.training
     joint = name == "joint"
@@ -117,18 +117,18 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, name, stop):
         "train.batch_tokens=100",
         "train.label_smoothing=0.1",
     )
-    values = pair_file(pairs, name, *settings)
+    values = seq2seq_run_file(pairs, name, *settings)
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=stop))
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=stop))
     train_here(values, tmp_path / "cut")
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
 def test_an_untrained_run_is_reported_before_reading_input(tmp_path, capsys, monkeypatch):
-    values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.max_steps=10"), tmp_path / "run"
+    values, folder = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.max_steps=10"), tmp_path / "run"
     with pytest.raises(TrainingInterrupted):
-        train_here(values, folder, Silent(stop_at=1))
+        train_here(values, folder, SilentCallback(stop_at=1))
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "\nTask       seq2seq\nModel      lstm, not trained yet\n" in out
@@ -152,7 +152,7 @@ def test_the_monitored_metric_selects_the_weights(runs, monitor):
         "model.hidden_size=12",
         "train.ema_decay=0",
     ]
-    folder = runs.folder(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
+    folder = runs.run_dir(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
     metric = monitor or "loss"
     values = [(line["step"], line[f"valid_{metric}"]) for line in records(folder, f"valid_{metric}")]
     assert len(values) == 6
@@ -170,7 +170,7 @@ def test_the_choice_of_monitor_matters(runs):
     """The previous test is meaningless if all metrics agree."""
     best = {}
     for monitor in ("exact_match", "token_error_rate", None):
-        folder = runs.place / f"lstm-{monitor}"
+        folder = runs.directory / f"lstm-{monitor}"
         best[monitor] = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")["best_step"]
     assert len(set(best.values())) > 1
 
@@ -184,7 +184,7 @@ def test_training_reaches_correct_outputs(tmp_path):
         "train.ema_decay=0.9",
         "train.num_validations=1",
     )
-    train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
+    train_here(seq2seq_run_file(pairs, "lstm", *settings), tmp_path / "run")
     run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert [best.text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
     assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
@@ -194,10 +194,10 @@ def test_a_source_beyond_learned_positions_is_rejected_before_training(tmp_path)
     pairs = make_pairs(tmp_path / "pairs.tsv", 20)
     text = pairs.read_text().splitlines()
     pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
-    assert refusal(DataError, lambda: train_here(pair_file(pairs, "learned"), tmp_path / "run")) == (
+    assert refusal(DataError, lambda: train_here(seq2seq_run_file(pairs, "learned"), tmp_path / "run")) == (
         f"{pairs}:4: source has 17 tokens, more than data.max_length (16); increase it or set data.truncate = true"
     )
-    train_here(pair_file(pairs, "learned", "data.truncate=true", "train.max_steps=2"), tmp_path / "cut")
+    train_here(seq2seq_run_file(pairs, "learned", "data.truncate=true", "train.max_steps=2"), tmp_path / "cut")
 
 
 # ---- predicting
@@ -352,8 +352,8 @@ def test_evaluate_counts_predictions(runs, name):
     scored = run.score([(source, target) for source, target in pairs])
     nats = -sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored)
     assert scores["loss"].value == pytest.approx(nats)
-    (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    evaluation = run.evaluate([str(runs.place / "test.tsv")], options)
+    (runs.directory / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    evaluation = run.evaluate([str(runs.directory / "test.tsv")], options)
     again, items = list(evaluation), evaluation.items
     assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
     assert [line.split() for line in items.outputs or []] == written
@@ -361,7 +361,7 @@ def test_evaluate_counts_predictions(runs, name):
 
 def test_evaluate_without_data_is_rejected(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 30)
-    values = pair_file(pairs, "sutskever", "train.max_steps=1")
+    values = seq2seq_run_file(pairs, "sutskever", "train.max_steps=1")
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
     assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set `data`")
@@ -382,7 +382,7 @@ def test_a_too_long_source_is_rejected_in_evaluation_or_truncated(runs, tmp_path
 
 def test_ensemble_averages_the_probabilities_of_its_members(runs):
     names = ["lstm", "transformer", "sutskever"]
-    folders = [runs.folder(name) for name in names]
+    folders = [runs.run_dir(name) for name in names]
     ensemble, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
     alone = [[pair_score.token_log_probs for pair_score in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
     for weights in (None, [0.5, 0.25, 0.25]):
@@ -405,23 +405,23 @@ def test_ensemble_averages_the_probabilities_of_its_members(runs):
 
 
 def test_an_ensemble_of_one_run_equals_the_run(runs):
-    run, ensemble = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], weights=[1.0], device="cpu")
+    run, ensemble = loaded(runs, "lstm"), weft.ensemble([runs.run_dir("lstm")], weights=[1.0], device="cpu")
     assert ensemble.predict(WORDS) == run.predict(WORDS)
-    assert refusal(UsageError, lambda: weft.ensemble([runs.folder("lstm")], weights=[0.5, 0.5])) == (
+    assert refusal(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights=[0.5, 0.5])) == (
         "ensemble: 1 models, but 2 weights"
     )
     assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
 
 
 def test_ensemble_members_may_have_different_source_tokenizers(runs):
-    values = with_tokenizer_from(pair_file(runs.pairs, "transformer", "train.max_steps=4"), runs.folder("lstm"))
+    values = with_tokenizer_from(seq2seq_run_file(runs.pairs, "transformer", "train.max_steps=4"), runs.run_dir("lstm"))
     values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
-    other = runs.place / "pieces"
+    other = runs.directory / "pieces"
     train_here(values, other)
-    ensemble, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
+    ensemble, pairs = weft.ensemble([runs.run_dir("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
     sizes = [len(member.sources(["abcab"])[0]) for member in ensemble.predictor.members]
     assert sizes[0] == 6 and sizes[1] < 6
-    alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.folder("lstm"), other)]
+    alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.run_dir("lstm"), other)]
     assert ensemble.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # the member that cannot read a line reports it
     assert list(ensemble.predictor.invalid_inputs(["ab" * 9])) == [0]
@@ -429,10 +429,10 @@ def test_ensemble_members_may_have_different_source_tokenizers(runs):
 
 def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
     values = with_tokenizer_from(
-        pair_file(runs.pairs, "learned", "train.max_steps=2", "data.max_length=9"), runs.folder("lstm")
+        seq2seq_run_file(runs.pairs, "learned", "train.max_steps=2", "data.max_length=9"), runs.run_dir("lstm")
     )
-    train_here(values, short := runs.place / "short")
-    lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
+    train_here(values, short := runs.directory / "short")
+    lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
     alone = {folder: weft.load(folder, device="cpu").info()["parameters"] for folder in (lstm, short, lm)}
     for folders in ([lstm, short], [short, lstm]):  # in any order
         ensemble = weft.ensemble(folders, device="cpu")
@@ -450,11 +450,11 @@ def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
 def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monkeypatch):
     """The tokens of a line are counted by the member with the fewest."""
     values = with_tokenizer_from(
-        pair_file(runs.pairs, "luong", "train.max_steps=2", "data.max_length=200"), runs.folder("lstm")
+        seq2seq_run_file(runs.pairs, "luong", "train.max_steps=2", "data.max_length=200"), runs.run_dir("lstm")
     )
-    train_here(values, letters := runs.place / "letters")
+    train_here(values, letters := runs.directory / "letters")
     values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
-    train_here(values, pieces := runs.place / "pieces-long")
+    train_here(values, pieces := runs.directory / "pieces-long")
     line = "abcdef" * 9
     limits: list[int] = []
     monkeypatch.setattr(
@@ -470,7 +470,7 @@ def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monke
 
 
 def test_an_ensemble_with_different_target_vocabularies_is_rejected(runs):
-    first, second = runs.folder("lstm"), runs.folder("joint")
+    first, second = runs.run_dir("lstm"), runs.run_dir("joint")
     hashes = [weft.load(folder).vocabulary.target.hash[:8] for folder in (first, second)]
     assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
         f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
@@ -479,7 +479,7 @@ def test_an_ensemble_with_different_target_vocabularies_is_rejected(runs):
 
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
 def test_shallow_fusion_adds_lm_log_probs(runs, kind):
-    folders, lm = [runs.folder("lstm"), runs.folder("transformer")], runs.folder(f"lm-{kind}")
+    folders, lm = [runs.run_dir("lstm"), runs.run_dir("transformer")], runs.run_dir(f"lm-{kind}")
     pairs = [("abc", "A BB C"), ("fade", "F A DD E"), ("b", "")]
     helper = [pair_score.token_log_probs for pair_score in weft.load(lm, device="cpu").score([target for _, target in pairs])]
     for members in (folders[:1], folders):
@@ -496,18 +496,18 @@ def test_shallow_fusion_adds_lm_log_probs(runs, kind):
 
 
 def test_incompatible_combinations_are_rejected(runs):
-    lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
+    lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
     assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
         f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"
     )
-    for wrong in (lstm, runs.folder("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
+    for wrong in (lstm, runs.run_dir("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
         assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
             f"lm: {wrong} is not a language model of lines (task 'lm' with data.read_as = 'lines')"
         )
     assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
         "lm_weight: must be above 0, got 0; leave out `lm` to predict without a language model"
     )
-    joint = runs.folder("joint")
+    joint = runs.run_dir("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
     assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
         f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
@@ -515,7 +515,7 @@ def test_incompatible_combinations_are_rejected(runs):
 
 
 def test_loading_a_run_as_another_task_is_rejected(runs):
-    lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
+    lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
     assert refusal(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
     assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
 
@@ -548,8 +548,8 @@ def test_alignments_of_several_batches(runs):
 
 
 def test_ensembles_have_no_alignment(runs):
-    ensemble = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    fused = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
+    ensemble = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
+    fused = weft.ensemble([runs.run_dir("lstm")], lm=runs.run_dir("lm-ngram"), device="cpu")
     for run in (ensemble, fused):
         message = refusal(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "return_alignments: not available for several models; align with one run"
@@ -567,25 +567,25 @@ def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, lis
 
 
 def test_predict_command_gives_one_line_per_line(runs, capsys, monkeypatch):
-    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
+    folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "", "fade"])]
-    feed(monkeypatch, b"abc\n\nfade\n")
+    set_stdin(monkeypatch, b"abc\n\nfade\n")
     assert predicted(capsys, folder) == (0, expected, "")
     assert predicted(capsys, folder, "abc") == (0, expected[:1], "")
-    (runs.place / "words.txt").write_text("abc\r\n\nfade")
-    assert predicted(capsys, folder, "--input", str(runs.place / "words.txt")) == (0, expected, "")
-    feed(monkeypatch, b"")
+    (runs.directory / "words.txt").write_text("abc\r\n\nfade")
+    assert predicted(capsys, folder, "--input", str(runs.directory / "words.txt")) == (0, expected, "")
+    set_stdin(monkeypatch, b"")
     assert predicted(capsys, folder) == (0, [], "")
     greedy = [best.text for best in run.predict(["abc", "fade"], beam_size=1, banned_tokens=["A"], max_new_tokens=4)]
-    feed(monkeypatch, b"abc\nfade\n")
+    set_stdin(monkeypatch, b"abc\nfade\n")
     assert predicted(capsys, folder, "--beam-size", "1", "--ban-token", "A", "--max-new-tokens", "4") == (0, greedy, "")
     prefixed = run.predict("abc", target_prefixes=["CC"]).text
     assert predicted(capsys, folder, "abc", "--target-prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
 
 
 def test_n_best_and_samples_have_line_number_and_score(runs, capsys, monkeypatch):
-    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
-    feed(monkeypatch, b"abc\nfade\n")
+    folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
+    set_stdin(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--length-penalty", "0.5")
     predictions = run.predict(["abc", "fade"], n_best=2, length_penalty=0.5)
     expected = [
@@ -601,7 +601,7 @@ def test_n_best_and_samples_have_line_number_and_score(runs, capsys, monkeypatch
 
 
 def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
-    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
+    folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
     drawn = [
         [prediction.text for prediction in samples.ranked()]
         for samples in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)
@@ -613,7 +613,7 @@ def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # invalid lines, too long lines and batch boundaries do not change the samples of other lines
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
-    feed(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
+    set_stdin(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
     code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
     rows = [line.split("\t") for line in lines]
     assert (code, [row[0] for row in rows]) == (3, ["1", "2", "3", "3", "4", "4"])
@@ -621,8 +621,8 @@ def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
 
 
 def test_json_is_one_object_per_line(runs, capsys, monkeypatch):
-    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
-    feed(monkeypatch, b"abc\n\n")
+    folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
+    set_stdin(monkeypatch, b"abc\n\n")
     code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
     predictions = run.predict("abc", n_best=2).ranked()
     assert code == 0
@@ -647,21 +647,21 @@ def test_json_is_one_object_per_line(runs, capsys, monkeypatch):
 
 
 def test_an_invalid_line_gives_an_empty_line_and_others_are_answered(runs, capsys, monkeypatch):
-    folder, run = runs.folder("lstm"), loaded(runs, "lstm")
+    folder, run = runs.run_dir("lstm"), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "fade"])]
     fault = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
-    feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\nfade\n")
+    set_stdin(monkeypatch, b"abc\n" + b"ab" * 10 + b"\nfade\n")
     assert predicted(capsys, str(folder)) == (3, [expected[0], "", expected[1]], f"weft: warning: line 2: {fault}; skipped\n")
-    feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\n")
+    set_stdin(monkeypatch, b"abc\n" + b"ab" * 10 + b"\n")
     code, lines, _ = predicted(capsys, str(folder), "--json")
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
     # line numbers continue over batches
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
-    feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
+    set_stdin(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, output = predicted(capsys, str(folder))
     assert (code, lines, output) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
-    feed(monkeypatch, b"ab" * 10 + b"\n")
+    set_stdin(monkeypatch, b"ab" * 10 + b"\n")
     assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15]).text], "")
 
 
@@ -675,7 +675,7 @@ def test_invalid_pairs_are_reported_among_the_others(runs):
 
 
 def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):
-    lstm, other, lm = (str(runs.folder(name)) for name in ("lstm", "transformer", "lm-ngram"))
+    lstm, other, lm = (str(runs.run_dir(name)) for name in ("lstm", "transformer", "lm-ngram"))
     ensemble = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
     assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [ensemble], "")
     ensemble = weft.ensemble([lstm, other], device="cpu").predict("abc").text
@@ -683,8 +683,8 @@ def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):
 
 
 def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_path):
-    folder, directory = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
-    feed(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
+    folder, directory = str(runs.run_dir("bahdanau")), tmp_path / "looks" / "here"
+    set_stdin(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--save-alignments", str(directory))
     assert (code, len(lines)) == (3, 4)
     assert sorted(path.name for path in directory.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
@@ -697,7 +697,7 @@ def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_pat
 
 
 def test_command_errors(runs, capsys, tmp_path):
-    lstm, lm, blind = (str(runs.folder(name)) for name in ("lstm", "lm-ngram", "sutskever"))
+    lstm, lm, blind = (str(runs.run_dir(name)) for name in ("lstm", "lm-ngram", "sutskever"))
     some = tmp_path / "some.txt"
     some.write_text("abc\n")
     looks = ("--save-alignments", str(tmp_path / "looks"))
@@ -717,12 +717,12 @@ def test_command_errors(runs, capsys, tmp_path):
             "--save-alignments: the model has no cross-attention; train one with model.attention = 'additive'",
         ),
         (
-            (lstm, "abc", "--ensemble", str(runs.folder("transformer")), *looks),
+            (lstm, "abc", "--ensemble", str(runs.run_dir("transformer")), *looks),
             "--save-alignments: not available for several models; align with one run",
         ),
     ]:
-        assert refused(capsys, "predict", *words) == (2, message)
-    assert refused(capsys, "generate", lstm, "abc") == (
+        assert expect_error(capsys, "predict", *words) == (2, message)
+    assert expect_error(capsys, "generate", lstm, "abc") == (
         2,
         f"{lstm}: is a seq2seq model; use weft predict",
     )

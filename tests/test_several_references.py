@@ -11,9 +11,9 @@ from typing import Any
 import jiwer
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import expect_error
 from sacrebleu.metrics import BLEU, CHRF
-from seq2seq_runs import PairRuns, pair_file
+from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
 from small_runs import train_here
 
 import weft
@@ -29,7 +29,7 @@ from weft.tasks.seq2seq.data import PairDataConfig
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 ALPHABETS = {
     "latin": [f"{a}{b}" for a in ("Ka", "lo", "mi", "Ne", "so,") for b in "aeiou."],
     "han": list("我们今天去学校看书他也想来。，"),
@@ -182,7 +182,12 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     table = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two", "three"]}, prefix="data")
     source = table.sources(tmp_path)["train"]
     assert list(pairs_of(source)) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
-    assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # empty references are dropped if others remain
+    assert list(references_of(source)) == [
+        ("A", "AA"),
+        ("B", "BBB"),
+        ("CC", "C"),
+        ("",),
+    ]  # empty references are dropped if others remain
     columns = list(zip(*(row.split("\t") for row in rows[1:]), strict=True))
     for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
         write(tmp_path / f"a.{name}", list(column))
@@ -230,17 +235,17 @@ def test_invalid_references_are_rejected(tmp_path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
 def several(runs):
     """A run whose data has two targets; the second lacks the last phone of the first."""
     rows = [line.split("\t") for line in runs.pairs.read_text().split("\n")[:-1]]
-    data = write(runs.place / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
-    values = pair_file(data, "luong", "train.max_steps=12")
+    data = write(runs.directory / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
+    values = seq2seq_run_file(data, "luong", "train.max_steps=12")
     values["data"]["target_column"] = ["one", "two"]
-    return train_here(values, runs.place / "several").path
+    return train_here(values, runs.directory / "several").path
 
 
 def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsys):
@@ -267,22 +272,22 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
 
 
 def test_bleu_tokenizer_is_rejected_for_tasks_without_text_output(runs, capsys, tmp_path):
-    lm = str(runs.folder("lm-ngram"))
-    assert refused(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
+    lm = str(runs.run_dir("lm-ngram"))
+    assert expect_error(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
         2,
         "--tokenize: not available for task 'lm'",
     )
-    assert refused(capsys, "compare", lm, lm, "--tokenize", "13a", "--output-dir", str(tmp_path / "out")) == (
+    assert expect_error(capsys, "compare", lm, lm, "--tokenize", "13a", "--output-dir", str(tmp_path / "out")) == (
         2,
         "--tokenize: not available for task 'lm'",
     )
-    assert refused(capsys, "evaluate", str(runs.folder("luong")), "--tokenize", "cha")[1] == (
+    assert expect_error(capsys, "evaluate", str(runs.run_dir("luong")), "--tokenize", "cha")[1] == (
         "--tokenize: unknown tokenizer 'cha'; did you mean 'char'?"
     )
 
 
 def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path):
-    run = weft.load(runs.folder("luong"), device="cpu")
+    run = weft.load(runs.run_dir("luong"), device="cpu")
     files = [
         write(tmp_path / "a.in", ["abc", "fade"]),
         write(tmp_path / "a.1", ["A", "F A"]),
@@ -296,10 +301,10 @@ def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path)
 
 def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
     """With phones separated by spaces, and with the same as characters."""
-    data = runs.place / "several.tsv"
-    values = pair_file(data, "joint", "train.max_steps=3")
+    data = runs.directory / "several.tsv"
+    values = seq2seq_run_file(data, "joint", "train.max_steps=3")
     values["data"]["target_column"] = ["one", "two"]
-    letters = train_here(values, runs.place / "several-letters").path
+    letters = train_here(values, runs.directory / "several-letters").path
     for folder, tokenizer in ((several, "none"), (letters, "13a")):
         actual = {score.name: score for score in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
         assert f"|tok:{tokenizer}|" in actual["bleu"].signature
@@ -314,7 +319,9 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
         )
     assert [len(actual) for actual in calls] == [1, 1]
     assert "|tok:13a|" in min(calls[0]) and "|tok:none|" in min(calls[1])
-    single = train_here(pair_file(data, "luong", "train.max_steps=2", "data.target_column=one"), runs.place / "single").path
+    single = train_here(
+        seq2seq_run_file(data, "luong", "train.max_steps=2", "data.target_column=one"), runs.directory / "single"
+    ).path
     rows = {
         str(folder): [evaluate_run(weft.load(folder), evaluation=EvaluationOptions(tokenize="none"))]
         for folder in (several, single)

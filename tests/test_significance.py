@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from fake_evaluations import system
+from fake_evaluations import simulate_runs
 from scipy import stats
 
 from weft.comparison import significance
@@ -136,8 +136,8 @@ def simulated(cases: int, sides: tuple[int, int], **options: float) -> float:
     rng, called, apart = np.random.default_rng(7), 0, options.pop("apart", 0.0)
     for _ in range(cases):
         tokens, difficulty = rng.integers(3, 40, 50).astype(np.float64), rng.normal(0, 0.6, 50)
-        a = system(rng, tokens, difficulty, seeds=sides[0], **options)
-        b = system(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **options)
+        a = simulate_runs(rng, tokens, difficulty, seeds=sides[0], **options)
+        b = simulate_runs(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **options)
         p = randomization_test(a[0], b[0], RATE, samples=99) if sides == (1, 1) else welch_test_of_items(a, b, RATE, samples=60)
         called += p < 0.05
     return called / cases
@@ -178,7 +178,7 @@ def test_interval_coverage_is_95_percent():
     rng, covered = np.random.default_rng(2), 0
     for _ in range(400):
         tokens = rng.integers(3, 40, 50).astype(np.float64)
-        runs = system(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
+        runs = simulate_runs(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
         actual = estimate([run[""] for run in bootstrap(runs, {"": RATE}, samples=60)])
         covered += actual.low <= 2.0 <= actual.high
     assert 0.92 <= covered / 400 <= 0.98
@@ -187,7 +187,7 @@ def test_interval_coverage_is_95_percent():
 def test_interval_of_one_run_equals_that_of_evaluate():
     from weft.metrics.lm import EvaluationSetup, language_scores
 
-    items = system(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
+    items = simulate_runs(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
     score = language_scores(items, EvaluationSetup("reset:line", "line", "abc"))[0]
     assert estimate([bootstrap([items], {"": RATE})[0][""]]) == (score.value, score.low, score.high)
 
@@ -274,8 +274,8 @@ def test_coverage_of_the_interval_of_a_difference_is_95_percent(sides, seed_sd, 
     rng, covered = np.random.default_rng(11), 0
     for _ in range(500):
         tokens, difficulty = rng.integers(3, 40, items).astype(np.float64), rng.normal(0, 0.6, items)
-        a = system(rng, tokens, difficulty, seeds=sides[0], seed_sd=seed_sd, mean=2.3)
-        b = system(rng, tokens, difficulty, seeds=sides[1], seed_sd=seed_sd)
+        a = simulate_runs(rng, tokens, difficulty, seeds=sides[0], seed_sd=seed_sd, mean=2.3)
+        b = simulate_runs(rng, tokens, difficulty, seeds=sides[1], seed_sd=seed_sd)
         runs = [run[""] for run in bootstrap([*a, *b], {"": RATE}, samples=60)]
         actual = contrast(runs[: sides[0]], runs[sides[0] :])
         covered += actual.low <= 0.3 <= actual.high

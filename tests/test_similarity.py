@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
-from small_runs import Silent, make_text, run_file, train_here
+from seq2seq_runs import Seq2SeqRuns
+from small_runs import SilentCallback, make_text, run_file, train_here
 from torch import Tensor
 
 import weft
@@ -143,9 +143,9 @@ def text(work_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pairs(work_dir: Path) -> PairRuns:
+def pairs(work_dir: Path) -> Seq2SeqRuns:
     (work_dir / "pairs").mkdir()
-    return PairRuns(work_dir / "pairs")
+    return Seq2SeqRuns(work_dir / "pairs")
 
 
 def language(work_dir: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
@@ -153,7 +153,7 @@ def language(work_dir: Path, text: Path, name: str, tokenizer: dict[str, Any], m
         **run_file(text, train=TRAIN, tokenizer=tokenizer, data__context_length=64),
         "model": {"hidden_size": 12, "num_layers": 2, **model},
     }
-    return weft.load(train_here(values, work_dir / name, Silent()).path, device="cpu")
+    return weft.load(train_here(values, work_dir / name, SilentCallback()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +226,8 @@ def test_several_runs_are_compared_pairwise(words: Any, letters: Any, third: Any
         assert first["cka"][one][two] == pytest.approx(by_kernels(rows[one], rows[two]), abs=1e-10)
 
 
-def test_several_seq2seq_runs_have_encoder_and_decoder(pairs: PairRuns) -> None:
-    runs = [weft.load(pairs.folder(name), device="cpu") for name in ("transformer", "luong", "transformer")]
+def test_several_seq2seq_runs_have_encoder_and_decoder(pairs: Seq2SeqRuns) -> None:
+    runs = [weft.load(pairs.run_dir(name), device="cpu") for name in ("transformer", "luong", "transformer")]
     view = model_similarity(runs, max_words=30)
     assert [item["side"] for item in view.data["sides"]] == ["source", "output"] and len(view.figures) == 4
     for side in view.data["sides"]:
@@ -257,8 +257,8 @@ def test_command_with_several_runs(
     assert view["view"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3
 
 
-def test_head_distance_is_the_mean_over_positions(pairs: PairRuns) -> None:
-    run: Any = weft.load(pairs.folder("transformer"), device="cpu")
+def test_head_distance_is_the_mean_over_positions(pairs: Seq2SeqRuns) -> None:
+    run: Any = weft.load(pairs.run_dir("transformer"), device="cpu")
     actual = {item.component: item for item in head_divergence(run, max_words=30)}
     assert set(actual) == {"cross", "encoder", "decoder"} and actual["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
     model = run.members[0].model
@@ -282,7 +282,7 @@ def test_attention_pooling_has_no_heads(work_dir: Path, capsys: pytest.CaptureFi
     values = LabelRuns(work_dir).values(
         "labels-lstm", "model.pooling=attention", "train.max_steps=2", "train.num_validations=1"
     )
-    path = train_here(values, work_dir / "pooled", Silent()).path
+    path = train_here(values, work_dir / "pooled", SilentCallback()).path
     with pytest.raises(UsageError) as caught:
         head_divergence(weft.load(path, device="cpu"))
     assert str(caught.value) == f"similarity: lstm has no attention ({path})"
@@ -312,11 +312,11 @@ def test_similarity_command(words: Any, letters: Any, text: Path, work_dir: Path
     assert "warning: few tokens for vectors of size 12: CKA is biased upward; use more text" in capsys.readouterr().out
 
 
-def test_similarity_errors(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir, other = str(words.directory.path), pairs.folder("transformer")
+def test_similarity_errors(words: Any, letters: Any, pairs: Seq2SeqRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir, other = str(words.directory.path), pairs.run_dir("transformer")
 
     def line(*given: str) -> str:
-        return refused(capsys, "analyze", "similarity", *given, "--quiet")[1]
+        return expect_error(capsys, "analyze", "similarity", *given, "--quiet")[1]
 
     assert (
         line(run_dir, str(other))

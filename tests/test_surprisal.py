@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_models import shaken
+from toy_models import enlarge_weights
 
 from weft.config import parse_config
 from weft.data.batching import Batch
@@ -48,7 +48,7 @@ def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
         preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, prefix="model"
     ).with_defaults()
     torch.manual_seed(0)
-    return shaken(language_model(table, vocab_size=WORDS, context_length=window, vocabulary="v")).eval()  # type: ignore[return-value]
+    return enlarge_weights(language_model(table, vocab_size=WORDS, context_length=window, vocabulary="v")).eval()  # type: ignore[return-value]
 
 
 def ngram(order: int = 3) -> NgramModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from command_line import TEXT, refused
+from command_line import TEXT, expect_error
 
 from weft.cli.main import ANALYSES, GROUPS, main
 from weft.errors import SYNONYMS, suggest
@@ -37,8 +37,8 @@ hidden_size = 8
         ("train.device=mps", "cpu"),
     ],
 )
-def test_run_file_options(setting, suggestion, here, capsys):
-    code, message = refused(capsys, "train", "run.toml", "--set", setting)
+def test_run_file_options(setting, suggestion, work_dir, capsys):
+    code, message = expect_error(capsys, "train", "run.toml", "--set", setting)
     assert code == 2 and message.endswith(f"; did you mean {suggestion!r}?")
 
 
@@ -66,8 +66,8 @@ def test_run_file_options(setting, suggestion, here, capsys):
         (("inspect", "run"), "'info'"),
     ],
 )
-def test_command_line_options(words, suggestion, here, capsys):
-    code, message = refused(capsys, *words)
+def test_command_line_options(words, suggestion, work_dir, capsys):
+    code, message = expect_error(capsys, *words)
     assert code == 2 and f"did you mean {suggestion}?" in message
 
 
@@ -89,12 +89,12 @@ def test_help_is_a_command_too(capsys):
 
 @pytest.mark.parametrize("word", ["--epochs", "--ephocs", "--epoch", "--res", "--fps", "--refs"])
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_overwrite_is_never_suggested(word, command, here, capsys):
-    assert "--overwrite" not in refused(capsys, command, "run.toml", word, "3")[1]
+def test_overwrite_is_never_suggested(word, command, work_dir, capsys):
+    assert "--overwrite" not in expect_error(capsys, command, "run.toml", word, "3")[1]
 
 
-def test_training_options_in_other_commands(here, capsys):
-    assert refused(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
+def test_training_options_in_other_commands(work_dir, capsys):
+    assert expect_error(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
         "evaluate: unknown option '--learning-rate'; it is an option of the run file: weft train RUN.TOML --set train.lr=...;"
         " see weft evaluate --help"
     )
@@ -112,13 +112,13 @@ def test_training_options_in_other_commands(here, capsys):
 )  # fmt: skip
 def test_strings_without_quotes_and_windows_paths_are_explained(line, message, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nhidden_size = 3\n')
-    assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: {message}")
+    assert expect_error(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: {message}")
 
 
 @pytest.mark.parametrize("line", ["arch =", "arch = [", 'arch = "a', "= 3", "arch = 'a'b", "a = 1 = 2"])
 def test_other_toml_errors_are_reported_as_invalid_toml(line, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f"[model]\n{line}\n")
-    code, message = refused(capsys, "train", str(tmp_path / "run.toml"))
+    code, message = expect_error(capsys, "train", str(tmp_path / "run.toml"))
     assert code == 2 and message.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in message
 
 
@@ -136,7 +136,7 @@ def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
         "runs": "runs: not a run directory (resolved.toml is missing); choose one of the runs in it: labels, lstm",
         "labels.toml": "labels.toml: is a run file, not a run directory; use its run, runs/labels",
     }.items():
-        assert refused(capsys, "info", word) == (4, message)
+        assert expect_error(capsys, "info", word) == (4, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -153,9 +153,9 @@ def test_a_missing_device_is_rejected_at_once(command, capsys):
     """Before any other error: here the run and the data are missing, too."""
     more = ["--suite", "none"] if command == "analyze minimal-pairs" else []
     message = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
-    assert refused(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, message)
+    assert expect_error(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, message)
     message = "--device: unknown device 'mps'; did you mean 'cpu'?"
-    assert refused(capsys, *command.split(), "no-run", *more, "--device", "mps") == (2, message)
+    assert expect_error(capsys, *command.split(), "no-run", *more, "--device", "mps") == (2, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -163,5 +163,5 @@ def test_a_missing_device_is_rejected_at_once(command, capsys):
 def test_a_missing_device_of_the_run_file_is_rejected_before_reading_data(command, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
     message = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
-    assert refused(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, message)
+    assert expect_error(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, message)
     assert not (tmp_path / "out").exists()

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from command_line import feed, refused
-from label_runs import LabelRuns, tag_file, tagged, write_conll
-from small_runs import Silent, sums, train_here
+from command_line import expect_error, set_stdin
+from label_runs import LabelRuns, tagged_sentences, tagging_run_file, write_conll
+from small_runs import SilentCallback, run_hashes, train_here
 
 import weft
 from weft.cli.main import main
@@ -29,7 +29,7 @@ from weft.tasks.tagging.presets import PRESETS as TAG
 from weft.tensors import read_tensors
 from weft.text.labels import LabelVocabulary
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 QUICK = ("train.max_steps=2", "train.num_validations=1")
 
 
@@ -53,7 +53,7 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 
 @pytest.mark.parametrize("kind", TAG)
 def test_every_architecture_tags_names(runs, kind):
-    run = loaded(runs.folder(f"spans-{kind}"))
+    run = loaded(runs.run_dir(f"spans-{kind}"))
     actual = values_of(run)
     assert actual["span_f1"] >= 90
     assert actual["oov_accuracy"] >= 90  # names are OOV, but predictable from the preceding word
@@ -65,7 +65,7 @@ def test_every_architecture_tags_names(runs, kind):
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
 def test_unknown_words_are_tagged_by_their_characters(runs, kind):
-    run = loaded(runs.folder(f"speech-{kind}"))
+    run = loaded(runs.run_dir(f"speech-{kind}"))
     actual = values_of(run)
     assert actual["token_accuracy"] >= 95 and actual["oov_accuracy"] >= 90
     assert "span_f1" not in actual
@@ -110,24 +110,24 @@ def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path, name):
     values = runs.values(name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=5))
-    again = Silent()
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=5))
+    again = SilentCallback()
     train_here(values, tmp_path / "cut", again)
     assert again.notes == ["resuming at step 5"]
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
 def test_span_f1_is_monitored_if_there_are_spans(runs):
     for name, decides in (("spans-lstm", "span_f1"), ("speech-lstm", "token_accuracy")):
-        last = json.loads((runs.folder(name) / "metrics.jsonl").read_text().splitlines()[-1])
+        last = json.loads((runs.run_dir(name) / "metrics.jsonl").read_text().splitlines()[-1])
         assert list(last)[1] == f"valid_{decides}"
         assert "valid_oov_accuracy" in last
 
 
 def test_invalid_span_tags_are_repaired(tmp_path):
     sentences = [[("the", "O"), ("ann", "I-PER"), ("lee", "I-PER")], [("bob", "B-PER"), ("sees", "O"), ("al", "I-PER")]] * 10
-    data, watcher = write_conll(tmp_path / "data.txt", sentences), Silent()
-    folder = train_here(tag_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
+    data, watcher = write_conll(tmp_path / "data.txt", sentences), SilentCallback()
+    folder = train_here(tagging_run_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
     mended = "14 sentences have invalid span tags; the tags were repaired, the spans are unchanged"
     assert mended in watcher.notes
     run = loaded(folder)
@@ -159,7 +159,7 @@ def test_span_metrics_cannot_be_monitored_without_spans(runs, tmp_path):
     assert str(caught.value) == "train.monitor: 'span_recall' needs tags that mark spans; use 'token_accuracy'"
     data = write_conll(tmp_path / "data.txt", [[("a", "X"), ("b", "Y")]] * 20)
     with pytest.raises(ConfigError) as caught:
-        train_here(tag_file(data, "lstm", "train.monitor=oov_accuracy"), tmp_path / "other")
+        train_here(tagging_run_file(data, "lstm", "train.monitor=oov_accuracy"), tmp_path / "other")
     assert str(caught.value) == (
         "train.monitor: 'oov_accuracy' needs out-of-vocabulary words in data.valid; use 'token_accuracy'"
     )
@@ -174,7 +174,7 @@ def test_tags_are_not_smoothed(runs):
 
 
 def test_a_classifier_initializes_a_tagger(runs, tmp_path):
-    first, watcher = runs.folder("labels-transformer"), Silent()
+    first, watcher = runs.run_dir("labels-transformer"), SilentCallback()
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", f"train.init_from={first}")
     values = with_tokenizer_from(runs.values("speech-transformer", *still), first)
     train_here(values, tmp_path / "run", watcher)
@@ -192,8 +192,8 @@ def test_a_classifier_initializes_a_tagger(runs, tmp_path):
 
 
 def test_tags_do_not_depend_on_the_batch(runs):
-    run = loaded(runs.folder("spans-lstm"))
-    sentences = [[word for word, _ in sentence] for sentence in tagged(30, seed=7)] + [[], ["mr"]]
+    run = loaded(runs.run_dir("spans-lstm"))
+    sentences = [[word for word, _ in sentence] for sentence in tagged_sentences(30, seed=7)] + [[], ["mr"]]
     together = run.predict(sentences)
     assert [item.words for item in together] == sentences
     assert together[-2].tags == [] and together[-2].spans == []
@@ -204,13 +204,13 @@ def test_tags_do_not_depend_on_the_batch(runs):
 
 
 def test_words_may_contain_any_text(runs):
-    prediction = loaded(runs.folder("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
+    prediction = loaded(runs.run_dir("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
     assert prediction.words == ["new york", "", "Ω" * 300, "mr"]
     assert len(prediction.tags) == 4
 
 
 def test_evaluation_scores_the_predictions(runs):
-    run, calls = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
+    run, calls = loaded(runs.run_dir("speech-lstm")), list[tuple[int, int]]()
     evaluation = run.evaluate(progress=lambda what, done, total: calls.append((done, total)))
     scores, items = list(evaluation), evaluation.items
     gold_sentences = list(run.config.datasets["test"].records())
@@ -234,8 +234,8 @@ def test_evaluation_scores_the_predictions(runs):
 
 def test_without_training_text_oov_words_are_not_scored(runs, tmp_path):
     data = shutil.copy(runs.data["speech"], tmp_path / "data.txt")
-    test = write_conll(tmp_path / "test.txt", tagged(5, seed=9, spans=False))
-    run = loaded(train_here(tag_file(Path(data), "rnn", *QUICK), tmp_path / "run").path)
+    test = write_conll(tmp_path / "test.txt", tagged_sentences(5, seed=9, spans=False))
+    run = loaded(train_here(tagging_run_file(Path(data), "rnn", *QUICK), tmp_path / "run").path)
     assert "oov_accuracy" in values_of(run, test)
     Path(data).unlink()
     assert set(values_of(run, [test])) == {"token_accuracy", "sentence_accuracy"}
@@ -262,7 +262,7 @@ def test_sentences_beyond_learned_positions_are_rejected(runs, tmp_path, capsys,
     with pytest.raises(DataError) as caught:
         run.evaluate(data)
     assert str(caught.value) == f"{data}:3: 31 tokens exceed the model's limit of 30; split it"
-    feed(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
+    set_stdin(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
     code = main(["predict", str(folder)])
     captured = capsys.readouterr()
     assert (code, captured.err) == (3, "weft: warning: line 2: 31 tokens exceed the model's limit of 30; split it; skipped\n")
@@ -271,9 +271,9 @@ def test_sentences_beyond_learned_positions_are_rejected(runs, tmp_path, capsys,
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.char.json", "labels.json"])
 def test_swapped_or_damaged_files_are_rejected_by_name(runs, tmp_path, name):
-    folder = shutil.copytree(runs.folder("spans-rnn"), tmp_path / "run")
+    folder = shutil.copytree(runs.run_dir("spans-rnn"), tmp_path / "run")
     other = {"labels.json": "speech-rnn", "tokenizer.json": "labels-lstm"}.get(name, "speech-rnn")
-    shutil.copy(runs.folder(other) / name, folder / name)
+    shutil.copy(runs.run_dir(other) / name, folder / name)
     with pytest.raises(ModelError) as caught:
         weft.load(folder).model  # noqa: B018
     names = " or ".join(str(folder / part) for part in ("tokenizer.char.json", "tokenizer.json", "labels.json"))
@@ -294,8 +294,8 @@ def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 
 def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
-    folder = str(runs.folder("spans-lstm"))
-    feed(monkeypatch, b"the mr bcdfo\n\n\xff mr\r\nold  new\n")
+    folder = str(runs.run_dir("spans-lstm"))
+    set_stdin(monkeypatch, b"the mr bcdfo\n\n\xff mr\r\nold  new\n")
     code, out, err = said_by(capsys, "predict", folder)
     assert out == "the/O mr/O bcdfo/B-PER\n\n\nold/O new/O\n"
     assert (code, err) == (3, "weft: warning: standard input:3: invalid utf-8 (byte 0xff); convert it first; skipped\n")
@@ -304,7 +304,7 @@ def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
 def test_predict_command_gives_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the mr bcdfo\n\n\xff\n")
-    code, out, _ = said_by(capsys, "predict", str(runs.folder("spans-lstm")), "--input", str(path), "--json")
+    code, out, _ = said_by(capsys, "predict", str(runs.run_dir("spans-lstm")), "--input", str(path), "--json")
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert code == 3
     assert first == {
@@ -318,19 +318,19 @@ def test_predict_command_gives_json(runs, capsys, tmp_path):
 
 
 def test_evaluate_prints_a_table_of_span_types(runs, capsys):
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("spans-lstm")), "--quiet", "--signature")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("spans-lstm")), "--quiet", "--signature")
     assert code == 0
     assert "span F1" in out and "|spans:BIO|" in out
     table = out.split("\n\n")[3].split("\n")
     assert table[0].split() == ["precision", "recall", "F1", "examples"]
     assert table[1].split()[0] == "PER" and len(table) == 3
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("speech-lstm")), "--quiet", "--signature")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("speech-lstm")), "--quiet", "--signature")
     assert code == 0 and "token accuracy" in out and "|spans:none|" in out
 
 
 def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
     """By hand, from the predicted tags of the same words."""
-    folder = runs.folder("speech-lstm")
+    folder = runs.run_dir("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
     one, three = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
@@ -347,7 +347,7 @@ def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
 
 
 def test_unseen_tags_are_reported_and_count_as_errors_or_are_rejected(runs, capsys, tmp_path):
-    folder = runs.folder("speech-lstm")
+    folder = runs.run_dir("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
     assert code == 0 and re.search(r"^token accuracy +75\.0 ", out, re.MULTILINE)
@@ -357,7 +357,7 @@ def test_unseen_tags_are_reported_and_count_as_errors_or_are_rejected(runs, caps
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
     evaluation = json.loads(out)
     assert (evaluation["unseen"], evaluation["data"], err) == ({"ADJ": 1}, [str(data)], "")
-    assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
+    assert expect_error(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
         3, f"{data}:3: tag 'ADJ' is not in the training data of {folder}"
     )  # fmt: skip
     code, out, _ = said_by(capsys, "evaluate", str(folder), "--strict", "--quiet", "--json")
@@ -365,14 +365,14 @@ def test_unseen_tags_are_reported_and_count_as_errors_or_are_rejected(runs, caps
 
 
 def test_search_options_are_rejected(runs, capsys):
-    folder = runs.folder("speech-lstm")
-    assert refused(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
+    folder = runs.run_dir("speech-lstm")
+    assert expect_error(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
         2, "--num-samples: not available for task 'tagging'"
     )  # fmt: skip
-    assert refused(capsys, "evaluate", str(folder), "--beam-size", "2") == (
+    assert expect_error(capsys, "evaluate", str(folder), "--beam-size", "2") == (
         2, "--beam-size: not available for task 'tagging'"
     )  # fmt: skip
-    assert refused(capsys, "generate", str(folder)) == (2, f"{folder}: is a tagger; use weft predict")
+    assert expect_error(capsys, "generate", str(folder)) == (2, f"{folder}: is a tagger; use weft predict")
     code, out, _ = said_by(capsys, "info", str(folder))
     assert code == 0 and "character: char, " in out
 
@@ -407,7 +407,7 @@ def test_conllu_on_the_command_line(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
 def test_a_tagger_embeds_sentences(runs, tmp_path, capsys, name):
-    run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
+    run, lines = loaded(runs.run_dir(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pooling=pool)
         assert (together.shape, together.dtype) == ((4, run.config.model.hidden_size), np.float32)
@@ -420,7 +420,7 @@ def test_a_tagger_embeds_sentences(runs, tmp_path, capsys, name):
         np.testing.assert_allclose(together[0], (y[0].mean(0) if pool == "mean" else y[0, 0]).numpy(), atol=1e-5)
     np.testing.assert_array_equal(run.embed([lines[0].split()]), run.embed(lines[:1]))
     assert run.embed([]).shape == (0, 0)
-    assert main(["embed", str(runs.folder(name)), lines[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    assert main(["embed", str(runs.run_dir(name)), lines[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], run.embed(lines)[0], atol=1e-5)
     assert capsys.readouterr().err == ""
 
@@ -445,7 +445,7 @@ def test_embedding_truncates_long_sentences(runs, tmp_path, capsys):
 
 
 def test_an_empty_sentence_next_to_a_full_batch_is_read(runs):
-    run = loaded(runs.folder("spans-lstm"))
+    run = loaded(runs.run_dir("spans-lstm"))
     predictions = run.predict(["", "the " * 9000])
     assert [len(item.tags) for item in predictions] == [0, 9000]
 
@@ -456,7 +456,7 @@ def test_an_empty_sentence_next_to_a_full_batch_is_read(runs):
 def test_words_are_lowercased_and_characters_are_not(runs, tmp_path):
     sentences = [[("The" if index % 2 else "the", "A" if index % 2 else "B"), ("Dog", "N")] for index in range(40)]
     data = write_conll(tmp_path / "data.txt", sentences)
-    folder = train_here(tag_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
+    folder = train_here(tagging_run_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
     run = loaded(folder)
     assert run.vocabulary.tokenizer.lowercase and not run.vocabulary.char_tokenizer.lowercase
     one, other = (run.vocabulary.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from label_runs import class_file, write_tsv
+from label_runs import classification_run_file, write_tsv
 from small_runs import make_text, run_file, train_here
 
 from weft.cli.display import Display
@@ -92,7 +92,7 @@ def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
 def labelled(tmp_path_factory: Any) -> Path:
     directory: Path = tmp_path_factory.mktemp("labelled")
     rows = [(EVIL if index % 2 else "bad", f"text {index % 2} {index}") for index in range(40)]
-    values = class_file(write_tsv(directory / "texts.tsv", rows), "naive-bayes")
+    values = classification_run_file(write_tsv(directory / "texts.tsv", rows), "naive-bayes")
     return train_here({**values, "model": {"arch": "naive-bayes"}}, directory / "run").path
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from label_runs import LabelRuns
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, make_text, run_file, train_here
-from toy_qa import asked, span_file, write_tsv
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file, train_here
+from toy_qa import make_questions, qa_run_file, write_tsv
 
 import weft
 from weft.cli.main import main
 from weft.config import override
 from weft.tasks.seq2seq.data import pairs
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
 
 def files_of(directory: Path, *settings: str) -> dict[str, dict[str, Any]]:
@@ -29,13 +29,13 @@ def files_of(directory: Path, *settings: str) -> dict[str, dict[str, Any]]:
         "classification": labels.values("labels-lstm"),
         "two texts": labels.values("pairs-lstm"),
         "tagging": labels.values("spans-lstm"),
-        "qa": span_file(write_tsv(directory / "asked.tsv", asked(60)), "gru"),
+        "qa": qa_run_file(write_tsv(directory / "asked.tsv", make_questions(60)), "gru"),
         "masked-lm": {
             **lines,
             "model": {"arch": "bert", "hidden_size": 16, "num_heads": 2, "num_layers": 1},
             "tokenizer": {"type": "word"},
         },
-        "seq2seq": pair_file(make_pairs(directory / "words.tsv", 100), "luong", "train.label_smoothing=0"),
+        "seq2seq": seq2seq_run_file(make_pairs(directory / "words.tsv", 100), "luong", "train.label_smoothing=0"),
     }
     for values in actual.values():
         values["train"].pop("max_steps", None)
@@ -71,7 +71,7 @@ def tokens_of(run: Any, name: str) -> int:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
-    watcher = Silent()
+    watcher = SilentCallback()
     folder = train_here(files_of(tmp_path, "train.max_epochs=1")[name], tmp_path / "run", watcher).path
     run = weft.load(folder, device="cpu")
     expected = tokens_of(run, name)

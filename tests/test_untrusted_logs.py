@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
+from command_line import expect_error
 from small_runs import make_text, run_file, train_here
 
 from weft import files
@@ -56,7 +56,7 @@ def test_an_invalid_line_is_rejected_by_its_number(line, run, capsys, monkeypatc
     )
     try:
         for words in (["info", str(run)], ["compare", str(run), "--report", "report.html", "-q"]):
-            assert refused(capsys, *words) in [(4, f"{metrics}:{number}: {reason}") for reason in why]
+            assert expect_error(capsys, *words) in [(4, f"{metrics}:{number}: {reason}") for reason in why]
         with pytest.raises(ModelError):
             read_log(metrics)
     finally:
@@ -118,6 +118,6 @@ def test_environment_size_is_limited(run, capsys):
     full = path.read_bytes()
     sparse(path, (1 << 20) + 1)
     try:
-        assert refused(capsys, "info", str(run)) == (4, f"{path}: file is larger than 1 MB")
+        assert expect_error(capsys, "info", str(run)) == (4, f"{path}: file is larger than 1 MB")
     finally:
         path.write_bytes(full)

@@ -25,7 +25,7 @@ from weft.nn import choices as names  # noqa: E402
 from weft.nn.mixers import MIXERS  # noqa: E402
 from weft.tasks.lm.scoring import nll_function  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 SCENES = {scene.name: scene for scene in scenes()}
 # a run file of each task; those of models without a network are trained
 CHECKED = ("lm-gpt", "bahdanau", "classification-bert", "tagging-lstm", "masked-transformer", "qa-transformer")
@@ -33,7 +33,7 @@ TRAINED = ("lm-ngram", "classification-naive-bayes", "classification-logistic-re
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def work_dir(tmp_path_factory):
     """A directory with data, run files, runs of models without networks, and a comparison of two of them."""
     folder, before = tmp_path_factory.mktemp("without-torch"), Path.cwd()
     golden_data.make(folder)
@@ -80,16 +80,16 @@ def child(folder: Path, script: str, *words: str) -> str:
     return done.stdout.rstrip("\n").rpartition("\n")[2]
 
 
-def test_commands_of_models_without_networks_start_without_torch(here):
+def test_commands_of_models_without_networks_start_without_torch(work_dir):
     """All in one process: after the first import, torch stays loaded."""
-    data = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
+    data = json.loads(child(work_dir, CHILD, json.dumps(COMMANDS)))
     failed = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
     assert not failed
 
 
-def test_runs_are_loaded_without_torch(here):
+def test_runs_are_loaded_without_torch(work_dir):
     script = "import sys, weft\nfor name in sys.argv[1:]:\n    weft.load(f'runs/{name}').info()\nprint('torch' in sys.modules)"
-    assert child(here, script, *TRAINED) == "False"
+    assert child(work_dir, script, *TRAINED) == "False"
 
 
 def test_probabilities_match_torch():
@@ -112,10 +112,10 @@ def test_mixer_registry_names_existing_classes():
         assert (row.bidirectional is None) == (row.bidirectional_factory is None)
 
 
-def test_ngram_model_accepts_arrays_and_tensors(here, monkeypatch):
+def test_ngram_model_accepts_arrays_and_tensors(work_dir, monkeypatch):
     import weft
 
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(work_dir)
     model = weft.load("runs/lm-ngram").model
     rows = np.random.default_rng(0).integers(1, model.vocab_size, (3, 12))
     state = None

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
-from label_runs import class_file, one_label, write_tsv
-from seq2seq_runs import pair_file
-from small_runs import Silent, train_here
+from command_line import expect_error
+from label_runs import classification_run_file, single_label_rows, write_tsv
+from seq2seq_runs import seq2seq_run_file
+from small_runs import SilentCallback, train_here
 
 from weft.cli.main import main
 from weft.config import parse_config
@@ -81,7 +81,7 @@ def test_a_missing_package_is_named(name, package, tmp_path, monkeypatch):
 
 
 def test_packages_are_imported_lazily(tmp_path):
-    write_tsv(tmp_path / "a.tsv", one_label(20))
+    write_tsv(tmp_path / "a.tsv", single_label_rows(20))
     code = (
         "import sys; from pathlib import Path; from weft.tasks.classification.data import LabeledDataConfig\n"
         f"print(len(list(LabeledDataConfig(train='a.tsv').sources(Path({str(tmp_path)!r}))['train'].records())))\n"
@@ -294,12 +294,12 @@ def test_large_files_are_streamed(tmp_path):
 
 
 def test_train_check_evaluate_and_predict_with_workbooks(tmp_path, capsys):
-    rows: Rows = [["label", "text"], *map(list, one_label(60))]
+    rows: Rows = [["label", "text"], *map(list, single_label_rows(60))]
     path = write_xlsx(tmp_path / "a.xlsx", {"Notes": [["x"]], "Data": rows})
     run = str(tmp_path / "run")
-    train_here(class_file(path, "naive-bayes", "data.sheet=Data"), tmp_path / "run", Silent())
-    plain = write_tsv(tmp_path / "a.tsv", one_label(60))
-    train_here(class_file(plain, "naive-bayes"), tmp_path / "same", Silent())
+    train_here(classification_run_file(path, "naive-bayes", "data.sheet=Data"), tmp_path / "run", SilentCallback())
+    plain = write_tsv(tmp_path / "a.tsv", single_label_rows(60))
+    train_here(classification_run_file(plain, "naive-bayes"), tmp_path / "same", SilentCallback())
     assert main(["evaluate", run, "--json"]) == 0
     scores = [json.loads(capsys.readouterr().out)["scores"]]
     assert main(["evaluate", str(tmp_path / "same"), "--json"]) == 0
@@ -326,9 +326,9 @@ def test_train_check_evaluate_and_predict_with_workbooks(tmp_path, capsys):
 
 
 def test_parquet_input_gives_jsonl_output(tmp_path, capsys):
-    table = write_tsv(tmp_path / "a.tsv", one_label(60))
+    table = write_tsv(tmp_path / "a.tsv", single_label_rows(60))
     run = str(tmp_path / "run")
-    train_here(class_file(table, "naive-bayes"), tmp_path / "run", Silent())
+    train_here(classification_run_file(table, "naive-bayes"), tmp_path / "run", SilentCallback())
     columns = {"n": [1, 2, 3], "text": ["the cat", None, "a\0b"], "x": [0.5, float("nan"), 2.0], "raw": [b"\xff", None, b"a"]}
     path = write_parquet(tmp_path / "a.parquet", columns)
     assert main(["predict", run, "--input", str(path)]) == 3
@@ -344,18 +344,22 @@ def test_parquet_input_gives_jsonl_output(tmp_path, capsys):
         "weft: note: a.parquet: Parquet, 4 columns, written as JSONL\n"
         f"weft: warning: {path}:3: 'text': NUL at character 1; is this binary data?; skipped\n"
     )
-    train_here(class_file(table, "naive-bayes", "data.text_column=2", "data.label_column=1"), tmp_path / "places", Silent())
-    assert refused(capsys, "predict", str(tmp_path / "places"), "--input", str(path)) == (
+    train_here(
+        classification_run_file(table, "naive-bayes", "data.text_column=2", "data.label_column=1"),
+        tmp_path / "places",
+        SilentCallback(),
+    )
+    assert expect_error(capsys, "predict", str(tmp_path / "places"), "--input", str(path)) == (
         3,
         f"{path}: has column names, but the run was trained with data.text_column = 2; use a .csv or .tsv",
     )
     other = write_parquet(tmp_path / "b.parquet", {"review": ["x"]})
-    assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: no column 'text'; available: review")
+    assert expect_error(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: no column 'text'; available: review")
 
 
 def test_predict_seq2seq_sources_of_a_workbook(tmp_path, capsys):
     rows: Rows = [["source", "target"], *([f"a{number}", f"b{number}"] for number in range(30))]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
-    train_here(pair_file(path, "lstm", "train.max_steps=2"), tmp_path / "run", Silent())
+    train_here(seq2seq_run_file(path, "lstm", "train.max_steps=2"), tmp_path / "run", SilentCallback())
     assert main(["predict", str(tmp_path / "run"), "--input", str(path)]) == 0
     assert capsys.readouterr().out.startswith("source,target,prediction")

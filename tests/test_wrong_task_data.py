@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from command_line import refused
-from label_runs import tagged, write_conll
+from command_line import expect_error
+from label_runs import tagged_sentences, write_conll
 
 from weft.errors import DataError
 from weft.tasks.classification.data import LabeledDataConfig
@@ -26,7 +26,7 @@ def test_language_models_reject_tables(task, kind, command, name, kind_of, tmp_p
         LM.format(task=task, train=name, kind=kind).replace("[train]\nmax_steps = 1\n" if kind == "ngram" else "#", "")
     )
     words = (command, str(run_file), *(("--output-dir", str(tmp_path / "run")) if command == "train" else ()))
-    assert refused(capsys, *words) == (
+    assert expect_error(capsys, *words) == (
         3,
         f"{path}: {kind_of} file, but language models read plain text; write the text column to a .txt file,"
         " or rename the file to .txt to read it as it is",
@@ -39,7 +39,7 @@ def test_language_models_reject_conll(name, tmp_path, capsys):
     path = tmp_path / name
     path.write_text("EU B-ORG\nrejects O\n\n")
     (tmp_path / "run.toml").write_text(LM.format(task="lm", train=name, kind="lstm"))
-    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run")) == (
+    assert expect_error(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run")) == (
         3,
         f"{path}: CoNLL file, but this run reads plain text; use a text file with one sentence per line",
     )
@@ -64,7 +64,7 @@ UNIVERSAL = "# text = Das ist\n1\tDas\tder\tPRON\t_\t_\t3\tnsubj\t_\t_\n2\tist\t
 def test_classifiers_reject_conll(name, tmp_path):
     path = tmp_path / name
     for write in (
-        lambda: write_conll(path, tagged(30)),
+        lambda: write_conll(path, tagged_sentences(30)),
         lambda: write_conll(path, speech(30)),
         lambda: path.write_text(UNIVERSAL),
         lambda: path.write_text("-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n"),
