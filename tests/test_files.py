@@ -33,7 +33,7 @@ from weft.errors import ModelError, ResourceError, WeftError
 from weft.lock import Lock
 
 
-def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
+def error_message(kind: type[WeftError], call: Callable[[], object]) -> str:
     with pytest.raises(kind) as caught:
         call()
     return str(caught.value)
@@ -95,15 +95,15 @@ def test_json_keeps_key_order_ends_in_a_newline_and_rejects_nan(tmp_path):
 def test_damaged_json_is_rejected_by_name(tmp_path, raw):
     path = tmp_path / "train_state.json"
     path.write_bytes(raw)
-    message = refusal(ModelError, lambda: files.read_json(path))
+    message = error_message(ModelError, lambda: files.read_json(path))
     assert message.startswith(f"{path}: corrupted: invalid JSON: ")
     assert "\n" not in message
 
 
 def test_missing_and_unreadable_json(tmp_path):
     path = tmp_path / "train_state.json"
-    assert refusal(ModelError, lambda: files.read_json(path)) == f"{path}: file not found"
-    assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
+    assert error_message(ModelError, lambda: files.read_json(path)) == f"{path}: file not found"
+    assert error_message(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
 
 
 def test_writing_to_a_pipe_keeps_the_pipe(tmp_path):
@@ -120,7 +120,7 @@ def test_write_errors_of_a_device_are_reported(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
-        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", user_path=True))
+        message = error_message(ResourceError, lambda path=path: files.write_bytes(path, b"x", user_path=True))
         assert message == f"{path}: no space left on disk; the data before that was written; free some space and try again"
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
@@ -218,14 +218,14 @@ def test_a_directory_without_fsync_support_is_not_an_error(tmp_path, monkeypatch
 
 def test_missing_directory_and_missing_permission(tmp_path):
     path = tmp_path / "none" / "x"
-    assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
+    assert error_message(ResourceError, lambda: files.write_bytes(path, b"")) == (
         f"{path}: cannot write: No such file or directory; nothing was changed"
     )
     if os.getuid() == 0:
         return  # root may write anywhere
     tmp_path.chmod(0o500)
     path = tmp_path / "x"
-    assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
+    assert error_message(ResourceError, lambda: files.write_bytes(path, b"")) == (
         f"{path}: cannot write: Permission denied; nothing was changed"
     )
 
@@ -240,13 +240,13 @@ def test_a_full_disk(tmp_path):
         path = disk / "model.safetensors"
         tensor_files.write_tensors(path, {"a": torch.zeros(20_000)})
         old = path.read_bytes()
-        message = refusal(ResourceError, lambda: tensor_files.write_tensors(path, {"a": torch.ones(60_000)}))
+        message = error_message(ResourceError, lambda: tensor_files.write_tensors(path, {"a": torch.ones(60_000)}))
         assert message == f"{path}: no space left on disk; nothing was changed; free some space and try again"
         assert path.read_bytes() == old
         assert os.listdir(disk) == ["model.safetensors"]
         with log_files.Log(disk / "metrics.jsonl") as log:
             log.write({"step": 1})
-            message = refusal(ResourceError, lambda: log.write({"text": "x" * 300_000}))
+            message = error_message(ResourceError, lambda: log.write({"text": "x" * 300_000}))
             assert message == (f"{log.path}: no space left on disk; the line was not written; free some space and try again")
             log.write({"step": 2})
         assert log_files.read_log(log.path) == [{"step": 1}, {"step": 2}]
@@ -293,7 +293,7 @@ def test_a_log_is_appended_by_lines_and_truncated_on_resume(tmp_path):
     assert log_files.read_log(path, allow_text=True) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["empty", "shorter", "other"])
 def test_a_damaged_log_is_restored(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(content)
@@ -311,7 +311,7 @@ def test_a_log_with_missing_lines_is_rejected(tmp_path):
     with path.open("ab") as torn:
         torn.write(b'{"step": 2')
     assert log_files.read_log(path, min_bytes=length) == [{"step": 1}]
-    assert refusal(ModelError, lambda: log_files.read_log(path, min_bytes=length + 1)) == (
+    assert error_message(ModelError, lambda: log_files.read_log(path, min_bytes=length + 1)) == (
         f"{path}: corrupted: {length} bytes, but the checkpoint expects {length + 1}; run weft train again to restore it"
     )
 
@@ -336,7 +336,7 @@ def test_log_lines_are_written_atomically(tmp_path, monkeypatch):
         assert n > 4
         assert log_files.read_log(path) == [{"step": 1}, {"step": 2}]
         monkeypatch.setattr(log_files, "os", Faulty(1, errno.EIO))
-        assert refusal(ResourceError, log.sync) == (
+        assert error_message(ResourceError, log.sync) == (
             f"{path}: cannot write: Input/output error; its last lines may not survive a power failure"
         )
 
@@ -465,7 +465,7 @@ def test_a_renamed_pickle_is_never_loaded_and_safetensors_is_suggested(tmp_path,
     told = 0
     for raw in pickles(mark):
         path.write_bytes(raw)
-        message = refusal(ModelError, lambda: read(path))
+        message = error_message(ModelError, lambda: read(path))
         assert message.startswith((f"{path}: pickle files ", f"{path}: corrupted or ")) and "safetensors" in message
         told += message == f"{path}: pickle files can run code and are not loaded; convert it to safetensors"
         assert not mark.exists()
@@ -528,7 +528,7 @@ def test_a_damaged_or_malicious_tensor_file_is_rejected_by_name(tmp_path, case, 
     raw, start = DAMAGED[case]
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw)
-    message = refusal(ModelError, lambda: read(path))
+    message = error_message(ModelError, lambda: read(path))
     assert message.startswith(f"{path}: {start}")
     assert message == f"{path}: {start}" or start == HEAD
     assert "\n" not in message
@@ -541,7 +541,7 @@ def test_a_truncated_tensor_file_is_rejected(tmp_path):
     for length in range(len(raw)):
         path.write_bytes(raw[:length])
         for read in READERS:
-            assert str(path) in refusal(ModelError, lambda read=read: read(path))
+            assert str(path) in error_message(ModelError, lambda read=read: read(path))
 
 
 @pytest.mark.parametrize("count", [100_000, 1_000_000])
@@ -551,7 +551,7 @@ def test_an_expensive_header_is_rejected_at_once(tmp_path, count, read):
     tensors = b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % n for n in range(count))
     path.write_bytes(raw := packed(b"{" + tensors + b"}"))
     before = time.process_time()
-    message = refusal(ModelError, lambda: read(path))
+    message = error_message(ModelError, lambda: read(path))
     assert time.process_time() - before < 1
     assert message == (
         f"{path}: 100000 tensors exceed the limit of 65536"
@@ -562,8 +562,10 @@ def test_an_expensive_header_is_rejected_at_once(tmp_path, count, read):
 
 def test_missing_tensor_file(tmp_path):
     path = tmp_path / "model.safetensors"
-    assert refusal(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: file not found"
-    assert refusal(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
+    assert error_message(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: file not found"
+    assert (
+        error_message(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
+    )
 
 
 # ---- folders
@@ -601,7 +603,7 @@ def test_every_flipped_bit_is_detected(tmp_path):
             bad = bytearray(raw)
             bad[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
             path.write_bytes(bad)
-            message = refusal(ModelError, lambda: files.verify(folder))
+            message = error_message(ModelError, lambda: files.verify(folder))
             if name != "manifest.json":
                 assert message == f"{path}: checksum mismatch; the file is corrupted"
         path.write_bytes(raw)
@@ -613,18 +615,18 @@ def test_missing_truncated_foreign_and_linked_files_are_named(tmp_path):
     path = folder / "train_state.json"
     raw = path.read_bytes()
     path.write_bytes(raw[:-2])
-    assert refusal(ModelError, lambda: files.verify(folder)) == (
+    assert error_message(ModelError, lambda: files.verify(folder)) == (
         f"{path}: {len(raw) - 2} bytes, expected {len(raw)}; the file is corrupted"
     )
     path.unlink()
-    assert refusal(ModelError, lambda: files.verify(folder)) == f"{path}: file not found (listed in manifest.json)"
+    assert error_message(ModelError, lambda: files.verify(folder)) == f"{path}: file not found (listed in manifest.json)"
     (tmp_path / "outside").write_bytes(raw)
     path.symlink_to(tmp_path / "outside")
-    assert refusal(ModelError, lambda: files.verify(folder)) == (f"{path}: not a regular file")
+    assert error_message(ModelError, lambda: files.verify(folder)) == (f"{path}: not a regular file")
     path.unlink()
     path.write_bytes(raw)
     (folder / "optimizer.safetensors").touch()
-    assert refusal(ModelError, lambda: files.verify(folder)) == (
+    assert error_message(ModelError, lambda: files.verify(folder)) == (
         f"{folder}/optimizer.safetensors: unexpected file (not in manifest.json)"
     )
 
@@ -632,7 +634,7 @@ def test_missing_truncated_foreign_and_linked_files_are_named(tmp_path):
 def test_a_file_of_another_run_is_detected(tmp_path):
     one, two = checkpoint(tmp_path / "1", 1), checkpoint(tmp_path / "2", 2)
     os.replace(two / "model.safetensors", one / "model.safetensors")
-    assert refusal(ModelError, lambda: files.verify(one)) == (
+    assert error_message(ModelError, lambda: files.verify(one)) == (
         f"{one}/model.safetensors: checksum mismatch; the file is corrupted"
     )
 
@@ -640,22 +642,24 @@ def test_a_file_of_another_run_is_detected(tmp_path):
 @pytest.mark.parametrize("listed", ["[]", "{}", '{"version": 1, "files": []}'])
 def test_an_empty_manifest_is_rejected(tmp_path, listed):
     (tmp_path / "manifest.json").write_text(listed)
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{tmp_path}/manifest.json: corrupted: it lists no files")
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == (
+        f"{tmp_path}/manifest.json: corrupted: it lists no files"
+    )
 
 
 def test_missing_newer_and_escaping_manifests_are_rejected(tmp_path):
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
     manifest = tmp_path / "manifest.json"
     manifest.write_text('{"version": 2, "files": {}}')
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == (
         f"{manifest}: format version 2 is not supported (expected 1)"
     )
     for name in ("../x", "/etc/passwd", "a/../manifest.json"):
         manifest.write_text(json.dumps({"version": 1, "files": {name: {"size": 1, "sha256": ""}}}))
-        assert refusal(ModelError, lambda: files.verify(tmp_path)).endswith("file not found (listed in manifest.json)")
+        assert error_message(ModelError, lambda: files.verify(tmp_path)).endswith("file not found (listed in manifest.json)")
     (tmp_path / "x").touch()
     manifest.write_text('{"version": 1, "files": {"x": 3}}')
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == (
         f"{tmp_path}/x: 0 bytes, expected None; the file is corrupted"
     )
 
@@ -664,7 +668,7 @@ def test_hashing_a_missing_file(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
     assert files.sha256(tmp_path / "x") == hashlib.sha256(b"abc").hexdigest()
     path = tmp_path / "y"
-    assert refusal(ResourceError, lambda: files.sha256(path)) == f"{path}: cannot read: No such file or directory"
+    assert error_message(ResourceError, lambda: files.sha256(path)) == f"{path}: cannot read: No such file or directory"
 
 
 def test_a_directory_is_published_atomically_and_never_overwrites_another(tmp_path, monkeypatch):
@@ -685,7 +689,7 @@ def test_a_directory_is_published_atomically_and_never_overwrites_another(tmp_pa
     assert n == 8  # open, fsync, close; rename; open, fsync, close
     files.verify(final)
     other = checkpoint(files.temporary_path(final), 2)
-    assert refusal(ResourceError, lambda: files.publish(other, final)) == (
+    assert error_message(ResourceError, lambda: files.publish(other, final)) == (
         f"{final}: already exists; nothing was changed; remove it first"
     )
     files.remove(final)
@@ -722,14 +726,14 @@ def in_child(work: Callable[[], None]) -> int:
 
 def test_a_directory_lock_has_one_holder_and_names_it(tmp_path):
     with Lock(tmp_path):
-        message = refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
+        message = error_message(ResourceError, lambda: Lock(tmp_path).__enter__())
         assert re.fullmatch(
             re.escape(f"{tmp_path}: in use by another process (process {os.getpid()} since ")
             + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\); wait for it or choose another directory",
             message,
         )
         os.truncate(tmp_path / ".lock", 0)
-        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (
+        assert error_message(ResourceError, lambda: Lock(tmp_path).__enter__()) == (
             f"{tmp_path}: in use by another process; wait for it or choose another directory"
         )
     with Lock(tmp_path), pytest.raises(ResourceError), Lock(tmp_path):
@@ -748,7 +752,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
 
     child = in_child(hold)
     assert os.read(ready, 1) == b"x"
-    assert f"in use by another process (process {child} " in refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
+    assert f"in use by another process (process {child} " in error_message(ResourceError, lambda: Lock(tmp_path).__enter__())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with Lock(tmp_path):
@@ -759,7 +763,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
 
 def test_directories_that_cannot_be_locked(tmp_path, monkeypatch):
     path = tmp_path / "none"
-    assert refusal(ResourceError, lambda: Lock(path).__enter__()) == (
+    assert error_message(ResourceError, lambda: Lock(path).__enter__()) == (
         f"{path}: cannot write: No such file or directory; nothing was changed"
     )
 
@@ -767,7 +771,7 @@ def test_directories_that_cannot_be_locked(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: cannot lock: No locks available")
+    assert error_message(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: cannot lock: No locks available")
 
 
 # ---- killed while saving

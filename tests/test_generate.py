@@ -59,9 +59,9 @@ def test_words_after_a_prompt_start_with_their_space():
 KINDS_OF_TEXT = ["the cat sat on the mat.\nthe dog didn't.\n", "Ünïcode 😀 and tabs\t too\n"] * 8
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_incremental_decoding_equals_decoding_at_once_for_every_tokenizer(kind):
-    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(KINDS_OF_TEXT))
+@pytest.mark.parametrize("tokenizer_type", TYPES)
+def test_incremental_decoding_equals_decoding_at_once_for_every_tokenizer(tokenizer_type):
+    tokenizer = train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=300), iter(KINDS_OF_TEXT))
     rng = np.random.default_rng(0)
     for prompt in ("", "the cat", "the cat sat\n", "Ünïcode"):
         before = [1, *tokenizer.encode(prompt).tolist()]
@@ -415,33 +415,35 @@ def both(combine):
     return Ensemble([TinyGRU(9, seed=1), Hashed(9), Bigram(9)], combine)
 
 
-def explicit(models, weights, tokens, kind):
+def explicit(models, weights, tokens, ensemble_type):
     """Log-probabilities of the ensemble after `tokens`, from the definition, in float64."""
     rows = torch.stack([model.start(torch.tensor([tokens]))[0][0].double() for model in models])
     weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
-    if kind is LinearEnsemble:
+    if ensemble_type is LinearEnsemble:
         return (rows.exp() * weights).sum(0).log()
     return (rows * weights).sum(0).log_softmax(0)
 
 
-@pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
-def test_ensemble_equals_its_definition(kind):
+@pytest.mark.parametrize("ensemble_type", [LinearEnsemble, LogLinearEnsemble])
+def test_ensemble_equals_its_definition(ensemble_type):
     weights = [0.5, 0.3, 0.2]
-    model = both(kind(weights))
+    model = both(ensemble_type(weights))
     tokens = [1, 4, 8, 3, 3, 5]
     log_probs, state = model.start(torch.tensor([tokens[:2]]))
     for index in range(2, len(tokens)):
-        expected = explicit(model.models, weights, tokens[:index], kind)
+        expected = explicit(model.models, weights, tokens[:index], ensemble_type)
         torch.testing.assert_close(log_probs[0].double(), expected, rtol=0, atol=1e-5)
         log_probs, state = model.step(torch.tensor(tokens[index : index + 1]), state)
     scores = model.score(torch.tensor([tokens]))[0]
-    expected = [explicit(model.models, weights, tokens[:index], kind)[tokens[index]].item() for index in range(1, len(tokens))]
+    expected = [
+        explicit(model.models, weights, tokens[:index], ensemble_type)[tokens[index]].item() for index in range(1, len(tokens))
+    ]
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
-def test_ensemble_scores_ragged_rows_and_runs_beam_search(kind):
-    model = both(kind([0.5, 0.3, 0.2]))
+@pytest.mark.parametrize("ensemble_type", [LinearEnsemble, LogLinearEnsemble])
+def test_ensemble_scores_ragged_rows_and_runs_beam_search(ensemble_type):
+    model = both(ensemble_type([0.5, 0.3, 0.2]))
     tokens, keep = torch.tensor([[1, 4, 8, 3], [1, 5, 0, 0]]), torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
     scores = model.score(tokens, keep)
     assert scores[1, 1:].tolist() == [0, 0]

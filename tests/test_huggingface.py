@@ -47,20 +47,20 @@ def byte_pairs(folder: Path, specials: list[str]) -> None:
     full.save(str(folder / "tokenizer.json"))
 
 
-def write_tokenizer(folder: Path, kind: str) -> int:
+def write_tokenizer(folder: Path, model_type: str) -> int:
     """Write a small tokenizer for a model type and return its vocabulary size."""
-    if kind in ("bert", "distilbert"):
+    if model_type in ("bert", "distilbert"):
         (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
         return len(WORDS)
-    byte_pairs(folder, ["<|endoftext|>"] if kind == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    byte_pairs(folder, ["<|endoftext|>"] if model_type == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     return len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
 
 
-def make_model(kind: str, words: int, **options: Any) -> Any:
+def make_model(model_type: str, words: int, **options: Any) -> Any:
     """A random model with weights large enough that every part affects the output."""
     torch.manual_seed(5)
-    match kind:
+    match model_type:
         case "bert":
             model: Any = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=words, **SIZES, **options))
         case "roberta":
@@ -77,9 +77,9 @@ def make_model(kind: str, words: int, **options: Any) -> Any:
     return model.eval()
 
 
-def make_folder(folder: Path, kind: str, **options: Any) -> Any:
+def make_folder(folder: Path, model_type: str, **options: Any) -> Any:
     folder.mkdir()
-    model = make_model(kind, write_tokenizer(folder, kind), **options)
+    model = make_model(model_type, write_tokenizer(folder, model_type), **options)
     model.save_pretrained(folder)
     return model
 
@@ -92,18 +92,18 @@ def pair(request, tmp_path_factory):
     return request.param, model, directory / "theirs", import_model(directory / "theirs", directory / "run").run_dir.path
 
 
-def their_ids(folder: Path, kind: str, text: str) -> list[int]:
+def their_ids(folder: Path, model_type: str, text: str) -> list[int]:
     from tokenizers import Tokenizer
 
-    if kind in ("bert", "distilbert"):
+    if model_type in ("bert", "distilbert"):
         from tokenizers import BertWordPieceTokenizer
 
         full: Any = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
         return list(full.encode(text, add_special_tokens=True).ids)
     full = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = list(full.encode(text).ids)
-    begin, end = (0, 0) if kind == "gpt2" else (0, 2)
-    return [begin, *ids, *([] if kind == "gpt2" else [end])]
+    begin, end = (0, 0) if model_type == "gpt2" else (0, 2)
+    return [begin, *ids, *([] if model_type == "gpt2" else [end])]
 
 
 def our_text(run: Any, text: str) -> EncoderInput:
@@ -129,10 +129,10 @@ def scores(run: Any, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_hidden_states_and_probabilities_match_transformers(pair):
-    kind, model, folder, path = pair
+    model_type, model, folder, path = pair
     run = load(path, device="cpu")
     for line in LINES:
-        ids = torch.tensor([their_ids(folder, kind, line)])
+        ids = torch.tensor([their_ids(folder, model_type, line)])
         with torch.no_grad():
             reference = model(input_ids=ids, output_hidden_states=True)
         y = hidden(run, our_text(run, line))
@@ -140,48 +140,48 @@ def test_hidden_states_and_probabilities_match_transformers(pair):
         assert (y - reference.hidden_states[-1]).abs().max() < NEAR
         actual = scores(run, y)
         expected = reference.logits.log_softmax(-1)
-        order = torch.tensor([row for row in their_rows(folder, kind) if row is not None])
-        ours = torch.tensor([index for index, row in enumerate(their_rows(folder, kind)) if row is not None])
-        if kind == "gpt2":  # <s> is read, never predicted
+        order = torch.tensor([row for row in their_rows(folder, model_type) if row is not None])
+        ours = torch.tensor([index for index, row in enumerate(their_rows(folder, model_type)) if row is not None])
+        if model_type == "gpt2":  # <s> is read, never predicted
             order, ours = order[1:], ours[1:]
         assert (actual[..., ours] - expected[..., order]).abs().max() < 1e-3
 
 
-def their_rows(folder: Path, kind: str) -> list[int | None]:
+def their_rows(folder: Path, model_type: str) -> list[int | None]:
     from weft.interop.hf_tokenizer import renumber
 
-    return renumber(folder, kind).original_ids
+    return renumber(folder, model_type).original_ids
 
 
 def test_token_ids_are_remapped_without_loss(pair):
-    kind, model, folder, path = pair
-    run, rows = load(path, device="cpu"), their_rows(folder, kind)
+    model_type, model, folder, path = pair
+    run, rows = load(path, device="cpu"), their_rows(folder, model_type)
     mapped = [row for row in rows if row is not None]
     assert sorted(set(mapped)) == list(range(model.config.vocab_size))
-    assert len(mapped) == len(set(mapped)) + (kind == "gpt2")
-    assert len(rows) == run.vocabulary.vocab_size + (kind != "gpt2")
+    assert len(mapped) == len(set(mapped)) + (model_type == "gpt2")
+    assert len(rows) == run.vocabulary.vocab_size + (model_type != "gpt2")
     assert [run.vocabulary.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
-    if kind == "gpt2":
+    if model_type == "gpt2":
         assert run.model.head.bias[:3].tolist() == [ZERO_PROB_LOGIT, ZERO_PROB_LOGIT, 0.0]
 
 
 def test_export_restores_the_imported_checkpoint(pair, tmp_path):
-    kind, _, _, path = pair
+    model_type, _, _, path = pair
     run = load(path, device="cpu")
     notes = export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-    for line in LINES[:4] if kind == "gpt2" else LINES:
+    for line in LINES[:4] if model_type == "gpt2" else LINES:
         text = our_text(run, line)
         ids = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
-        if kind == "gpt2":
+        if model_type == "gpt2":
             ids = torch.cat([torch.tensor([[1]]), ids], dim=1)
         assert ids.tolist() == text.tokens.tolist()
         with torch.no_grad():
             reference = again(input_ids=ids).last_hidden_state
         assert (hidden(run, text) - reference[..., :24]).abs().max() < NEAR
-    assert notes == [BIAS.format(3) if kind == "gpt2" else POOLER]
-    if kind == "gpt2":
+    assert notes == [BIAS.format(3) if model_type == "gpt2" else POOLER]
+    if model_type == "gpt2":
         assert_says_the_same(run, tmp_path / "back")
     else:
         full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
@@ -232,7 +232,7 @@ def test_text_pairs_have_segments(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("model_type", "options"),
     [
         ("bert", {"hidden_act": "relu", "tie_word_embeddings": False, "type_vocab_size": 1}),
         ("bert", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3}),
@@ -240,21 +240,23 @@ def test_text_pairs_have_segments(tmp_path):
         ("gpt2", {"activation_function": "gelu", "n_inner": 20, "tie_word_embeddings": False}),
     ],
 )
-def test_transformers_options_are_respected(tmp_path, kind, options):
-    model = make_folder(tmp_path / "theirs", kind, **options)
+def test_transformers_options_are_respected(tmp_path, model_type, options):
+    model = make_folder(tmp_path / "theirs", model_type, **options)
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     with torch.no_grad():
-        reference = model(input_ids=torch.tensor([their_ids(tmp_path / "theirs", kind, LINES[0])]), output_hidden_states=True)
+        reference = model(
+            input_ids=torch.tensor([their_ids(tmp_path / "theirs", model_type, LINES[0])]), output_hidden_states=True
+        )
     y = hidden(run, our_text(run, LINES[0]))
     assert (y - reference.hidden_states[-1]).abs().max() < NEAR
-    order = torch.tensor([row for row in their_rows(tmp_path / "theirs", kind)[3:]])
+    order = torch.tensor([row for row in their_rows(tmp_path / "theirs", model_type)[3:]])
     assert (scores(run, y)[..., 3:] - reference.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
     export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
     ids = our_text(run, LINES[0]).tokens
     with torch.no_grad():
         assert (again(input_ids=ids).last_hidden_state[..., :24] - y).abs().max() < NEAR  # the remaining dimension is a bias
-    if kind != "gpt2":
+    if model_type != "gpt2":
         full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         with torch.no_grad():
             assert (full(input_ids=ids).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
@@ -297,7 +299,7 @@ def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
     after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
     assert all(torch.equal(tensor, after.model.state_dict()[name]) for name, tensor in before.model.state_dict().items())
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
-    assert refusal(tmp_path / "theirs") == (
+    assert error_message(tmp_path / "theirs") == (
         f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: corrupted: weight_map must contain names of files in this directory"
     )
 
@@ -314,7 +316,7 @@ def test_bpe_in_two_files(tmp_path):
     for line in LINES:
         assert after.vocabulary.encode(line).tolist() == before.vocabulary.encode(line).tolist()
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\na b c\n")
-    assert refusal(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: cannot read vocab.json and merges.txt: ")
+    assert error_message(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: cannot read vocab.json and merges.txt: ")
 
 
 # ---- a run like any other
@@ -434,7 +436,7 @@ def test_weft_runs_are_exported(tmp_path):
 # ---- refusals
 
 
-def refusal(folder: Path) -> str:
+def error_message(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
         import_model(folder, folder.parent / "out")
     assert not (folder.parent / "out" / "resolved.toml").exists()
@@ -476,15 +478,15 @@ def edit(path: Path, **values: Any) -> None:
 )
 def test_unsupported_configs_are_rejected(bert, values, message):
     edit(bert / "config.json", **values)
-    assert refusal(bert) == f"{bert / 'config.json'}: {message}"
+    assert error_message(bert) == f"{bert / 'config.json'}: {message}"
 
 
 def test_invalid_configs_are_rejected(bert):
     (bert / "config.json").write_text("[]")
-    assert refusal(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
+    assert error_message(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
     (bert / "config.json").unlink()
-    assert refusal(bert) == f"{bert / 'config.json'}: file not found"
-    assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
+    assert error_message(bert) == f"{bert / 'config.json'}: file not found"
+    assert error_message(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
 
 
 def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
@@ -494,16 +496,16 @@ def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
     name = "encoder.layer.1.output.dense.weight"
     save_file({key: tensor for key, tensor in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: tensor {name!r} (24x40) is missing"
-    assert refusal(bert) == line
+    assert error_message(bert) == line
     assert expect_error(capsys, "import", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
-    assert refusal(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
+    assert error_message(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
-    assert refusal(bert) == f"{bert}: {name!r} is quantized (int8); save the model in float32 or bfloat16"
+    assert error_message(bert) == f"{bert}: {name!r} is quantized (int8); save the model in float32 or bfloat16"
     save_file(tensors, bert / "model.safetensors")
     edit(bert / "config.json", vocab_size=20)
     key = "embeddings.word_embeddings.weight"
-    assert refusal(bert) == f"{bert}: {key!r} is {len(WORDS)}x24, expected 20x24 from config.json"
+    assert error_message(bert) == f"{bert}: {key!r} is {len(WORDS)}x24, expected 20x24 from config.json"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
@@ -521,26 +523,26 @@ def test_non_finite_weights_are_rejected(bert, capsys, number):
 
 def test_weights_in_other_formats_are_rejected(bert):
     (bert / "model.safetensors").unlink()
-    assert refusal(bert) == f"{bert}: model.safetensors is missing"
+    assert error_message(bert) == f"{bert}: model.safetensors is missing"
     (bert / "pytorch_model.bin").write_bytes(b"\x80\x02.")
-    assert refusal(bert) == (
+    assert error_message(bert) == (
         f"{bert}: pytorch_model.bin is a pickle, which can run code and is not loaded; convert it to safetensors"
     )
 
 
 def test_incompatible_tokenizers_are_rejected(bert):
     (bert / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
-    assert refusal(bert) == f"{bert}: its tokenizer has token ID {len(WORDS)}, but its embedding has {len(WORDS)} rows"
+    assert error_message(bert) == f"{bert}: its tokenizer has token ID {len(WORDS)}, but its embedding has {len(WORDS)} rows"
     (bert / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
-    assert refusal(bert) == f"{bert}: the mask_token '[MASK]' is not in the vocabulary of the tokenizer"
+    assert error_message(bert) == f"{bert}: the mask_token '[MASK]' is not in the vocabulary of the tokenizer"
     (bert / "vocab.txt").write_text("\n".join([*WORDS[:-1], "<s>"]) + "\n")
-    assert refusal(bert) == f"{bert}: the tokenizer uses '<s>' as an ordinary token"
+    assert error_message(bert) == f"{bert}: the tokenizer uses '<s>' as an ordinary token"
     (bert / "vocab.txt").unlink()
-    assert refusal(bert) == f"{bert}: no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt"
+    assert error_message(bert) == f"{bert}: no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt"
     (bert / "tokenizer.json").write_text("{}")
-    assert refusal(bert) == f"{bert / 'tokenizer.json'}: not a tokenizer: model is missing"
+    assert error_message(bert) == f"{bert / 'tokenizer.json'}: not a tokenizer: model is missing"
     (bert / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}}')
-    assert refusal(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
+    assert error_message(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
 
 
 def test_existing_outputs_are_not_overwritten(bert, tmp_path, capsys):

@@ -34,7 +34,7 @@ def from_run(runs: Seq2SeqRuns, run: Path, *settings: str, model: str = "lstm") 
     return with_tokenizer_from(override(seq2seq_run_file(runs.pairs, model), [f"train.init_from={run}", *settings]), run)
 
 
-def refusal(runs: Seq2SeqRuns, out: Path, values: dict) -> str:
+def error_message(runs: Seq2SeqRuns, out: Path, values: dict) -> str:
     with pytest.raises(ConfigError) as caught:
         train_here(values, out)
     return str(caught.value)
@@ -42,18 +42,18 @@ def refusal(runs: Seq2SeqRuns, out: Path, values: dict) -> str:
 
 def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
     first = runs.run_dir("lstm")
-    watcher = SilentCallback()
-    train_here(from_run(runs, first, *STILL), tmp_path / "run", watcher)
+    callback = SilentCallback()
+    train_here(from_run(runs, first, *STILL), tmp_path / "run", callback)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
+    assert f"Initialized {len(before)} tensors from {first}" in callback.notes
 
 
 def test_new_and_unused_parameters_are_reported(runs, tmp_path):
-    first, watcher = runs.run_dir("lstm"), SilentCallback()
-    train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
-    message = next(note for note in watcher.notes if note.startswith("Initialized "))
+    first, callback = runs.run_dir("lstm"), SilentCallback()
+    train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", callback)
+    message = next(note for note in callback.notes if note.startswith("Initialized "))
     assert "; not in " not in message and "; unused: " in message and "attention" in message
 
 
@@ -62,10 +62,10 @@ def test_a_resumed_run_continues_from_its_own_weights(runs, tmp_path):
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", SilentCallback(stop_at=3))
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "cut", watcher)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "cut", callback)
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
-    assert not any(note.startswith("Initialized ") for note in watcher.notes)
+    assert not any(note.startswith("Initialized ") for note in callback.notes)
 
 
 def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys):
@@ -81,7 +81,7 @@ def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys)
 
 def test_another_shape_is_rejected(runs, tmp_path):
     first = runs.run_dir("lstm")
-    actual = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
+    actual = error_message(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert actual == (
         f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
         "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_strict = false to skip it"
@@ -92,14 +92,14 @@ def test_another_architecture_is_rejected(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(seq2seq_run_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
-    assert refusal(runs, tmp_path / "run", values) == (
+    assert error_message(runs, tmp_path / "run", values) == (
         f"train.init_from: no weights of {tmp_path / 'lm'} have the names of this model's weights"
     )
 
 
 def test_a_directory_without_weights_is_rejected(runs, tmp_path):
     values = override(seq2seq_run_file(runs.pairs), [f"train.init_from={tmp_path}"])
-    assert refusal(runs, tmp_path / "run", values) == (
+    assert error_message(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path} is not a trained run (model.safetensors is missing); use a trained run directory"
     )
 

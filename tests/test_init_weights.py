@@ -36,11 +36,11 @@ def tokens(name: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Any:
     return actual
 
 
-def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | None = None, **options: Any) -> BuiltRun:
+def made(task: str, arch: str, tokenizer: Any = None, *, data: dict[str, Any] | None = None, **options: Any) -> BuiltRun:
     values = {
         "task": task,
         "data": {**DATA[task], **(data or {})},
-        "model": {"arch": kind, "hidden_size": 8, "num_layers": 2, **options},
+        "model": {"arch": arch, "hidden_size": 8, "num_layers": 2, **options},
     }
     return BuiltRun(resolve(values, base=Path("/nowhere")), tokenizer or tokens())
 
@@ -65,7 +65,7 @@ def started(old_run: BuiltRun, new_run: BuiltRun, *, strict: bool = True) -> tup
     return old, new, load_initial_weights(new, new_run, origin(old_run, old), strict=strict)
 
 
-def refusal(old_run: BuiltRun, new_run: BuiltRun) -> str:
+def error_message(old_run: BuiltRun, new_run: BuiltRun) -> str:
     with pytest.raises(ConfigError) as caught:
         started(old_run, new_run)
     return str(caught.value)
@@ -100,7 +100,7 @@ SILENT = [
 @pytest.mark.parametrize(("options", "option"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
 def test_an_option_that_changes_the_function_is_rejected_by_name(options, option):
     old_run = made("masked-lm", "bert", **BERT)
-    assert refusal(old_run, made("masked-lm", "bert", **{**BERT, **options})) == (
+    assert error_message(old_run, made("masked-lm", "bert", **{**BERT, **options})) == (
         f"train.init_from: the weights of {RUN} would compute another function here ({option}); "
         "use the same options, or set train.init_strict = false to skip these weights"
     )
@@ -136,7 +136,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("old_run", "new_run", "option"), OTHERS[1:])
 def test_architectures_and_tasks_are_compared_too(old_run, new_run, option):
-    assert option in refusal(old_run, new_run)
+    assert option in error_message(old_run, new_run)
 
 
 def test_the_two_gru_variants_are_incompatible():
@@ -194,7 +194,7 @@ def test_fewer_learned_positions_copy_the_first_and_more_are_rejected():
     old_run = made("masked-lm", "bert", **BERT)
     old, new, _ = started(old_run, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
-    message = refusal(old_run, made("classification", "bert", data={"max_length": 20}, **BERT))
+    message = error_message(old_run, made("classification", "bert", data={"max_length": 20}, **BERT))
     assert message.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
@@ -274,11 +274,11 @@ DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "other", "options", "theirs"), DECODERS, ids=lambda value: value if isinstance(value, str) else ""
+    ("arch", "other", "options", "theirs"), DECODERS, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(kind, other, options, theirs):
+def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(arch, other, options, theirs):
     side = {"decoder": {"num_heads": 2}} if other == "transformer" else {}
-    old, new, note = started(made("lm", kind, **options), made("seq2seq", other, **theirs, **side))
+    old, new, note = started(made("lm", arch, **options), made("seq2seq", other, **theirs, **side))
     ids = text().tokens
     with torch.no_grad():
         torch.testing.assert_close(scored(silenced(new), ids), old.score(ids))
@@ -293,17 +293,17 @@ def test_attention_around_a_recurrent_decoder_is_new():
 
 def test_a_decoder_that_differs_from_the_lm_is_rejected_by_option():
     old_run = made("lm", "transformer", num_heads=2)
-    assert refusal(old_run, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
+    assert error_message(old_run, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
         f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
         "relu here; model.decoder.head_dim: 4 there, 2 here; model.decoder.num_heads: 2 there, 4 here; model.decoder.position_encoding: "
         "learned there, sinusoidal here); use the same options, or set train.init_strict = false to skip these weights"
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
-    assert "model.tie_embeddings: " in refusal(old_run, made("seq2seq", "transformer", tie_embeddings=True, **options))
-    assert "model.logit_softcap: 15.0 there, 0.0 here" in refusal(
+    assert "model.tie_embeddings: " in error_message(old_run, made("seq2seq", "transformer", tie_embeddings=True, **options))
+    assert "model.logit_softcap: 15.0 there, 0.0 here" in error_message(
         made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("seq2seq", "transformer", **options)
     )
-    assert "is 32x16 here and 32x8" in refusal(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
+    assert "is 32x16 here and 32x8" in error_message(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
 
 
 ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -315,9 +315,9 @@ ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "options", "encoder"), ENCODERS)
-def test_a_masked_lm_initializes_a_seq2seq_encoder(kind, options, encoder):
-    old_run, new_run = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
+@pytest.mark.parametrize(("arch", "options", "encoder"), ENCODERS)
+def test_a_masked_lm_initializes_a_seq2seq_encoder(arch, options, encoder):
+    old_run, new_run = made("masked-lm", arch, **options), made("seq2seq", "transformer", encoder=encoder)
     old, new, note = started(old_run, new_run)
     assert "decoder." in note
     with torch.no_grad():

@@ -36,7 +36,7 @@ def lengths_like_text(count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).gamma(2.0, 8.0, size=count).astype(int).tolist()
 
 
-def refusal(action) -> str:
+def error_message(action) -> str:
     with pytest.raises(DataError) as caught:
         action()
     return str(caught.value)
@@ -277,13 +277,13 @@ def test_lines_by_length_count_every_token_once_and_have_their_index():
 
 
 def test_too_small_data_is_rejected_with_numbers_and_a_suggestion():
-    message = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
+    message = error_message(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
     assert message == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
-    message = refusal(lambda: Streams(running(9), context_length=10, rows=12))
+    message = error_message(lambda: Streams(running(9), context_length=10, rows=12))
     assert message == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
-    message = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
+    message = error_message(lambda: Lines(running(9), batch_tokens=10, seed=0))
     assert message == 'data.read_as: train is running text and has no lines; set data.read_as = "lines"'
-    assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == message
+    assert error_message(lambda: list(by_length(running(9), batch_tokens=10))) == message
 
 
 def test_batch_description():

@@ -105,9 +105,9 @@ def small_loop(
     )
 
 
-def run(loop: Loop, watcher: SilentCallback | None = None) -> Notebook:
+def run(loop: Loop, callback: SilentCallback | None = None) -> Notebook:
     notebook = Notebook()
-    loop.run(notebook, watcher or SilentCallback())
+    loop.run(notebook, callback or SilentCallback())
     return notebook
 
 
@@ -191,9 +191,9 @@ def test_equal_budgets_in_different_units_give_the_same_run(budget):
     ("steps", "validations", "expected_steps"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
 )
 def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, expected_steps):
-    watcher = SilentCallback()
-    notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), watcher)
-    assert [step for step, _ in watcher.scores] == expected_steps
+    callback = SilentCallback()
+    notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), callback)
+    assert [step for step, _ in callback.scores] == expected_steps
     assert notebook.saved == expected_steps
 
 
@@ -266,8 +266,8 @@ def test_the_run_directory_has_the_best_and_the_last_weights(tmp_path, text, mon
     scores = iter([3.0, 1.0, 2.0, 2.0])
     monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, progress: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
-    watcher = SilentCallback(inspect=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
-    train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
+    callback = SilentCallback(inspect=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
+    train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", callback)
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], weight) for name, weight in seen[4].items())
@@ -379,28 +379,28 @@ def test_invalid_ema_decay(text, average, message):
 
 def test_metrics_jsonl_has_only_values_that_follow_from_the_run(tmp_path, text):
     values = run_file(text, "lstm", train__max_steps=6, train__num_validations=3)
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
     records = metrics(tmp_path / "run")
     trained = [record for record in records if "train_loss" in record]
     validated = [record for record in records if "valid_loss" in record]
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
     gradients = {"grad_norm", "grad_norm_max", "learning_rate", "clipped_steps"}
     assert set(trained[0]) == {"step", "epoch", "tokens", "train_loss", "crc32"} | gradients
-    assert [record["train_loss"] for record in trained] == pytest.approx(watcher.losses)
-    assert [(record["step"], record["valid_loss"]) for record in validated] == watcher.scores
+    assert [record["train_loss"] for record in trained] == pytest.approx(callback.losses)
+    assert [(record["step"], record["valid_loss"]) for record in validated] == callback.scores
     assert [record["tokens"] for record in trained] == [64 * step for step in range(1, 7)]
 
 
 def test_a_long_run_logs_about_200_lines_with_means_since_the_last():
-    watcher = SilentCallback()
-    notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), watcher)
+    callback = SilentCallback()
+    notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), callback)
     steps = [record["step"] for record in notebook.records]
     assert steps[:5] == [1, 3, 5, 8, 10]
     assert len(steps) == 201
     actual = [record["train_loss"] for record in notebook.records]
     edges = [0, *steps]
-    means = [sum(watcher.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
+    means = [sum(callback.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
     assert actual == pytest.approx(means)
 
 
@@ -432,9 +432,9 @@ def test_validation_and_other_random_draws_between_steps_do_not_change_training(
 def test_dropout_differs_from_step_to_step():
     loop = small_loop(small_model(dropout=0.5), max_steps=2, lr=1e-30)
     loop.batch_sampler.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
-    watcher = SilentCallback()
-    run(loop, watcher)
-    assert watcher.losses[0] != watcher.losses[1]
+    callback = SilentCallback()
+    run(loop, callback)
+    assert callback.losses[0] != callback.losses[1]
 
 
 # ---- one update
@@ -492,8 +492,8 @@ def test_clipping_scales_only_longer_gradients(monkeypatch, clip, norm):
 def test_streams_start_from_the_final_state_of_the_previous_batch():
     model = small_model()
     loop = small_loop(small_model(), stream=True, max_steps=9, lr=1e-30)
-    watcher = SilentCallback()
-    run(loop, watcher)
+    callback = SilentCallback()
+    run(loop, callback)
     state, losses = None, []
     for index in range(6):  # 24 tokens per stream: 6 batches of 4
         tokens = loop.batch_sampler.batch(0, index).tokens
@@ -501,7 +501,7 @@ def test_streams_start_from_the_final_state_of_the_previous_batch():
         losses.append(nats.mean().item())
     assert loop.batch_sampler.batches(0) == 6
     # the next epoch starts without a state
-    assert watcher.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
+    assert callback.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
 
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "attention"])
@@ -528,10 +528,10 @@ def test_carried_attention_state_is_bounded_by_the_context_length():
     """At most twice the context length, and the loss equals that of a model that keeps everything and masks it."""
     model, sizes, losses, unbounded = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
-    watcher = SilentCallback(
+    callback = SilentCallback(
         inspect=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2))
     )
-    run(loop, watcher)
+    run(loop, callback)
     for layer in model.stack.layers:
         if layer.mixer.__class__.__name__ == "SelfAttention":
             layer.mixer._recent = lambda keys, values, key_at: (keys, values, key_at)
@@ -541,7 +541,7 @@ def test_carried_attention_state_is_bounded_by_the_context_length():
         losses.append(nats.mean().item())
     assert max(sizes) < 2 * WINDOW
     assert unbounded[0].tolist() == [[48], [48]]
-    assert watcher.losses == pytest.approx(losses, abs=1e-5)
+    assert callback.losses == pytest.approx(losses, abs=1e-5)
 
 
 def test_windows_carry_no_state():
@@ -664,26 +664,26 @@ def test_streams_with_learned_positions_are_rejected(text):
 
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
-    watcher = SilentCallback()
+    callback = SilentCallback()
     values = run_file(text, "gpt", train__max_steps=12, train__precision="bfloat16", data__read_as="stream")
-    train_here(values, tmp_path / "run", watcher)
+    train_here(values, tmp_path / "run", callback)
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
-    assert watcher.losses[-1] < watcher.losses[0] - 0.1
+    assert callback.losses[-1] < callback.losses[0] - 0.1
     exact = SilentCallback()
     train_here({**values, "train": {**values["train"], "precision": "float32"}}, tmp_path / "exact", exact)
-    assert watcher.losses == pytest.approx(exact.losses, rel=0.05)
-    assert watcher.losses != exact.losses
+    assert callback.losses == pytest.approx(exact.losses, rel=0.05)
+    assert callback.losses != exact.losses
 
 
-@pytest.mark.parametrize("kind", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("arch", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
-def test_every_architecture_learns(tmp_path, text, kind, read):
+def test_every_architecture_learns(tmp_path, text, arch, read):
     values = run_file(
         text, "conv", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
     )
-    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-reset-before" else {"arch": kind}
+    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if arch == "gru-reset-before" else {"arch": arch}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
-    assert watcher.scores[-1][1] < watcher.scores[0][1] < watcher.losses[0]
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
+    assert callback.scores[-1][1] < callback.scores[0][1] < callback.losses[0]

@@ -101,25 +101,25 @@ def test_whole_words_are_masked():
     assert (chosen.sum(1) >= 4).all() and chosen.sum() < 200 * 30 * 0.35
 
 
-def tokenizer_of(kind: str) -> Tokenizer:
+def tokenizer_of(tokenizer_type: str) -> Tokenizer:
     text = ["the quick fox. quicker, the quickest naïve fox\n"] * 30
-    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=320), iter(text))
+    return train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=320), iter(text))
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "whitespace", "char", "byte"])
-def test_which_tokens_start_a_word(kind):
-    tokenizer = tokenizer_of(kind)
+@pytest.mark.parametrize("tokenizer_type", ["wordpiece", "bpe", "unigram", "word", "whitespace", "char", "byte"])
+def test_which_tokens_start_a_word(tokenizer_type):
+    tokenizer = tokenizer_of(tokenizer_type)
     begins = word_starts(tokenizer)
-    if kind in ("char", "byte"):
+    if tokenizer_type in ("char", "byte"):
         assert begins is None
         return
     assert begins is not None and begins.shape == (tokenizer.vocab_size,)
     ids = tokenizer.encode("zebra quickest naïve, the")
     starts = begins[ids]
-    if kind in ("word", "whitespace"):
+    if tokenizer_type in ("word", "whitespace"):
         assert starts.all()
     else:  # the first word follows <s>, which starts it; then quickest, naïve, the comma, the
-        first = 1 if kind == "wordpiece" else 0
+        first = 1 if tokenizer_type == "wordpiece" else 0
         assert starts.sum() == 4 + first
 
 
@@ -323,8 +323,8 @@ def test_it_learns_from_left_and_right_context_together(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     values = run_file(tmp_path / "text.txt", "transformer", hidden_size=64, mask_prob=0.34, dropout=0.0)
     values["train"] |= {"max_steps": 250, "batch_tokens": 1024, "num_validations": 1}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
     import weft
 
     run: Any = weft.load(tmp_path / "run", device="cpu")
@@ -338,9 +338,9 @@ def test_weights_initialize_another_run(tmp_path):
     values = run_file(text)
     values["train"] |= {"init_from": str(tmp_path / "one")}
     values["tokenizer"] = {"file": str(tmp_path / "one" / "tokenizer.json")}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "two", watcher)
-    assert any(re.fullmatch(r"Initialized \d+ tensors from [^;]*", note) for note in watcher.notes)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "two", callback)
+    assert any(re.fullmatch(r"Initialized \d+ tensors from [^;]*", note) for note in callback.notes)
 
 
 def test_incompatible_options_are_rejected(tmp_path):
@@ -380,6 +380,6 @@ def test_whole_word_and_span_masking_train(tmp_path, masking, kind):
     values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
     values["tokenizer"] = {"type": kind, "vocab_size": 60}
     values["train"] |= {"max_steps": 2}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
-    assert len(watcher.scores) == 2
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
+    assert len(callback.scores) == 2

@@ -25,15 +25,15 @@ def runs(tmp_path_factory):
     """A small run for each tokenizer type."""
     directory = tmp_path_factory.mktemp("runs")
     text = make_text(directory / "text.txt")
-    for kind, size in KINDS.items():
+    for tokenizer_type, size in KINDS.items():
         values: dict[str, Any] = {
             "task": "masked-lm",
             "data": {"train": str(text), "valid": 0.1, "test": 0.1, "read_as": "lines", "context_length": 48},
-            "tokenizer": {"type": kind, "vocab_size": size},
+            "tokenizer": {"type": tokenizer_type, "vocab_size": size},
             "model": {"arch": "bert", "hidden_size": 16, "num_layers": 1, "num_heads": 2},
             "train": {"max_steps": 3, "num_validations": 1, "batch_tokens": 512, "device": "cpu"},
         }
-        train_here(values, directory / kind)
+        train_here(values, directory / tokenizer_type)
     return directory
 
 
@@ -42,40 +42,44 @@ def run(runs):
     return weft.load(runs / "word", device="cpu")
 
 
-# ---- gaps
+# ---- masks
 
 
 def test_a_mask_is_filled_by_the_most_probable_tokens(run):
-    gaps = run.predict("the [MASK] sees a <mask> .", n_best=3)
-    assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
+    masks = run.predict("the [MASK] sees a <mask> .", n_best=3)
+    assert len(masks) == 2 and all(len(candidates) == 3 for candidates in masks)
     ids = run.vocabulary.encode("the cat sees a dog .").tolist()
     row = torch.tensor([[1, *ids, 2]])
     row[0, [2, 5]] = run.vocabulary.vocab_size
     with torch.no_grad():
         log_probs = run.model.log_probs(run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))
-    for gap, index in zip(gaps, (2, 5), strict=True):
+    for candidates, index in zip(masks, (2, 5), strict=True):
         best = log_probs[0, index, 3:-1].exp().topk(3)
-        assert [item.probability for item in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
-        assert [item.token for item in gap] == [run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()]
+        assert [item.probability for item in candidates] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [item.token for item in candidates] == [
+            run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()
+        ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_replaces_one_token(runs, kind):
+@pytest.mark.parametrize("tokenizer_type", KINDS)
+def test_a_mask_replaces_one_token(runs, tokenizer_type):
     """The tokens of the masked text are those of the text, with one replaced by the mask."""
-    run: Any = weft.load(runs / kind, device="cpu")
-    text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
-    full, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(gap)
-    index = holed.index(run.vocabulary.vocab_size)
-    assert holed[:index] == full[:index]
-    assert holed[index + 1 :] == full[len(full) - (len(holed) - index - 1) :]
-    predictions = run.predict(gap, n_best=2)[0]
+    run: Any = weft.load(runs / tokenizer_type, device="cpu")
+    text, masked_text = (
+        ("the cat sees", "the [MASK] sees") if tokenizer_type != "char" else ("the cat sees", "the c[MASK]t sees")
+    )
+    full, masked = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(masked_text)
+    index = masked.index(run.vocabulary.vocab_size)
+    assert masked[:index] == full[:index]
+    assert masked[index + 1 :] == full[len(full) - (len(masked) - index - 1) :]
+    predictions = run.predict(candidates, n_best=2)[0]
     assert all(item.token and 0 <= item.probability <= 1 for item in predictions)
 
 
 def test_top_k_is_limited_by_the_vocabulary(run):
-    (gap,) = run.predict("[MASK]", n_best=10_000)
-    assert len(gap) == run.vocabulary.vocab_size - 3
-    assert sum(item.probability for item in gap) <= 1.0
+    (candidates,) = run.predict("[MASK]", n_best=10_000)
+    assert len(masked_text) == run.vocabulary.vocab_size - 3
+    assert sum(item.probability for item in masked_text) <= 1.0
 
 
 def test_invalid_masks_are_rejected(run):

@@ -61,7 +61,7 @@ def free(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(memory, "free_device_memory", lambda device: number)
 
 
-def refusal(call: Any) -> str:
+def error_message(call: Any) -> str:
     with pytest.raises(ResourceError) as caught:
         call()
     return str(caught.value)
@@ -100,7 +100,7 @@ def test_weights_gradients_and_optimizer_state_are_counted_in_advance(monkeypatc
     assert memory.check_weights(lambda: model(), table, CPU.device) == parameters
     free(monkeypatch, 4 * copies * parameters - 1)
     formatted = {4: "61.2 kB", 3: "45.9 kB"}[copies]
-    assert refusal(lambda: memory.check_weights(lambda: model(), table, CPU.device)) == (
+    assert error_message(lambda: memory.check_weights(lambda: model(), table, CPU.device)) == (
         f"model: 3.8k parameters need {formatted} to train with {optimizer}, {formatted} are free; reduce hidden_size or num_layers"
     )
 
@@ -124,7 +124,7 @@ def test_a_model_of_terabytes_is_rejected_without_allocation(tmp_path, text):
     # attention and feed-forward with their biases, two norms; embedding, head with its biases, 16 positions, last norm
     layer = (4 + 8) * 65536**2 + (3 + 1 + 4 + 1) * 65536 + 2 * 2 * 65536
     parameters = 64 * layer + 2 * words * 65536 + words + (16 + 2) * 65536
-    message = refusal(lambda: train_here(values, tmp_path / "run"))
+    message = error_message(lambda: train_here(values, tmp_path / "run"))
     free = message.rpartition("adamw, ")[2].partition(" are free")[0]
     assert message == (
         f"model: {parameters / 1e9:.1f}B parameters need 52.8 TB to train with adamw, {free} are free; "
@@ -260,7 +260,7 @@ def test_memory_reserved_by_the_allocator_is_counted(monkeypatch):
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, later + int(1.2 * really_needed(of, data)))  # enough for live tensors, but not for the process
-    assert "needs about " in refusal(lambda: check(of, data, TrainConfig(), CPU))
+    assert "needs about " in error_message(lambda: check(of, data, TrainConfig(), CPU))
 
 
 @pytest.mark.parametrize(("optimizer", "average", "copies"), [("adamw", 0.0, 2), ("sgd", 0.9, 2), ("muon", 0.9, 3)])
@@ -271,7 +271,7 @@ def test_memory_is_reserved_for_the_optimizer_and_ema(monkeypatch, optimizer, av
     free(monkeypatch, needed + later)
     assert check(of, batch(8), table, CPU) == needed
     free(monkeypatch, needed + later - 1)
-    assert refusal(lambda: check(of, batch(8), table, CPU)).startswith(
+    assert error_message(lambda: check(of, batch(8), table, CPU)).startswith(
         "train.batch_tokens: a batch of 8 rows of 32 tokens needs "
     )
 
@@ -292,7 +292,7 @@ def test_a_long_row_is_measured_at_increasing_lengths(monkeypatch):
     assert lengths == [1024]
     lengths.clear()
     free(monkeypatch, later + gradients + 3 * 9500**2)
-    assert refusal(lambda: check(of, data, TrainConfig(), CPU)) == (
+    assert error_message(lambda: check(of, data, TrainConfig(), CPU)) == (
         "train.batch_tokens: a batch of 3 rows of 10000 tokens needs about 285.0 MB, 270.8 MB are free; "
         "reduce batch_tokens or increase micro_batches (now 1)"
     )
@@ -329,14 +329,14 @@ def test_a_too_large_batch_is_rejected_with_a_suggestion(tmp_path, text, monkeyp
     needed = check(of, data, TrainConfig(), CPU)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, needed + later - 1)
-    assert refusal(lambda: check(of, data, TrainConfig(), CPU)) == (
+    assert error_message(lambda: check(of, data, TrainConfig(), CPU)) == (
         f"train.batch_tokens: a batch of 64 rows of 32 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; "
         "reduce batch_tokens or increase micro_batches (now 1)"
     )
     assert check(of, data, TrainConfig(micro_batches=2), CPU) < 0.6 * needed
     free(monkeypatch, 1_000_000)
     values = run_file(text, "lstm", train__batch_tokens=1600)
-    assert refusal(lambda: train_here(values, tmp_path / "run")).startswith(
+    assert error_message(lambda: train_here(values, tmp_path / "run")).startswith(
         "train.batch_tokens: a batch of 100 rows of 16 tokens needs about "
     )
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -398,7 +398,7 @@ def test_a_text_too_large_to_count_is_rejected_with_a_suggestion(tmp_path, text,
     free(monkeypatch, 100_000)
     words = len(set(text.read_text())) + 3
     needed = estimate_memory(np.zeros(tokens, np.uint16), None, order=4, vocab_size=words, available_bytes=10**12)
-    assert refusal(lambda: train_here(values, tmp_path / "run")) == (
+    assert error_message(lambda: train_here(values, tmp_path / "run")) == (
         f"model.order: counting 4-grams of {tokens:,} tokens needs about {format_bytes(needed)}, 100.0 kB are free; "
         "lower model.order or use less text"
     )

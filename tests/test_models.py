@@ -26,13 +26,13 @@ from weft.nn.state import join, select, tree_leaves
 from weft.tasks.lm.presets import PRESETS as LM
 
 WORDS, WIDTH, WINDOW = 7, 8, 32
-NETWORKS = [kind for kind, preset in LM.items() if preset.config_class is not NgramConfig]
+NETWORKS = [arch for arch, preset in LM.items() if preset.config_class is not NgramConfig]
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
-def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any) -> LanguageModel:
+def fresh(arch: str, *, window: int = WINDOW, words: int = WORDS, **options: Any) -> LanguageModel:
     """A small, randomly initialized network of an architecture."""
-    preset = LM[kind]
+    preset = LM[arch]
     table = parse_config(
         preset.config_class, {**preset.values, "hidden_size": WIDTH, "num_layers": 2, **options}, prefix="model"
     ).with_defaults()
@@ -40,8 +40,8 @@ def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any
     return language_model(table, vocab_size=words, context_length=window, vocabulary="v").eval()
 
 
-def network(kind: str, **options: Any) -> LanguageModel:
-    return enlarge_weights(fresh(kind, **options))  # type: ignore[return-value]
+def network(arch: str, **options: Any) -> LanguageModel:
+    return enlarge_weights(fresh(arch, **options))  # type: ignore[return-value]
 
 
 def ngram(words: int = WORDS, **options: Any) -> NgramModel:
@@ -52,14 +52,14 @@ def ngram(words: int = WORDS, **options: Any) -> NgramModel:
 
 
 BUILDERS: dict[str, Callable[[], Any]] = {
-    **{kind: lambda kind=kind: network(kind) for kind in NETWORKS},
+    **{arch: lambda arch=arch: network(arch) for arch in NETWORKS},
     **{
         f"gpt-{where}": lambda where=where: network("gpt", position_encoding=where)
         for where in (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
     },
     **{f"lstm-{where}": lambda where=where: network("lstm", position_encoding=where) for where in INPUT_ENCODINGS[1:]},
-    **{f"gru-{kind}": lambda kind=kind: network("gru", skip_connection=kind, norm="layernorm") for kind in CONNECTIONS},
-    **{f"transformer-{kind}": lambda kind=kind: network("transformer", skip_connection=kind) for kind in CONNECTIONS},
+    **{f"gru-{arch}": lambda arch=arch: network("gru", skip_connection=arch, norm="layernorm") for arch in CONNECTIONS},
+    **{f"transformer-{arch}": lambda arch=arch: network("transformer", skip_connection=arch) for arch in CONNECTIONS},
     "gru-before": lambda: network("gru", layer_type="gru-reset-before"),
     "gpt-window-4": lambda: network("gpt", window=4),
     "gpt-heads": lambda: network("gpt", num_heads=[1, 2], head_dim=4, ffn_dim=0, activation=None),
@@ -224,7 +224,7 @@ def test_a_loss_in_chunks_equals_the_whole(name, chunk_length):
 def test_only_learned_positions_are_limited():
     limits = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
     limited = {name: length for name, length in limits.items() if length is not None}
-    transformers = ["transformer", *(f"transformer-{kind}" for kind in CONNECTIONS)]
+    transformers = ["transformer", *(f"transformer-{arch}" for arch in CONNECTIONS)]
     assert limited == dict.fromkeys([*transformers, "gpt-learned", "lstm-learned", "product"], WINDOW)
 
 
@@ -257,7 +257,7 @@ SEARCHED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-@pytest.mark.parametrize("prompt", [[1], [1, 4, 3, 3]], ids=["begin", "prompt"])
+@pytest.mark.parametrize("prompt", [[1], [1, 4, 3, 3]], ids=["bos", "prompt"])
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
 def test_a_wide_beam_finds_the_global_optimum(name, prompt, alpha):
     model, limit = SEARCHED[name](), 4
@@ -327,7 +327,7 @@ def test_attention_is_limited_to_the_context_length_in_each_layer(layers):
 # ---- what models are made of
 
 
-def stack_of(kind: str) -> int:
+def stack_of(arch: str) -> int:
     """Parameters of the stack by hand: hidden size D, two layers, context length W."""
     d, w, n = WIDTH, WINDOW, 3
     attention = (3 * d * d + 3 * d) + (d * d + d)
@@ -339,13 +339,13 @@ def stack_of(kind: str) -> int:
         "gru": 2 * 3 * (2 * d * d + 2 * d),
         "transformer": w * d + 2 * (attention + feed_forward + 2 * 2 * d) + 2 * d,  # norms have gain and bias
         "gpt": 2 * (attention + feed_forward + 2 * d) + d,  # RMS norms have a gain
-    }[kind]
+    }[arch]
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
-def test_parameters_by_hand(kind):
-    counted = sum(weight.numel() for weight in fresh(kind).parameters())
-    assert counted == WORDS * WIDTH + stack_of(kind) + WORDS * WIDTH + WORDS
+@pytest.mark.parametrize("arch", NETWORKS)
+def test_parameters_by_hand(arch):
+    counted = sum(weight.numel() for weight in fresh(arch).parameters())
+    assert counted == WORDS * WIDTH + stack_of(arch) + WORDS * WIDTH + WORDS
 
 
 def test_parameters_of_options_by_hand():
@@ -415,18 +415,18 @@ def test_zero_init_gives_uniform_predictions_and_an_identity_stack():
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kind", NETWORKS)
-def test_initial_loss_is_near_uniform(kind, tied):
+@pytest.mark.parametrize("arch", NETWORKS)
+def test_initial_loss_is_near_uniform(arch, tied):
     """The initial loss is about log V; large logits would have to be unlearned first."""
-    model = fresh(kind, hidden_size=128, words=100, num_layers=4, tie_embeddings=tied, zero_init=False)
+    model = fresh(arch, hidden_size=128, words=100, num_layers=4, tie_embeddings=tied, zero_init=False)
     tokens = text(8, 33, words=100)
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
     assert nats.mean().item() == pytest.approx(math.log(100), abs=0.8)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "transformer", "gpt"])
-def test_highway_gates_start_mostly_closed_for_every_mixer(kind):
-    for layer in fresh(kind, skip_connection="highway").stack.layers:
+@pytest.mark.parametrize("arch", ["lstm", "transformer", "gpt"])
+def test_highway_gates_start_mostly_closed_for_every_mixer(arch):
+    for layer in fresh(arch, skip_connection="highway").stack.layers:
         assert torch.equal(layer.connection.gate.bias, torch.full((WIDTH,), -1.0))
 
 
@@ -442,15 +442,15 @@ def test_residual_projections_start_smaller_in_deeper_stacks():
 
 
 def test_initialization_depends_on_the_seed():
-    for kind in NETWORKS:
-        first, second = fresh(kind).state_dict(), fresh(kind).state_dict()
+    for arch in NETWORKS:
+        first, second = fresh(arch).state_dict(), fresh(arch).state_dict()
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_dropout_applies_only_in_training():
-    for kind in ("lstm", "gpt", "transformer"):
+    for arch in ("lstm", "gpt", "transformer"):
         tokens = text(2, 9)
-        model, still = network(kind, dropout=0.5), network(kind)
+        model, still = network(arch, dropout=0.5), network(arch)
         expected = still.loss(tokens[:, :-1], tokens[:, 1:])[0]
         torch.testing.assert_close(model.loss(tokens[:, :-1], tokens[:, 1:])[0], expected, **CLOSE)
         torch.testing.assert_close(still.train().loss(tokens[:, :-1], tokens[:, 1:])[0], expected, **CLOSE)

@@ -103,9 +103,9 @@ def test_training_learns_and_resuming_is_exact(tmp_path, trained_dir):
     values = read_toml(tmp_path / "run.toml")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", SilentCallback(stop_at=25))
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "stopped", watcher)
-    assert "resuming at step 25" in watcher.notes and run_hashes(tmp_path / "stopped") == run_hashes(trained_dir)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "stopped", callback)
+    assert "resuming at step 25" in callback.notes and run_hashes(tmp_path / "stopped") == run_hashes(trained_dir)
     scores = {score.name: score.value for score in weft.load(trained_dir).evaluate()}
     assert list(scores) == ["rmse", "mae", "pearson"] and scores["pearson"] > 0.9
 

@@ -35,15 +35,15 @@ def array(x: Tensor) -> np.ndarray:
     return x.detach().double().numpy()
 
 
-@pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_rnn_matches_its_equation(kind):
+@pytest.mark.parametrize("nonlinearity_name", NONLINEARITIES)
+def test_rnn_matches_its_equation(nonlinearity_name):
     """h(t) = f(W h(t-1) + U x(t) + b)."""
     torch.manual_seed(0)
-    part, x, h = RNN(5, input_size=3, nonlinearity=kind).double(), random(2, 4, 3), random(2, 5, seed=1)
+    part, x, h = RNN(5, input_size=3, nonlinearity=nonlinearity_name).double(), random(2, 4, 3), random(2, 5, seed=1)
     u, w, b, c = (array(weight) for weight in part.cell.all_weights[0])
     state, expected = array(h), []
     for t in range(4):
-        state = FUNCTIONS[kind](state @ w.T + c + array(x[:, t]) @ u.T + b)
+        state = FUNCTIONS[nonlinearity_name](state @ w.T + c + array(x[:, t]) @ u.T + b)
         expected.append(state)
     y, after = part(x, h)
     np.testing.assert_allclose(array(y), np.stack(expected, axis=1), atol=1e-12)
@@ -55,10 +55,13 @@ def test_rnn_matches_its_equation(kind):
     torch.testing.assert_close(torch.cat(steps, dim=1), y)
 
 
-@pytest.mark.parametrize("kind", ["tanh", "relu"])
-def test_fused_rnn_matches_torch(kind):
+@pytest.mark.parametrize("nonlinearity_name", ["tanh", "relu"])
+def test_fused_rnn_matches_torch(nonlinearity_name):
     torch.manual_seed(0)
-    part, reference = RNN(5, input_size=3, nonlinearity=kind), nn.RNN(3, 5, nonlinearity=kind, batch_first=True)
+    part, reference = (
+        RNN(5, input_size=3, nonlinearity=nonlinearity_name),
+        nn.RNN(3, 5, nonlinearity=nonlinearity_name, batch_first=True),
+    )
     reference.load_state_dict(part.cell.state_dict())
     x = random(2, 6, 3).float()
     y, h = part(x)
@@ -69,33 +72,33 @@ def test_fused_rnn_matches_torch(kind):
 
 def test_all_nonlinearities_start_with_the_same_weights():
     results = []
-    for kind in NONLINEARITIES:
+    for nonlinearity_name in NONLINEARITIES:
         torch.manual_seed(0)
-        results.append(RNN(4, nonlinearity=kind).state_dict())
+        results.append(RNN(4, nonlinearity=nonlinearity_name).state_dict())
     assert all(torch.equal(item[name], results[0][name]) for item in results for name in results[0])
 
 
-@pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_fixed_window_network_matches_its_equation(kind):
+@pytest.mark.parametrize("nonlinearity_name", NONLINEARITIES)
+def test_fixed_window_network_matches_its_equation(nonlinearity_name):
     torch.manual_seed(0)
-    part, x = CausalConv(4, kernel_size=2, input_size=3, nonlinearity=kind).double(), random(1, 3, 3)
+    part, x = CausalConv(4, kernel_size=2, input_size=3, nonlinearity=nonlinearity_name).double(), random(1, 3, 3)
     padded = np.concatenate([np.zeros((1, 3)), array(x[0])])
     weight, bias = array(part.hidden.weight), array(part.hidden.bias)
-    expected = [FUNCTIONS[kind](weight @ np.concatenate([padded[t], padded[t + 1]]) + bias) for t in range(3)]
+    expected = [FUNCTIONS[nonlinearity_name](weight @ np.concatenate([padded[t], padded[t + 1]]) + bias) for t in range(3)]
     np.testing.assert_allclose(array(part(x)[0][0]), expected, atol=1e-12)
-    around = CenteredConv(4, kernel_size=2, input_size=3, nonlinearity=kind).double()
+    around = CenteredConv(4, kernel_size=2, input_size=3, nonlinearity=nonlinearity_name).double()
     around.conv.load_state_dict(part.hidden.state_dict())
     torch.testing.assert_close(around(x)[0][:, :2], part(x)[0][:, 1:])
 
 
-@pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_option_reaches_every_mixer_that_has_it(kind):
+@pytest.mark.parametrize("nonlinearity_name", NONLINEARITIES)
+def test_option_reaches_every_mixer_that_has_it(nonlinearity_name):
     for name in ("rnn", "conv"):
         for two_way in (False, True):
-            options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": kind}
+            options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": nonlinearity_name}
             built: Any = mixer(parse_config(StackConfig, options, prefix="model").with_defaults(), 0, None, input_size=4)
             parts = (built.forward_mixer, built.backward_mixer) if name == "rnn" and two_way else (built,)
-            assert all(part.nonlinearity in (kind, NONLINEARITIES[kind]) for part in parts)
+            assert all(part.nonlinearity in (nonlinearity_name, NONLINEARITIES[nonlinearity_name]) for part in parts)
 
 
 def test_tanh_is_the_default_and_others_have_none():

@@ -97,16 +97,16 @@ LINES = {"data": {"train": "x"}}
 
 
 @pytest.mark.parametrize(
-    ("task", "kind"),
+    ("task", "arch"),
     [
-        (task, kind)
+        (task, arch)
         for task, one in ((name, find_task(name)) for name in TASKS)
-        for kind, preset in one.presets.items()
+        for arch, preset in one.presets.items()
         if preset.estimator.network_task is not None
     ],
 )
-def test_every_architecture_has_only_named_parts(tmp_path, task, kind):
-    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}}
+def test_every_architecture_has_only_named_parts(tmp_path, task, arch):
+    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": arch}}
     settings = resolve(values, base=tmp_path)
 
     class Words:

@@ -30,7 +30,7 @@ def read(path: Path, **names: str) -> list[Record]:
     return list(read_records([path], QAFileOptions(**names), FileSummary([path], "utf-8")))
 
 
-def refusal(path: Path, **names: str) -> str:
+def error_message(path: Path, **names: str) -> str:
     with pytest.raises(DataError) as caught:
         read(path, **names)
     assert caught.value.exit_code == 3
@@ -139,7 +139,7 @@ BAD = {  # lines of a .tsv file, and the message
 def test_an_invalid_table_is_rejected_with_its_line(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_text(text)
-    assert refusal(path) == f"{path}{BAD[text]}"
+    assert error_message(path) == f"{path}{BAD[text]}"
 
 
 LINES = [
@@ -156,18 +156,18 @@ LINES = [
 @pytest.mark.parametrize(("row", "message"), LINES, ids=range(len(LINES)))
 def test_an_invalid_json_line_is_rejected(tmp_path, row, message):
     path = jsonl(tmp_path / "a.jsonl", row)
-    assert refusal(path) == f"{path}{message}"
+    assert error_message(path) == f"{path}{message}"
 
 
 def test_invalid_json_is_rejected(tmp_path):
     lines, full, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
     for path in (lines, full, text):
         path.write_text("{")
-    assert refusal(lines).startswith(f"{lines}:1: invalid JSON: ")
-    assert refusal(lines).endswith("; .jsonl files need one object per line")
-    assert refusal(full).startswith(f"{full}: invalid JSON: ")
-    assert refusal(full).endswith("; use .jsonl for one object per line")
-    assert refusal(text) == (
+    assert error_message(lines).startswith(f"{lines}:1: invalid JSON: ")
+    assert error_message(lines).endswith("; .jsonl files need one object per line")
+    assert error_message(full).startswith(f"{full}: invalid JSON: ")
+    assert error_message(full).endswith("; use .jsonl for one object per line")
+    assert error_message(text) == (
         f"{text}: not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table or SQuAD's JSON for questions"
     )
 
@@ -202,7 +202,7 @@ SQUAD = [
 def test_invalid_squad_files_are_rejected(tmp_path, value, message):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(value))
-    assert refusal(path) == f"{path}{message}"
+    assert error_message(path) == f"{path}{message}"
 
 
 TABLES = [

@@ -44,10 +44,10 @@ class Runs:
     def __init__(self, place: Path) -> None:
         self.directory, self.data = place, write_tsv(place / "asked.tsv", make_questions())
 
-    def run_dir(self, kind: str, *settings: str) -> Path:
-        folder = self.directory / "-".join([kind, *settings]).replace("/", "_")
+    def run_dir(self, arch: str, *settings: str) -> Path:
+        folder = self.directory / "-".join([arch, *settings]).replace("/", "_")
         if not folder.exists():
-            train_here(qa_run_file(self.data, kind, *settings), folder)
+            train_here(qa_run_file(self.data, arch, *settings), folder)
         return folder
 
 
@@ -69,10 +69,10 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 # ---- the model
 
 
-def make_model(kind: str = "lstm", **options: Any) -> QANetwork:
+def make_model(arch: str = "lstm", **options: Any) -> QANetwork:
     torch.manual_seed(0)
     table = parse_config(
-        QAConfig, {**SPAN[kind].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, prefix="model"
+        QAConfig, {**SPAN[arch].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, prefix="model"
     )
     return qa_network(table.with_defaults(), vocab_size=23, max_positions=16).eval()
 
@@ -93,9 +93,9 @@ def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> QAEx
     )
 
 
-@pytest.mark.parametrize("kind", SPAN)
-def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
-    model, data = make_model(kind), make_passages()
+@pytest.mark.parametrize("arch", SPAN)
+def test_answers_are_in_the_passage_and_padding_changes_nothing(arch):
+    model, data = make_model(arch), make_passages()
     batch = data.batch(np.arange(4))
     with torch.no_grad():
         scores = model(EncoderInput(*batch[:3]))
@@ -185,9 +185,9 @@ def test_batches_of_windows_equal_each_window_alone():
 # ---- training
 
 
-@pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_qa_models_learn_answers_and_no_answer(runs, kind):
-    run = loaded(runs.run_dir(kind))
+@pytest.mark.parametrize("arch", ["lstm", "transformer"])
+def test_qa_models_learn_answers_and_no_answer(runs, arch):
+    run = loaded(runs.run_dir(arch))
     actual = values_of(run)
     assert actual["exact_match"] > 90 and actual["f1"] > 90
     questions = ["who has it ?", "where is it ?", "which colour has it ?", "what is it ?"]
@@ -199,11 +199,11 @@ def test_qa_models_learn_answers_and_no_answer(runs, kind):
     assert none[:3] == ("", None, None) and 0 < none.probability <= 1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SPAN if kind not in ("lstm", "transformer")])
-def test_every_other_architecture_trains_and_answers(runs, kind):
-    run = loaded(runs.run_dir(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
+@pytest.mark.parametrize("arch", [arch for arch in SPAN if arch not in ("lstm", "transformer")])
+def test_every_other_architecture_trains_and_answers(runs, arch):
+    run = loaded(runs.run_dir(arch, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
     assert set(values_of(run)) == {"f1", "exact_match", "f1_has_answer", "accuracy_no_answer"}
-    assert run.info()["arch"] == kind and run.info()["parameters"] > 1000
+    assert run.info()["arch"] == arch and run.info()["parameters"] > 1000
 
 
 def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path):
@@ -257,10 +257,10 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
 
 def test_questions_that_cannot_be_learned_are_reported(tmp_path):
     rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
-    data, watcher = write_tsv(tmp_path / "a.tsv", rows), SilentCallback()
+    data, callback = write_tsv(tmp_path / "a.tsv", rows), SilentCallback()
     settings = ("data.max_length=12", "data.doc_stride=5", "train.max_steps=1")
-    train_here(qa_run_file(data, "lstm", *settings), tmp_path / "run", watcher)
-    assert watcher.notes[1:] == [
+    train_here(qa_run_file(data, "lstm", *settings), tmp_path / "run", callback)
+    assert callback.notes[1:] == [
         "train: 14 questions have more than half of data.max_length (12) and are truncated",
         "valid: 3 questions have more than half of data.max_length (12) and are truncated",
         "test: 3 questions have more than half of data.max_length (12) and are truncated",
@@ -312,12 +312,12 @@ def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
     }
     first = train_here(values, tmp_path / "bert").path
     still = ("train.max_steps=1", "train.lr=1e-30", "train.ema_decay=0", f"train.init_from={first}")
-    watcher = SilentCallback()
-    folder = train_here(with_tokenizer_from(qa_run_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
+    callback = SilentCallback()
+    folder = train_here(with_tokenizer_from(qa_run_file(runs.data, "bert", *still), first), tmp_path / "run", callback).path
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
     copied = [name for name in after if name.startswith("encoder.")]
     assert all(torch.equal(before[name], after[name]) for name in copied)
-    (message,) = [note for note in watcher.notes if note.startswith("Initialized ")]
+    (message,) = [note for note in callback.notes if note.startswith("Initialized ")]
     assert message.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: head.")
     assert loaded(folder).predict(("who has it ?", PASSAGE))
 

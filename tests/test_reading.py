@@ -25,7 +25,7 @@ def write(folder: Path, data: bytes, name: str = "a.txt") -> Path:
     return path
 
 
-def refusal(action) -> str:
+def error_message(action) -> str:
     with pytest.raises(DataError) as caught:
         action()
     return str(caught.value)
@@ -87,9 +87,9 @@ def test_a_long_line_is_split_before_whitespace_if_possible(tmp_path, short_piec
 def test_another_encoding_is_read_on_request(tmp_path):
     assert list(read_lines(write(tmp_path, "café\n".encode("latin-1")), "latin-1")) == ["café"]
     assert list(read_lines(write(tmp_path, "café\r\nb".encode("utf-16")), "utf-16")) == ["café", "b"]
-    message = refusal(lambda: list(read_lines(write(tmp_path, b"a"), "utf-9")))
+    message = error_message(lambda: list(read_lines(write(tmp_path, b"a"), "utf-9")))
     assert message == "data.encoding: unknown text encoding 'utf-9'; common ones are utf-8, latin-1, cp1252 and utf-16"
-    assert refusal(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: unknown text encoding")
+    assert error_message(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: unknown text encoding")
 
 
 def test_several_files_are_one_text_and_lines_stay_separate(tmp_path):
@@ -101,43 +101,43 @@ def test_several_files_are_one_text_and_lines_stay_separate(tmp_path):
 def test_invalid_bytes_are_rejected_with_their_position(tmp_path, short_pieces):
     path = write(tmp_path, b"good\nalso good\ncaf\xe9 x\n")
     message = f'{path}:3: invalid UTF-8 (byte 0xe9 at offset 18); convert the file or set data.encoding, e.g. "latin-1"'
-    assert refusal(lambda: list(read_text(path))) == message
+    assert error_message(lambda: list(read_text(path))) == message
     path = write(tmp_path, b"cut off \xe2\x82")
     message = f'{path}:1: invalid UTF-8 (byte 0xe2 at offset 8); convert the file or set data.encoding, e.g. "latin-1"'
-    assert refusal(lambda: summarize(path)) == message
+    assert error_message(lambda: summarize(path)) == message
     path = write(tmp_path, b"a\xff\n")
     message = f"{path}:1: invalid ascii (byte 0xff at offset 1); convert the file or set data.encoding"
-    assert refusal(lambda: summarize(path, "ascii")) == message
+    assert error_message(lambda: summarize(path, "ascii")) == message
     path = write(tmp_path, b"plain bytes!")
     message = f"{path}: invalid utf-16: UTF-16 stream does not start with BOM; set data.encoding"
-    assert refusal(lambda: summarize(path, "utf-16")) == message
+    assert error_message(lambda: summarize(path, "utf-16")) == message
 
 
 def test_nul_and_utf_16_are_rejected(tmp_path):
     path = write(tmp_path, b"a\nb\nc\0d\n")
     message = f"{path}:3: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"
-    assert refusal(lambda: list(read_lines(path))) == message
+    assert error_message(lambda: list(read_lines(path))) == message
     path = write(tmp_path, "abc\n".encode("utf-16"))
     assert (
-        refusal(lambda: summarize(path))
+        error_message(lambda: summarize(path))
         == f'{path}: looks like UTF-16, not UTF-8; convert the file or set data.encoding = "utf-16"'
     )
 
 
 def test_files_without_text_are_rejected(tmp_path):
     path = tmp_path / "none.txt"
-    assert refusal(lambda: list(read_text(path))) == f"{path}: file not found"
-    assert refusal(lambda: summarize(tmp_path)) == f"{tmp_path}: is a directory; name the files in it"
+    assert error_message(lambda: list(read_text(path))) == f"{path}: file not found"
+    assert error_message(lambda: summarize(tmp_path)) == f"{tmp_path}: is a directory; name the files in it"
     path = write(tmp_path, b"")
-    assert refusal(lambda: list(read_lines(path))) == f"{path}: file is empty"
-    assert refusal(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: file is empty"
+    assert error_message(lambda: list(read_lines(path))) == f"{path}: file is empty"
+    assert error_message(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: file is empty"
     path = write(tmp_path, b"\n\r\n\n")
     message = f"{path}: no text, only 3 empty lines"
-    assert refusal(lambda: list(read_text(path))) == message
+    assert error_message(lambda: list(read_text(path))) == message
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     message = f"{pipe}: not a regular file; text is read more than once, so save it to a file first"
-    assert refusal(lambda: summarize(pipe)) == message
+    assert error_message(lambda: summarize(pipe)) == message
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_files_without_text_are_rejected(tmp_path):
 )
 def test_binary_formats_are_named(tmp_path, data, kind):
     path = write(tmp_path, data)
-    assert refusal(lambda: summarize(path)) == f"{path}: is {kind}"
+    assert error_message(lambda: summarize(path)) == f"{path}: is {kind}"
 
 
 def test_compressed_files_are_read(tmp_path):
@@ -165,16 +165,16 @@ def test_compressed_files_are_read(tmp_path):
 
 def test_damaged_compressed_files_are_rejected(tmp_path):
     path = write(tmp_path, b"no gzip", "a.gz")
-    assert refusal(lambda: summarize(path)) == f"{path}: corrupted or not .gz data: not a gzipped file (b'no')"
+    assert error_message(lambda: summarize(path)) == f"{path}: corrupted or not .gz data: not a gzipped file (b'no')"
     path = write(tmp_path, gzip.compress(b"abc" * 1000)[:-12], "b.gz")
     message = f"{path}: corrupted or not .gz data: compressed file ended before the end-of-stream marker was reached"
-    assert refusal(lambda: summarize(path)) == message
+    assert error_message(lambda: summarize(path)) == message
     path = write(tmp_path, b"no xz at all", "a.xz")
     message = f"{path}: corrupted or not .xz data: input format not supported by decoder"
-    assert refusal(lambda: summarize(path)) == message
+    assert error_message(lambda: summarize(path)) == message
     pytest.importorskip("zstandard")
     path = write(tmp_path, b"no zstd at all", "a.zst")
-    assert refusal(lambda: summarize(path)).startswith(f"{path}: corrupted or not .zst data: ")
+    assert error_message(lambda: summarize(path)).startswith(f"{path}: corrupted or not .zst data: ")
 
 
 def test_zst_without_its_package_names_the_package(tmp_path, monkeypatch):
@@ -183,14 +183,14 @@ def test_zst_without_its_package_names_the_package(tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", missing)
     path = write(tmp_path, b"", "a.zst")
-    assert refusal(lambda: summarize(path)) == f'{path}: .zst needs zstandard; pip install "weft[data]"'
+    assert error_message(lambda: summarize(path)) == f'{path}: .zst needs zstandard; pip install "weft[data]"'
 
 
 def test_a_decompression_bomb_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "MIN_RATIO_BYTES", 1 << 16)
     path = write(tmp_path, gzip.compress(b"a\n" * (4 << 20)), "a.gz")
     message = f"{path}: decompresses to more than 200 times its size; if this is right, decompress it first"
-    assert refusal(lambda: summarize(path)) == message
+    assert error_message(lambda: summarize(path)) == message
 
 
 def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
@@ -207,9 +207,9 @@ def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
 def test_strings_that_are_not_valid_utf_8_are_rejected():
     assert check_text("a\u2028é", "prompt") == "a\u2028é"
     message = "prompt: lone surrogate U+D800 at character 1; use whole characters"
-    assert refusal(lambda: check_text("a\ud800b", "prompt")) == message
+    assert error_message(lambda: check_text("a\ud800b", "prompt")) == message
     message = "prompt: NUL at character 2; is this binary data?"
-    assert refusal(lambda: check_text("ab\0", "prompt")) == message
+    assert error_message(lambda: check_text("ab\0", "prompt")) == message
 
 
 def test_statistics_include_three_examples(tmp_path):

@@ -137,17 +137,17 @@ def test_recurrent_layer_matches_its_equations(name, started):
 # ---- connections and norms, in a stack of two recurrent layers
 
 
-def normalised(x: Array, norm: nn.Module, kind: str) -> Array:
-    if kind == "rmsnorm":
+def normalised(x: Array, norm: nn.Module, norm_type: str) -> Array:
+    if norm_type == "rmsnorm":
         return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + np.finfo(np.float64).eps) * array(norm.weight)
-    if kind == "layernorm":
+    if norm_type == "layernorm":
         centred = x - x.mean(-1, keepdims=True)
         return centred / np.sqrt(np.mean(centred**2, -1, keepdims=True) + 1e-5) * array(norm.weight) + array(norm.bias)
     return x
 
 
-def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Array:
-    match kind:
+def connected(connection: str, part: nn.Module, x: Array, y: Array, norm: str) -> Array:
+    match connection:
         case "none":
             return y
         case "residual":
@@ -159,34 +159,36 @@ def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Arra
             return gate * y + (1.0 - gate) * x
         case "dense":
             return np.concatenate([x, y], axis=-1)
-    raise AssertionError(kind)
+    raise AssertionError(connection)
 
 
 JOINED = [(kind, norm) for kind in (*CONNECTIONS, "post-norm") for norm in NORMS if (kind, norm) != ("post-norm", "none")]
 
 
-def skip(kind: str) -> dict[str, str]:
+def skip(connection: str) -> dict[str, str]:
     """Options of a skip connection; post-norm is a residual connection with the norm after the sum."""
-    if kind == "post-norm":
+    if connection == "post-norm":
         return {"skip_connection": "residual", "norm_position": "post"}
-    return {"skip_connection": kind}
+    return {"skip_connection": connection}
 
 
-@pytest.mark.parametrize(("kind", "norm"), JOINED)
-def test_stack_matches_the_equations_of_its_skip_connections(kind, norm):
+@pytest.mark.parametrize(("connection", "norm"), JOINED)
+def test_stack_matches_the_equations_of_its_skip_connections(connection, norm):
     full = seeded(
-        lambda: stack(StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16)
+        lambda: stack(
+            StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(connection)).with_defaults(), context_length=16
+        )
     )
     given = text(1, 5, 6)
-    x, before = array(given[0]), "none" if kind == "post-norm" else norm
+    x, before = array(given[0]), "none" if connection == "post-norm" else norm
     for layer in full.layers:
         entered = x
-        if kind == "dense":
+        if connection == "dense":
             entered = x @ array(layer.connection.projection.weight).T + array(layer.connection.projection.bias)
         y, _ = rnn_equations(layer.mixer, normalised(entered, layer.norm, before), np.zeros(6))
-        x = connected(kind, layer.connection, x, y, norm)
+        x = connected(connection, layer.connection, x, y, norm)
     outlet = full.final_norm
-    if kind == "dense":
+    if connection == "dense":
         assert x.shape == (5, 18)
         x, outlet = x @ array(outlet[0].weight).T + array(outlet[0].bias), outlet[1]
     agree(full(given)[0][0], normalised(x, outlet, before))
@@ -270,11 +272,11 @@ def turned(x: Array, position: int) -> Array:
     return new
 
 
-def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, int, int]) -> float:
+def score(part: SelfAttention, encoding: str, q: Array, k: Array, where: tuple[int, int, int]) -> float:
     """The score of query i for key j in a head, before the softmax."""
     head, i, j = where
     root = math.sqrt(len(q))
-    match kind:
+    match encoding:
         case "rotary":
             return turned(q, i) @ turned(k, j) / root
         case "alibi":
@@ -289,7 +291,7 @@ def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, 
     return q @ k / root
 
 
-def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -> Array:
+def attention_equations(part: SelfAttention, encoding: str, x: Array, window: int) -> Array:
     queries, keys, values = np.split(x @ array(part.to_qkv.weight).T + array(part.to_qkv.bias), 3, axis=-1)
     size = queries.shape[1] // part.num_heads
     y = np.zeros_like(queries)
@@ -297,7 +299,7 @@ def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -
         columns = slice(head * size, (head + 1) * size)
         for i in range(len(x)):
             seen = range(max(0, i - window + 1), i + 1)
-            weights = np.exp([score(part, kind, queries[i, columns], keys[j, columns], (head, i, j)) for j in seen])
+            weights = np.exp([score(part, encoding, queries[i, columns], keys[j, columns], (head, i, j)) for j in seen])
             y[i, columns] = (weights / weights.sum()) @ values[list(seen), columns]
     return y @ array(part.to_out.weight).T + array(part.to_out.bias)
 
@@ -312,12 +314,12 @@ INNER = {
 
 
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("kind", INNER)
-def test_attention_matches_its_equations(kind, window):
-    part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[kind]))
+@pytest.mark.parametrize("encoding", INNER)
+def test_attention_matches_its_equations(encoding, window):
+    part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[encoding]))
     x = text(1, 8, 6)
     # rotary frequencies and ALiBi slopes are computed in float32
-    agree(part(x)[0][0], attention_equations(part, kind, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
+    agree(part(x)[0][0], attention_equations(part, encoding, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
 
 
 def test_rotary_equals_the_paper_up_to_the_order_of_coordinates():

@@ -152,12 +152,12 @@ def test_a_run_stopped_after_every_step_ends_identically(tmp_path, text, setup):
     train_here(values, tmp_path / "whole", full)
     losses = []
     for step in range(1, steps):
-        watcher = SilentCallback(stop_at=step)
+        callback = SilentCallback(stop_at=step)
         with pytest.raises(TrainingInterrupted):
-            train_here(values, out, watcher)
-        losses += watcher.losses
+            train_here(values, out, callback)
+        losses += callback.losses
         assert steps_saved(out) == step
-        assert ("resuming at step" in "".join(watcher.notes)) == (step > 1)
+        assert ("resuming at step" in "".join(callback.notes)) == (step > 1)
     last = SilentCallback()
     train_here(values, out, last)
     assert last.notes == ["resuming at step 8"]
@@ -232,9 +232,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, text, nam
     flip_bit(newest / name)
     with pytest.raises(ModelError) as caught:
         files.verify(newest)
-    watcher = SilentCallback()
-    train_here(values, out, watcher)
-    assert watcher.notes == [f"{caught.value}; resuming from the previous checkpoint", "resuming at step 4"]
+    callback = SilentCallback()
+    train_here(values, out, callback)
+    assert callback.notes == [f"{caught.value}; resuming from the previous checkpoint", "resuming at step 4"]
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
@@ -243,26 +243,26 @@ def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text)
     out = stopped_run(tmp_path, values, 5)
     for step in ("000004", "000005"):
         (out / "checkpoints" / step / "manifest.json").unlink()
-    watcher = SilentCallback()
-    train_here(values, out, watcher)
+    callback = SilentCallback()
+    train_here(values, out, callback)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
-    assert watcher.notes[:3] == [
+    assert callback.notes[:3] == [
         *[f"{path}: incomplete (manifest.json is missing)" for path in places],
         "all checkpoints are corrupted; training restarts from step 0",
     ]
-    assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # including its tokenizer
-    assert len(watcher.losses) == 8
+    assert [note.partition(": ")[0] for note in callback.notes[3:]] == [str(text)]  # including its tokenizer
+    assert len(callback.losses) == 8
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("damage", [flip_bit, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
 def test_damaged_metrics_are_restored_from_the_checkpoint(tmp_path, text, damage):
     values = setup_file(text, "conv", steps=8, validations=4)
-    out, watcher = stopped_run(tmp_path, values, 5), SilentCallback()
+    out, callback = stopped_run(tmp_path, values, 5), SilentCallback()
     damage(out / "metrics.jsonl")
-    train_here(values, out, watcher)
+    train_here(values, out, callback)
     message = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
-    assert watcher.notes == [message, "resuming at step 5"]
+    assert callback.notes == [message, "resuming at step 5"]
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 

@@ -74,11 +74,11 @@ class Runs:
         folder = self.directory / name
         if folder.exists():
             return folder
-        kind, read, *_ = name.split("-")
+        arch, read, *_ = name.split("-")
         lines = read == "lines"
         data = {"train": "names.txt" if lines else "text.txt", "valid": 0.1, "test": 0.1, "read_as": read, "context_length": 16}
-        values: dict[str, Any] = {"task": "lm", "data": data, "model": {"arch": kind}}
-        if kind != "ngram":
+        values: dict[str, Any] = {"task": "lm", "data": data, "model": {"arch": arch}}
+        if arch != "ngram":
             values["model"] |= {"hidden_size": 8, "num_layers": 1}
             values["train"] = {"max_steps": 4, "batch_tokens": 128, "num_validations": 2, "device": "cpu"}
         shared = self.directory / ("ngram-lines" if lines else "ngram-windows")
@@ -98,12 +98,12 @@ def runs(tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("runs"))
 
 
-FAMILIES = [*(f"{kind}-windows" for kind in LM), "lstm-stream", "gpt-stream", *(f"{kind}-lines" for kind in LM)]
+FAMILIES = [*(f"{arch}-windows" for arch in LM), "lstm-stream", "gpt-stream", *(f"{arch}-lines" for arch in LM)]
 every_run = pytest.mark.parametrize("name", FAMILIES)
 a_few = pytest.mark.parametrize("name", ["ngram-lines", "ngram-windows", "lstm-lines", "transformer-lines", "gpt-windows"])
 
 
-def refusal(error: type[Exception], action: Any) -> str:
+def error_message(error: type[Exception], action: Any) -> str:
     with pytest.raises(error) as caught:
         action()
     assert type(caught.value) is error
@@ -129,13 +129,13 @@ def log_probs_of(run: Run, ids: list[int]) -> list[float]:
 def test_every_architecture_trains_and_loads(runs, name):
     run = runs[name]
     watcher = runs.watchers[name]
-    kind, _, read = name.partition("-")
-    assert (run.config.arch, run.config.data.read_as, run.predictor.reads_lines) == (kind, read, read == "lines")
+    arch, _, read = name.partition("-")
+    assert (run.config.arch, run.config.data.read_as, run.predictor.reads_lines) == (arch, read, read == "lines")
     assert run.predictor.eos_id == (2 if run.predictor.reads_lines else None)
     assert run.model.vocabulary == run.vocabulary.hash
-    assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
+    assert (watcher.steps, len(watcher.scores)) == ((0, 1) if arch == "ngram" else (4, 2))
     assert all(math.isfinite(scores["loss"]) for scores in watcher.scores)
-    if kind == "ngram":
+    if arch == "ngram":
         assert watcher.parameters == run.num_parameters
     else:
         assert not run.model.training
@@ -148,22 +148,26 @@ def test_models_are_loaded_lazily(runs, tmp_path):
     run = weft.load(str(folder), device="cpu")
     assert (run.config.arch, run.vocabulary.vocab_size) == ("lstm", runs["lstm-lines"].vocabulary.vocab_size)
     assert "model" not in vars(run)
-    assert refusal(ModelError, lambda: run.model) == (f"{folder}: not trained yet; run weft train")
+    assert error_message(ModelError, lambda: run.model) == (f"{folder}: not trained yet; run weft train")
     (tmp_path / "away").rename(folder / "model.safetensors")
     assert run.model is run.model  # loaded once
 
 
 def test_invalid_run_directories_are_rejected(runs, tmp_path):
-    assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: run directory not found"
-    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
-    assert refusal(UsageError, lambda: weft.load(runs.run_dir("lstm-lines"), device="gpu")) == (
+    assert (
+        error_message(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: run directory not found"
+    )
+    assert (
+        error_message(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
+    )
+    assert error_message(UsageError, lambda: weft.load(runs.run_dir("lstm-lines"), device="gpu")) == (
         "device: unknown device 'gpu'; did you mean 'cuda'?"
     )
 
 
 def test_missing_gpu_is_rejected(runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert refusal(UsageError, lambda: weft.load(runs.run_dir("lstm-lines"), device="cuda")) == (
+    assert error_message(UsageError, lambda: weft.load(runs.run_dir("lstm-lines"), device="cuda")) == (
         "device: no CUDA GPU found; use 'auto' or 'cpu'"
     )
     assert weft.load(runs.run_dir("lstm-lines"), device="auto").device == torch.device("cpu")
@@ -175,7 +179,7 @@ def test_weights_of_another_shape_are_rejected(runs, tmp_path):
     tensors, notes = read_tensors(folder / "model.safetensors")
     smaller = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
     write_tensors(folder / "model.safetensors", smaller, notes)
-    assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
+    assert error_message(ModelError, lambda: weft.load(folder, device="cpu").model) == (
         f"{folder / 'model.safetensors'}: does not match resolved.toml: head.bias is missing"
     )
 
@@ -184,7 +188,7 @@ def test_the_tokenizer_of_another_run_is_rejected(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs.run_dir("lstm-lines"), folder)
     shutil.copy(runs["gpt-windows"].directory.tokenizer, folder / "tokenizer.json")
-    assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
+    assert error_message(ModelError, lambda: weft.load(folder, device="cpu").model) == (
         f"{folder / 'tokenizer.json'}: not the file that the weights were trained with"
     )
 
@@ -255,9 +259,9 @@ def test_default_seed_is_0(runs):
 def test_attention_generates_beyond_its_context_length(runs):
     actual = runs["gpt-windows"].generate("to be", GenerationConfig(max_new_tokens=60, temperature=0.0))
     assert len(actual.token_ids) == 60 and math.isfinite(actual.log_prob)
-    assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerationConfig(max_new_tokens=60))) == (
-        "max_new_tokens: 7 prompt tokens and 60 new tokens exceed the model's 16 positions; use at most 10"
-    )
+    assert error_message(
+        UsageError, lambda: runs["transformer-windows"].generate("to be", GenerationConfig(max_new_tokens=60))
+    ) == ("max_new_tokens: 7 prompt tokens and 60 new tokens exceed the model's 16 positions; use at most 10")
 
 
 BAD = {
@@ -271,10 +275,10 @@ BAD = {
 @pytest.mark.parametrize("name", ["ngram-lines", "gpt-windows"])
 def test_invalid_text_is_rejected(runs, name, text):
     run = runs[name]
-    assert refusal(DataError, lambda: run.generate(["fine", text])) == f"prompt 2: {BAD[text]}"
-    assert refusal(DataError, lambda: run.generate(text)) == f"prompt 1: {BAD[text]}"
-    assert refusal(DataError, lambda: run.stream(text)) == f"prompt: {BAD[text]}"
-    assert refusal(DataError, lambda: run.score(["fine", "also", text])) == f"line 3: {BAD[text]}"
+    assert error_message(DataError, lambda: run.generate(["fine", text])) == f"prompt 2: {BAD[text]}"
+    assert error_message(DataError, lambda: run.generate(text)) == f"prompt 1: {BAD[text]}"
+    assert error_message(DataError, lambda: run.stream(text)) == f"prompt: {BAD[text]}"
+    assert error_message(DataError, lambda: run.score(["fine", "also", text])) == f"line 3: {BAD[text]}"
 
 
 # ---- scoring
@@ -329,7 +333,7 @@ def test_a_line_beyond_the_last_position_is_rejected(runs):
     run = runs["transformer-lines"]
     assert len(run.score(["a" * 15])[0].tokens) == 16
     long = "17 tokens exceed the model's limit of 16; shorten it"
-    assert refusal(DataError, lambda: run.score(["a", "a" * 16])) == f"line 2: {long}"
+    assert error_message(DataError, lambda: run.score(["a", "a" * 16])) == f"line 2: {long}"
     assert run.predictor.invalid_inputs(["a" * 16, "a" * 15]) == {0: long}
     assert len(runs["gpt-lines"].score(["a" * 40])[0].tokens) == 41
 
@@ -446,7 +450,7 @@ def test_evaluate_uses_stored_tokens_if_the_text_is_missing(runs, tmp_path):
     moved.model = run.model
     assert moved.evaluate().scores == before
     shutil.rmtree(tmp_path / "moved" / "data")
-    assert refusal(DataError, moved.evaluate).endswith(": file not found")
+    assert error_message(DataError, moved.evaluate).endswith(": file not found")
 
 
 def test_evaluate_falls_back_to_validation_data(runs):
@@ -459,21 +463,21 @@ def test_evaluate_falls_back_to_validation_data(runs):
     assert int(run.evaluate()["loss"].signature.split("tokens:")[1].split("|")[0]) == sum(len(name) + 1 for name in NAMES[80:])
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
     run = weft.load(folder, device="cpu")
-    assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; set `data`"
+    assert error_message(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; set `data`"
 
 
 def test_missing_data_files_are_rejected(runs):
-    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: `data` has no files"
+    assert error_message(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: `data` has no files"
     missing = runs.directory / "missing.txt"
-    assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: file not found"
+    assert error_message(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: file not found"
 
 
 def test_context_policies_depend_on_read_as(runs):
     lines, windows = runs["lstm-lines"], runs["lstm-windows"]
-    assert refusal(UsageError, lambda: lines.evaluate(context="carry").scores) == (
+    assert error_message(UsageError, lambda: lines.evaluate(context="carry").scores) == (
         "context: 'carry' is not possible for data that is read as lines"
     )
-    assert refusal(UsageError, lambda: windows.evaluate(context="reset").scores) == (
+    assert error_message(UsageError, lambda: windows.evaluate(context="reset").scores) == (
         "context: 'reset' is not possible for data that is read as running text"
     )
     assert lines.evaluate(context="reset").scores == lines.evaluate().scores
@@ -484,7 +488,7 @@ def test_context_policies_depend_on_read_as(runs):
 
 
 def test_carried_evaluation_beyond_the_last_position_is_rejected(runs):
-    assert refusal(UsageError, lambda: runs["transformer-windows"].evaluate(context="carry").scores) == (
+    assert error_message(UsageError, lambda: runs["transformer-windows"].evaluate(context="carry").scores) == (
         "context: 'carry' needs more than the model's 16 positions; use 'stride'"
     )
 
@@ -497,7 +501,7 @@ def test_a_line_beyond_the_last_position_is_rejected_before_training(runs, tmp_p
         "model": {"arch": "transformer", "hidden_size": 8},
     }
     watcher = Silent()
-    assert refusal(DataError, lambda: train(values, tmp_path / "run", base=tmp_path, callback=watcher)) == (
+    assert error_message(DataError, lambda: train(values, tmp_path / "run", base=tmp_path, callback=watcher)) == (
         "train:31: 19 tokens exceed the model's limit of 16; "
         "shorten it, or train with data.context_length = 19 or another position_encoding"
     )
@@ -527,7 +531,7 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     texts = generate(ensemble, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].predictor.eos_id))
     assert [len(samples) for samples in texts] == [2, 2]
     single = Ensemble([runs["gpt-windows"].model], LinearEnsemble([1.0]))
-    assert refusal(UsageError, lambda: Ensemble([ensemble, single], LinearEnsemble([0.5, 0.5]))) == (
+    assert error_message(UsageError, lambda: Ensemble([ensemble, single], LinearEnsemble([0.5, 0.5]))) == (
         f"ensemble: models 1 and 2 have different tokenizers ({parts[0].vocabulary.hash[:8]}, "
         f"{runs['gpt-windows'].vocabulary.hash[:8]}); train both with `tokenizer_from`"
     )
@@ -538,7 +542,7 @@ def test_options_can_be_passed_by_name(runs):
     by_name = run.generate("The", max_new_tokens=5, temperature=0)
     assert by_name == run.generate("The", GenerationConfig(max_new_tokens=5, temperature=0))
     assert "".join(run.stream("The", max_new_tokens=5, temperature=0)) == by_name.text
-    message = refusal(UsageError, lambda: run.generate("The", GenerationConfig(), seed=1))
+    message = error_message(UsageError, lambda: run.generate("The", GenerationConfig(), seed=1))
     assert message == "options: are given as an object and by name (seed); use one of the two"
-    message = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
+    message = error_message(UsageError, lambda: run.generate("The", top_q=0.9))
     assert message == "top_q: unknown option; did you mean 'top_p'?"

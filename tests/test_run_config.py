@@ -23,12 +23,12 @@ from weft.training.config import BUDGETS, TrainConfig
 from weft.training.device import pick_device
 
 BASE = Path("runs", "files").absolute()
-every_kind = pytest.mark.parametrize("kind", LM)
+every_kind = pytest.mark.parametrize("arch", LM)
 
 
-def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
+def run_file(arch: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
     """A run file with `--set` applied; tables are merged with the default ones."""
-    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": kind}}
+    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": arch}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
     return override(values, settings)
@@ -117,9 +117,9 @@ def test_set_can_change_the_architecture():
 
 
 @every_kind
-def test_preset_values(kind):
-    settings = settings_of(kind)
-    preset = LM[kind]
+def test_preset_values(arch):
+    settings = settings_of(arch)
+    preset = LM[arch]
     assert {name: getattr(settings.model, name) for name in preset.values} == dict(preset.values)
     assert {name: getattr(settings.train, name) for name in preset.train_defaults} == dict(preset.train_defaults)
     assert type(settings.model) is preset.config_class
@@ -129,7 +129,7 @@ def test_architectures_of_language_models():
     assert list(TASKS) == ["lm", "seq2seq", "classification", "tagging", "masked-lm", "qa"]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]
-    mixers = {kind: settings_of(kind).model.layer_type for kind in LM if kind != "ngram"}
+    mixers = {arch: settings_of(arch).model.layer_type for arch in LM if arch != "ngram"}
     attention = dict.fromkeys(("transformer", "gpt"), "attention")
     assert mixers == {"conv": "conv", "rnn": "rnn", "lstm": "lstm", "gru": "gru", **attention}
 
@@ -148,8 +148,8 @@ VARIANTS: list[dict[str, dict[str, Any]]] = [
 
 @every_kind
 @pytest.mark.parametrize("tables", VARIANTS, ids=["plain", "lines", "windows", "file", "train"])
-def test_a_resolved_file_round_trips(kind, tables):
-    settings = settings_of(kind, **tables)
+def test_a_resolved_file_round_trips(arch, tables):
+    settings = settings_of(arch, **tables)
     values = tomllib.loads(settings.to_toml())
     assert values == settings.to_dict()
     elsewhere = Path("somewhere", "else").absolute()  # paths are absolute, so the file works anywhere
@@ -159,13 +159,13 @@ def test_a_resolved_file_round_trips(kind, tables):
 
 
 @every_kind
-def test_a_resolved_file_names_every_option_that_applies(kind):
-    values = settings_of(kind).to_dict()
+def test_a_resolved_file_names_every_option_that_applies(arch):
+    values = settings_of(arch).to_dict()
     assert list(values) == ["task", "seed", "data", "tokenizer", "model", "train"]
-    table = LM[kind].config_class
+    table = LM[arch].config_class
     left_out = set(table.model_fields) - set(values["model"])
     assert all(table.model_fields[name].default is None for name in left_out)
-    assert values["model"]["arch"] == kind and values["train"]["max_steps"] == 2000
+    assert values["model"]["arch"] == arch and values["train"]["max_steps"] == 2000
 
 
 # ---- paths
@@ -319,8 +319,8 @@ def test_error_messages(values, message):
 
 
 def test_unlimited_positions_can_be_streamed():
-    for kind in ("gpt", "lstm", "ngram"):
-        assert settings_of(kind, data={"read_as": "stream"}).data.read_as == "stream"
+    for arch in ("gpt", "lstm", "ngram"):
+        assert settings_of(arch, data={"read_as": "stream"}).data.read_as == "stream"
 
 
 @pytest.mark.parametrize("name", ["cuda", "auto", "cpu"])
@@ -338,7 +338,7 @@ def test_missing_device_is_rejected(monkeypatch, name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "model", "context"),
+    ("arch", "data", "model", "context"),
     [
         # attention trained on windows works best within them, for any position encoding
         ("gpt", {}, {}, "full/stride:32/64"),
@@ -359,5 +359,5 @@ def test_missing_device_is_rejected(monkeypatch, name):
         ("ngram", {"read_as": "lines"}, {}, "reset:line"),
     ],
 )
-def test_default_context_policy(kind, data, model, context):
-    assert str(default_context(settings_of(kind, data={"context_length": 64, **data}, model=model))) == context
+def test_default_context_policy(arch, data, model, context):
+    assert str(default_context(settings_of(arch, data={"context_length": 64, **data}, model=model))) == context

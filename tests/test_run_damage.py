@@ -38,7 +38,7 @@ RESTORES = "run weft train again to restore it"
 PIPE = "not a regular file"
 
 
-def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
+def error_message(kind: type[WeftError], call: Callable[[], object]) -> str:
     with pytest.raises(kind) as caught:
         call()
     assert type(caught.value) is kind
@@ -99,7 +99,7 @@ def test_weights_at_step_0_are_imported(finished_run):
     write_tensors(finished_run / "model.safetensors", copies, {**notes, "step": "0"})
     assert read_run_status(finished_run).imported
     write_tensors(finished_run / "model.safetensors", copies, {**notes, "step": "many"})
-    assert refusal(ModelError, lambda: read_run_status(finished_run)) == (
+    assert error_message(ModelError, lambda: read_run_status(finished_run)) == (
         f"{finished_run / 'model.safetensors'}: corrupted or not written by weft (its metadata has no step)"
     )
 
@@ -133,7 +133,7 @@ def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs" / "run"
 
 
-@pytest.mark.parametrize("change", [lambda names: names[::-1], lambda names: [names[0], "q"]], ids=["swapped", "a letter"])
+@pytest.mark.parametrize("change", [lambda names: names[::-1], lambda names: [names[0], "q"]], ids=["swapped", "one-character"])
 def test_changed_labels_are_rejected_on_resume(labelled, capsys, change):
     path = labelled / "labels.json"
     data = json.loads(path.read_text())
@@ -150,7 +150,7 @@ def test_changed_labels_are_rejected_on_resume(labelled, capsys, change):
 def test_a_changed_tokenizer_is_rejected_on_resume(stopped, text):
     path = stopped / "tokenizer.json"
     path.write_text(path.read_text().replace('"</s>"', '"</t>"'))
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == (
         f"{path}: has changed since the run started; restore it, or train again with `overwrite`"
     )
 
@@ -177,12 +177,14 @@ def untouched(mine: dict[Path, bytes]) -> bool:
 FOLDERS = ["data", "checkpoints", ".previous", "results", "tensorboard"]
 
 
-@pytest.mark.parametrize("overwrite", [False, True], ids=["resume", "fresh"])
+@pytest.mark.parametrize("overwrite", [False, True], ids=["resume", "overwrite"])
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_symlinked_directory_is_rejected_and_its_target_untouched(stopped, text, mine, name, overwrite):
     shutil.rmtree(stopped / name, ignore_errors=True)
     (stopped / name).symlink_to(stopped.parent / "home")
-    assert refusal(ModelError, lambda: train_here(small(text), stopped, overwrite=overwrite)) == f"{stopped / name}: {LINK}"
+    assert (
+        error_message(ModelError, lambda: train_here(small(text), stopped, overwrite=overwrite)) == f"{stopped / name}: {LINK}"
+    )
     assert untouched(mine)
 
 
@@ -191,7 +193,7 @@ def test_a_symlink_in_a_restored_backup_is_rejected(stopped, text, mine, name):
     shutil.rmtree(stopped / name)
     (stopped / ".previous").mkdir()
     (stopped / ".previous" / name).symlink_to(stopped.parent / "home")
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
     assert untouched(mine)
 
 
@@ -217,24 +219,28 @@ def test_links_and_pipes_in_place_of_written_files_are_rejected(stopped, text, m
     letter = stopped.parent / "home" / "letter"
     (stopped / name).unlink()
     (stopped / name).symlink_to(letter)
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
     (stopped / name).unlink()
     os.link(letter, stopped / name)
     message = "is a hard link; writing to it would change another file; remove it"
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {message}"
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {message}"
     (stopped / name).unlink()
     os.mkfifo(stopped / name)
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {PIPE}"
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {PIPE}"
     assert untouched(mine)
 
 
 def test_a_symlinked_lock_in_an_empty_directory_is_rejected(tmp_path, text, mine):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "home" / "letter")
-    assert refusal(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
+    assert (
+        error_message(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
+    )
     (tmp_path / "run" / ".lock").unlink()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "nothing")
-    assert refusal(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
+    assert (
+        error_message(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
+    )
     assert untouched(mine) and not (tmp_path / "nothing").exists()
 
 
@@ -245,7 +251,7 @@ def test_a_pipe_in_a_run_does_not_block(stopped, text, name):
     stuck = threading.Timer(30, lambda: os.kill(os.getpid(), signal.SIGINT))
     stuck.start()
     try:
-        assert refusal(ModelError, lambda: train_here(small(text), stopped)).startswith(f"{stopped / name}: {PIPE}")
+        assert error_message(ModelError, lambda: train_here(small(text), stopped)).startswith(f"{stopped / name}: {PIPE}")
     finally:
         stuck.cancel()
     assert stat.S_ISFIFO((stopped / name).lstat().st_mode)
@@ -253,7 +259,7 @@ def test_a_pipe_in_a_run_does_not_block(stopped, text, name):
 
 def test_only_user_paths_may_be_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert refusal(ModelError, lambda: files.write_text(tmp_path / "pipe", "x")) == f"{tmp_path / 'pipe'}: {PIPE}"
+    assert error_message(ModelError, lambda: files.write_text(tmp_path / "pipe", "x")) == f"{tmp_path / 'pipe'}: {PIPE}"
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     files.write_text(tmp_path / "pipe", "x", user_path=True)
     assert os.read(reader, 9) == b"x"
@@ -312,7 +318,7 @@ def test_untrusted_sizes_allocate_no_memory(finished_run, monkeypatch):
 
     monkeypatch.setattr(torch.nn.init, "normal_", watched)
     rows = len(read_tensors(finished_run / "model.safetensors")[0]["embedding.weight"])
-    assert refusal(ModelError, lambda: weft.load(finished_run).model) == (
+    assert error_message(ModelError, lambda: weft.load(finished_run).model) == (
         f"{finished_run / 'model.safetensors'}: does not match resolved.toml: embedding.weight is {rows}x8, expected {rows}x65536"
     )
     assert max(sizes, default=0) == 0
@@ -321,11 +327,11 @@ def test_untrusted_sizes_allocate_no_memory(finished_run, monkeypatch):
 def test_unexpected_weight_names_are_rejected_by_the_first(finished_run):
     path = finished_run / "model.safetensors"
     rewrite(path, lambda tensors: tensors.update(extra=torch.zeros(1)))
-    assert refusal(ModelError, lambda: weft.load(finished_run).model) == (
+    assert error_message(ModelError, lambda: weft.load(finished_run).model) == (
         f"{path}: does not match resolved.toml: unexpected extra"
     )
     rewrite(path, lambda tensors: (tensors.pop("extra"), tensors.pop("embedding.weight")))
-    assert refusal(ModelError, lambda: weft.load(finished_run).model) == (
+    assert error_message(ModelError, lambda: weft.load(finished_run).model) == (
         f"{path}: does not match resolved.toml: embedding.weight is missing"
     )
 
@@ -337,11 +343,11 @@ def test_non_finite_weights_are_rejected(finished_run, stopped, text, value):
 
     path = finished_run / "model.safetensors"
     rewrite(path, spoil)
-    assert refusal(ModelError, lambda: weft.load(finished_run).generate("a")) == (
+    assert error_message(ModelError, lambda: weft.load(finished_run).generate("a")) == (
         f"{path}: embedding.weight has NaN or infinite values"
     )
     started = small(text, train__init_from=str(finished_run))
-    assert refusal(ModelError, lambda: train_here(started, finished_run.parent / "new")) == (
+    assert error_message(ModelError, lambda: train_here(started, finished_run.parent / "new")) == (
         f"{path}: embedding.weight has NaN or infinite values"
     )
     newest = stopped / "checkpoints" / "000005"
@@ -349,7 +355,7 @@ def test_non_finite_weights_are_rejected(finished_run, stopped, text, value):
     rewrite(newest / "model.safetensors", spoil)
     (newest / files.MANIFEST).unlink()
     files.write_manifest(newest, {name: manifest[name] for name in ("owner", "vocabulary", "data")})
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == (
         f"{newest / 'model.safetensors'}: embedding.weight has NaN or infinite values; remove {newest}"
     )
 
@@ -358,9 +364,9 @@ def test_log_counts_may_be_minus_infinity_but_not_nan(finished_run):
     run = RunDir(finished_run)
     run.write_weights({"a": torch.tensor([0.0, float("-inf")]), "threshold": torch.tensor(float("inf"))}, "v", 1)
     for value in (float("nan"), float("inf")):
-        assert refusal(DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)) == (
-            f"{run.weights}: a has NaN or infinite values, so it was not written"
-        )
+        assert error_message(
+            DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)
+        ) == (f"{run.weights}: a has NaN or infinite values, so it was not written")
     shutil.rmtree(finished_run / "checkpoints")
     assert run.read_weights("v", logs=True)["a"][1] == float("-inf")
     with pytest.raises(ModelError):
@@ -373,7 +379,7 @@ def test_training_does_not_save_non_finite_weights(tmp_path, text, valid):
     values = small(text, train__max_steps=1, train__num_validations=1, train__lr=1e38)
     if valid is None:
         values["data"].pop("valid")
-    message = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
+    message = error_message(DivergedError, lambda: train_here(values, tmp_path / "run"))
     assert message.startswith("step 1: ") and message.endswith(
         "; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
     )
@@ -387,8 +393,8 @@ def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
         with torch.no_grad():
             next(loop.loss_module.model.parameters()).view(-1)[0] = float("nan")
 
-    watcher = SilentCallback(stop_at=1, inspect=spoil)
-    message = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
+    callback = SilentCallback(stop_at=1, inspect=spoil)
+    message = error_message(DivergedError, lambda: train_here(small(text), tmp_path / "run", callback))
     assert message == (
         "step 1: embedding.weight has NaN or infinite values; the last checkpoint is intact; "
         "lower train.lr or train.max_grad_norm"
@@ -399,7 +405,7 @@ def test_a_stop_does_not_save_non_finite_weights(tmp_path, text):
 @pytest.mark.parametrize("damage", [flip_bit, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
 def test_damaged_best_weights_are_rejected_on_resume(stopped, text, damage):
     damage(stopped / "model.safetensors")
-    message = refusal(ModelError, lambda: train_here(small(text), stopped))
+    message = error_message(ModelError, lambda: train_here(small(text), stopped))
     assert message.startswith(f"{stopped / 'model.safetensors'}: ")
     assert message.endswith("; use `overwrite` to train again")
 
@@ -408,10 +414,10 @@ def test_older_weights_of_the_same_run_are_rejected(tmp_path, text, stopped, fin
     stop(small(text), tmp_path / "early", 2)
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
-    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
+    assert error_message(ModelError, lambda: train_here(small(text), stopped)) == (
         f"{path}: is from step 2, but the best weights are from step 4; use `overwrite` to train again"
     )
-    assert refusal(ModelError, lambda: weft.load(stopped).model) == (
+    assert error_message(ModelError, lambda: weft.load(stopped).model) == (
         f"{path}: is from step 2, but the best weights are from step 4"
     )
     shutil.copy(tmp_path / "early" / "model.safetensors", finished_run / "model.safetensors")
@@ -471,18 +477,18 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_an_unreadable_checkpoint_falls_back_to_the_previous_one(stopped, template_run, text, unreadable):
     unreadable.add("000005")
-    watcher = SilentCallback()
-    train_here(small(text), stopped, watcher)
+    callback = SilentCallback()
+    train_here(small(text), stopped, callback)
     path = stopped / "checkpoints" / "000005" / "metrics.jsonl"
     message = f"{path}: can't be read: Input/output error; resuming from the previous checkpoint"
-    assert watcher.notes == [message, "resuming at step 4"]
+    assert callback.notes == [message, "resuming at step 4"]
     unreadable.clear()
     assert run_hashes(stopped) == run_hashes(template_run / "whole")
 
 
 def test_unreadable_checkpoints_are_not_deleted(stopped, text, unreadable):
     unreadable |= {"000004", "000005"}
-    message = refusal(ResourceError, lambda: train_here(small(text), stopped))
+    message = error_message(ResourceError, lambda: train_here(small(text), stopped))
     assert message.endswith("can't be read: Input/output error")
     assert checkpoint.names(stopped) == ["000004", "000005"]
 
@@ -552,10 +558,10 @@ def test_a_damaged_data_description_is_rebuilt(stopped, template_run, text, dama
         path.write_text(path.read_text().replace('"version": ', '"version": 1'))
     else:
         flip_bit(path)
-    watcher = SilentCallback()
-    train_here(small(text), stopped, watcher)
+    callback = SilentCallback()
+    train_here(small(text), stopped, callback)
     message = f"{path}: the tokenized text is corrupted; it is written again from the same text"
-    assert watcher.notes == [message, "resuming at step 5"]
+    assert callback.notes == [message, "resuming at step 5"]
     assert run_hashes(stopped) == run_hashes(template_run / "whole")
 
 
@@ -566,11 +572,11 @@ def test_a_damaged_description_of_changed_data_is_rejected(tmp_path, text):
     about = tmp_path / "run" / "data" / "train.json"
     full = about.read_bytes()
     about.write_bytes(b"{}")
-    assert refusal(ModelError, lambda: train_here(small(path), tmp_path / "run")) == (
+    assert error_message(ModelError, lambda: train_here(small(path), tmp_path / "run")) == (
         f"{about}: corrupted, and {path} is not the text that the run was started with; restore both or start a new run"
     )
     about.write_bytes(full)
-    assert refusal(DataError, lambda: train_here(small(path), tmp_path / "run")).endswith(
+    assert error_message(DataError, lambda: train_here(small(path), tmp_path / "run")).endswith(
         "text.txt has changed); restore it or start a new run"
     )
 
@@ -593,7 +599,7 @@ def test_every_flipped_bit_of_a_log_is_detected(finished_run, capsys):
     first = good.index(b"\n") + 1
     for bit in range(0, 8 * first, 7):
         flip_bit(path, bit)
-        message = refusal(LogError, lambda: read_run_status(finished_run))
+        message = error_message(LogError, lambda: read_run_status(finished_run))
         assert message.startswith(f"{path}:") and message.endswith(
             ": checksum mismatch; the file is corrupted; run weft train again to restore it"
         ), bit
@@ -630,7 +636,7 @@ def test_a_torn_line_is_removed_on_resume(stopped, text):
 def test_a_flipped_bit_of_the_environment_is_detected(finished_run):
     path = finished_run / "environment.json"
     flip_bit(path, 8 * path.read_bytes().index(b"Linux") + 1)
-    assert refusal(ModelError, lambda: folder.read_environment(finished_run)) == (
+    assert error_message(ModelError, lambda: folder.read_environment(finished_run)) == (
         f"{path}: checksum mismatch; the file is corrupted; remove it and resume"
     )
 

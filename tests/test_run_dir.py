@@ -32,10 +32,10 @@ from weft.training import checkpoint
 KINDS = [(task, kind) for task, shared in ((name, find_task(name)) for name in TASKS) for kind in shared.presets]
 
 
-def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
-    with pytest.raises(kind) as caught:
+def error_message(error_type: type[WeftError], call: Callable[[], object]) -> str:
+    with pytest.raises(error_type) as caught:
         call()
-    assert type(caught.value) is kind
+    assert type(caught.value) is error_type
     return str(caught.value)
 
 
@@ -85,10 +85,10 @@ def test_contents_of_a_run_directory(finished):
     assert not (finished / ".lock").read_bytes()
 
 
-@pytest.mark.parametrize(("task", "kind"), KINDS)
-def test_the_resolved_file_round_trips(tmp_path, text, task, kind):
+@pytest.mark.parametrize(("task", "arch"), KINDS)
+def test_the_resolved_file_round_trips(tmp_path, text, task, arch):
     train = str(text) if task == "lm" else "pairs.tsv"  # its content is not read
-    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": kind}}
+    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": arch}}
     settings = resolve(values, base=Path("elsewhere"))
     with Lock(make_directory(tmp_path / "run").path):
         RunDir(tmp_path / "run").begin(settings, "", overwrite=False)
@@ -138,7 +138,7 @@ def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, text):
 
 def test_a_different_run_in_the_directory_is_rejected_untouched(run, text):
     before = contents(run)
-    assert refusal(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
+    assert error_message(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8, now 16; train.lr: 0.01, now 0.02);"
         " choose another `output_dir` or use `overwrite`"
     )
@@ -147,7 +147,7 @@ def test_a_different_run_in_the_directory_is_rejected_untouched(run, text):
 
 def test_at_most_three_differences_are_listed(run, text):
     values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm=0, seed=9)
-    assert refusal(UsageError, lambda: train_here(values, run)) == (
+    assert error_message(UsageError, lambda: train_here(values, run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8, now 16; model.kernel_size: 3, now 2; seed: 3, now 9);"
         " choose another `output_dir` or use `overwrite`"
     )
@@ -219,7 +219,7 @@ def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", killed)
-    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, overwrite=True))
+    message = error_message(ResourceError, lambda: train_here(small(text, seed=4), run, overwrite=True))
     assert message == f"{run / 'data'}: cannot move to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
@@ -256,7 +256,7 @@ def killed(run, text):
 
 
 def test_a_backed_up_run_is_named_and_restored_by_its_run_file(run, text, killed):
-    message = refusal(ModelError, lambda: weft.load(run))
+    message = error_message(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
     assert weft.load(run / ".previous").info()["arch"] == "conv"
     watcher = SilentCallback()
@@ -294,7 +294,7 @@ def test_the_backup_is_kept_until_the_new_run_has_weights(run, text):
         assert unlocked(run / ".previous") == before
     assert weft.load(run / ".previous").info()["config"]["seed"] == 3
     assert weft.load(run).config.seed == 5  # it can be inspected, but not used
-    assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
+    assert error_message(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
     assert weft.load(run).info()["config"]["seed"] == 5 and not (run / ".previous").exists()
 
@@ -311,7 +311,7 @@ def test_a_failure_after_a_checkpoint_removes_nothing(run, tmp_path):
 def test_the_run_file_of_a_backup_removes_no_checkpoint(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
-    assert refusal(UsageError, lambda: train_here(small(text), run)) == (
+    assert error_message(UsageError, lambda: train_here(small(text), run)) == (
         f"{run}: contains a run with different options (seed: 4, now 3; train.num_validations: 1, now 2); "
         f"choose another `output_dir` or use `overwrite`; to resume the old run in {run / '.previous'}, remove {run / 'checkpoints'}"
     )
@@ -341,7 +341,7 @@ def test_after_a_kill_before_the_backup_is_removed_the_new_run_stays(run, text):
 def test_a_file_is_not_a_run_directory(tmp_path):
     for name, description in (("a.toml", "a run file"), ("a.txt", "a file")):
         (tmp_path / name).write_text("x")
-        assert refusal(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
+        assert error_message(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
             f"{tmp_path / name}: is {description}, not a run directory"
         )
 
@@ -356,7 +356,7 @@ def test_an_unrelated_directory_is_rejected_untouched(tmp_path, text, overwrite)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
-    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", overwrite=overwrite))
+    message = error_message(UsageError, lambda: train_here(small(text), tmp_path / "thesis", overwrite=overwrite))
     assert (
         message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another `output_dir`"
     )
@@ -374,7 +374,7 @@ def test_a_directory_with_only_hidden_files_counts_as_empty(tmp_path, text):
 def test_a_locked_directory_rejects_training_and_allows_reading(run, text):
     with Lock(run):
         for overwrite in (False, True):
-            message = refusal(InUseError, lambda overwrite=overwrite: train_here(small(text), run, overwrite=overwrite))
+            message = error_message(InUseError, lambda overwrite=overwrite: train_here(small(text), run, overwrite=overwrite))
             assert re.fullmatch(
                 re.escape(f"{run}: in use by another process (process {os.getpid()} since ")
                 + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
@@ -386,13 +386,15 @@ def test_a_locked_directory_rejects_training_and_allows_reading(run, text):
 def test_a_directory_that_cannot_be_created(tmp_path, text):
     (tmp_path / "file").write_text("")
     for out, told in (("file", "is a file"), ("file/run", f"{tmp_path / 'file'} is a file")):
-        message = refusal(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
+        message = error_message(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
         assert message == f"{tmp_path / out}: {told}, not a directory; choose another `output_dir`"
 
 
 def test_missing_run_directory(tmp_path):
-    assert refusal(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: run directory not found"
-    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
+    assert error_message(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: run directory not found"
+    assert (
+        error_message(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
+    )
 
 
 # ---- damaged weights
@@ -405,7 +407,7 @@ def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
     messages = set()
     for bit in range(0, len(full) * 8, len(full) * 8 // 200):
         flip_bit(path, bit)
-        message = refusal(ModelError, lambda: weft.load(run).model)
+        message = error_message(ModelError, lambda: weft.load(run).model)
         assert message.startswith(f"{path}: ")
         assert "\n" not in message
         messages.add(message.removeprefix(f"{path}: ").partition(":")[0])
@@ -419,7 +421,7 @@ def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
 def test_truncated_weights_are_rejected_by_name(run, num_bytes):
     path = run / "model.safetensors"
     path.write_bytes(path.read_bytes()[:num_bytes])
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     size = path.stat().st_size
     assert message in (
         f"{path}: corrupted or not a safetensors file: its header does not match its size of {size} bytes",
@@ -433,13 +435,13 @@ def test_weights_of_another_program_are_rejected(run):
     path = run / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
     save_file(tensors, path, {"weft": "1"})
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{path}: corrupted or not written by weft (it has no checksum)"
 
 
 def test_no_weights_yet(run):
     (run / "model.safetensors").unlink()
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run}: not trained yet; run weft train"
 
 
@@ -454,28 +456,28 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **notes:
 
 def test_weights_of_another_version_are_rejected(run):
     rewrite(run / "model.safetensors", weft="2")
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'model.safetensors'}: format version '2' is not supported (expected 1)"
 
 
 def test_another_tokenizer_is_rejected(tmp_path, run, text):
     train_here(small(text, tokenizer={"type": "char", "vocab_size": 10}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.json", run / "tokenizer.json")
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'tokenizer.json'}: not the file that the weights were trained with"
 
 
 def test_weights_of_another_run_are_rejected(tmp_path, run, text):
     train_here({**small(text), "seed": 4}, tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'resolved.toml'}: has changed since the weights were written"
 
 
 def test_an_edited_resolved_file_is_rejected(run):
     path = run / "resolved.toml"
     path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 16"))
-    assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
+    assert error_message(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
 
 
 def test_weights_of_the_wrong_shape_are_rejected(run):
@@ -483,7 +485,7 @@ def test_weights_of_the_wrong_shape_are_rejected(run):
     path = run / "model.safetensors"
     tensors, _ = read_tensors(path)
     rewrite(path, {name: tensor for name, tensor in tensors.items() if name != "embedding.weight"})
-    assert refusal(ModelError, lambda: weft.load(run).model) == (
+    assert error_message(ModelError, lambda: weft.load(run).model) == (
         f"{path}: does not match resolved.toml: embedding.weight is missing"
     )
 
@@ -524,7 +526,7 @@ def test_changed_data_is_rejected(tmp_path, stopped):
     text = tmp_path / "text.txt"
     before, full = contents(out), text.read_text()
     text.write_text(full.replace("cat", "cow", 1))
-    assert refusal(DataError, lambda: train_here(values, out)) == (
+    assert error_message(DataError, lambda: train_here(values, out)) == (
         f"{text}: not the text that the run was started with ({text} has changed); restore it or start a new run"
     )
     assert contents(out) == before
@@ -537,7 +539,7 @@ def test_changed_data_is_rejected(tmp_path, stopped):
 def test_missing_data_is_rejected(tmp_path, stopped):
     values, out = stopped
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
-    assert refusal(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: file not found"
+    assert error_message(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: file not found"
     assert checkpoint.names(out) == ["000001"]
 
 
@@ -552,7 +554,7 @@ def test_missing_tokens_are_rebuilt_from_the_same_text(tmp_path, stopped):
 def test_a_missing_tokenizer_is_rejected(stopped):
     values, out = stopped
     (out / "tokenizer.json").unlink()
-    assert refusal(ModelError, lambda: train_here(values, out)).startswith(f"{out / 'tokenizer.json'}: ")
+    assert error_message(ModelError, lambda: train_here(values, out)).startswith(f"{out / 'tokenizer.json'}: ")
 
 
 @pytest.mark.parametrize("model", ["window", "ngram"])
@@ -620,5 +622,5 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
 
 def test_missing_tensorboard_names_the_package(tmp_path, text, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    message = refusal(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
+    message = error_message(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
     assert message == 'train.tensorboard: package tensorboard is not installed; pip install "weft[tensorboard]"'

@@ -226,8 +226,8 @@ def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
         path.unlink()
     else:
         path.write_bytes(full[:-9] if damage == "cut" else full.replace(b'"seed"', b'"sfed"', 1))
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
-    assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
+    assert f"{path}: corrupted; only the intact part was restored" in callback.notes
     assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "whole")["model"]
     read_log(path, allow_text=True)  # repaired

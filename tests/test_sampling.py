@@ -241,7 +241,7 @@ def test_gradients_are_off_inside_and_untouched_outside():
         assert not drawn.log_probs.requires_grad
 
 
-@pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "sampled"])
 def test_nan_log_probs_are_rejected(noise):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan

@@ -132,9 +132,9 @@ def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
         "train": {"max_steps": 1, "lr": 1e-9, "num_validations": 1, "device": "cpu", "ema_decay": 0,
                   "init_from": str(tmp_path / "first")},
     }  # fmt: skip
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "second", watcher)
-    (message,) = [note for note in watcher.notes if note.startswith("Initialized ")]
+    callback = SilentCallback()
+    train_here(values, tmp_path / "second", callback)
+    (message,) = [note for note in callback.notes if note.startswith("Initialized ")]
     assert message.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")
     first, alone, second = (
         weft.load(tmp_path / name, device="cpu").model.encoder.embedder.segments.weight.detach()

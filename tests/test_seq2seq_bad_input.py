@@ -42,7 +42,7 @@ def runs(tmp_path_factory) -> Seq2SeqRuns:
     return Seq2SeqRuns(tmp_path_factory.mktemp("attacked"))
 
 
-def refusal(kind: type[WeftError], work: Callable[[], Any]) -> str:
+def error_message(kind: type[WeftError], work: Callable[[], Any]) -> str:
     with pytest.raises(kind) as caught:
         work()
     return str(caught.value)
@@ -123,7 +123,7 @@ def test_byte_lines_are_read_one_by_one(monkeypatch):
 def test_an_invalid_utf_16_byte_ends_reading(monkeypatch):
     set_stdin(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
     actual = any_lines(None, "utf-16")
-    assert refusal(DataError, lambda: list(actual)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
+    assert error_message(DataError, lambda: list(actual)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
 
 
 def test_lines_before_a_read_error_are_answered(runs, capsys, monkeypatch):
@@ -318,7 +318,7 @@ def test_a_header_in_different_case_is_not_read_as_data(tmp_path):
     def read(columns: tuple[str, str]) -> list[str]:
         return [record.target for record in read_records([path], columns, TableOptions(), FileSummary([path], "utf-8"))]
 
-    assert refusal(DataError, lambda: read(("source", "target"))) == message
+    assert error_message(DataError, lambda: read(("source", "target"))) == message
     assert read(("Source", "TARGET ")) == ["A BB C"]
 
 
@@ -352,7 +352,9 @@ def test_swapped_tokenizers_are_named(runs, tmp_path):
     folder = Path(shutil.copytree(runs.run_dir("lstm"), tmp_path / "run"))
     shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
     names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
-    assert refusal(ModelError, lambda: weft.load(folder).model) == (f"{names}: not the file that the weights were trained with")
+    assert error_message(ModelError, lambda: weft.load(folder).model) == (
+        f"{names}: not the file that the weights were trained with"
+    )
 
 
 # ---- files that were cut
@@ -364,9 +366,9 @@ def test_truncated_zstd_data_is_rejected(tmp_path, keep):
     packed, path = zstandard.compress(b"a line\n" * 1000), tmp_path / "pairs.tsv.zst"
     path.write_bytes(packed[:keep])
     message = f"{path}: corrupted or not .zst data: compressed file ended in the middle of a frame"
-    assert refusal(DataError, lambda: list(read_bytes(path))) == message
+    assert error_message(DataError, lambda: list(read_bytes(path))) == message
     path.write_bytes(packed + packed[:keep])  # also after a complete frame
-    assert refusal(DataError, lambda: list(read_bytes(path))) == message
+    assert error_message(DataError, lambda: list(read_bytes(path))) == message
     path.write_bytes(packed * 3)
     assert b"".join(read_bytes(path)) == b"a line\n" * 3000
 

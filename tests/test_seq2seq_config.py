@@ -21,11 +21,11 @@ from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 from weft.tasks.seq2seq.presets import TRAIN as PAIRS
 
 BASE = Path("runs", "files").absolute()
-every_kind = pytest.mark.parametrize("kind", TRANSLATE)
+every_kind = pytest.mark.parametrize("arch", TRANSLATE)
 
 
-def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {"task": "seq2seq", "data": {"train": "a.tsv"}, "model": {"arch": kind}}
+def run_file(arch: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {"task": "seq2seq", "data": {"train": "a.tsv"}, "model": {"arch": arch}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
     return override(values, settings)
@@ -86,8 +86,8 @@ def test_run_file_overrides_the_preset_table_by_table():
 
 
 @every_kind
-def test_preset_values(kind):
-    settings, preset = settings_of(kind), TRANSLATE[kind]
+def test_preset_values(arch):
+    settings, preset = settings_of(arch), TRANSLATE[arch]
     for name, value in broadcast_to_sides(preset.values).items():
         actual = getattr(settings.model, name)
         assert ({key: getattr(actual, key) for key in value} if isinstance(value, dict) else actual) == value
@@ -108,8 +108,8 @@ def test_seq2seq_architectures_match_their_papers():
         "lstm-input-feeding",
     ]
     assert find_task("seq2seq").presets is TRANSLATE
-    actual = {kind: settings_of(kind).model for kind in TRANSLATE}
-    assert {kind: (m.encoder.layer_type, m.decoder.layer_type) for kind, m in actual.items()} == {
+    actual = {arch: settings_of(arch).model for arch in TRANSLATE}
+    assert {arch: (m.encoder.layer_type, m.decoder.layer_type) for arch, m in actual.items()} == {
         **dict.fromkeys(("sutskever", "luong", "lstm", "lstm-input-feeding"), ("lstm", "lstm")),
         **dict.fromkeys(("cho", "bahdanau"), ("gru-reset-before", "gru-reset-before")),
         "rnn": ("rnn", "rnn"),
@@ -117,7 +117,7 @@ def test_seq2seq_architectures_match_their_papers():
         "transformer": ("attention", "attention"),
     }
     assert {
-        kind: (m.attention, m.attention_placement, m.input_feeding, m.bridge, m.feed_context) for kind, m in actual.items()
+        arch: (m.attention, m.attention_placement, m.input_feeding, m.bridge, m.feed_context) for arch, m in actual.items()
     } == {
         "sutskever": ("none", None, None, "copy", False),
         "cho": ("none", None, None, "project", True),
@@ -127,7 +127,7 @@ def test_seq2seq_architectures_match_their_papers():
         "transformer": ("scaled-dot", None, None, None, None),
         "lstm-input-feeding": ("multiplicative", "after", True, "project", None),
     }
-    two_way = {kind for kind, m in actual.items() if m.encoder.bidirectional}
+    two_way = {arch for arch, m in actual.items() if m.encoder.bidirectional}
     assert two_way == set(TRANSLATE) - {"sutskever", "cho", "luong"}
     assert not any(m.decoder.bidirectional for m in actual.values())
 
@@ -239,8 +239,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 
 @every_kind
 @pytest.mark.parametrize("tables", VARIANTS.values(), ids=VARIANTS.keys())
-def test_a_resolved_file_round_trips(kind, tables):
-    settings = settings_of(kind, **tables)
+def test_a_resolved_file_round_trips(arch, tables):
+    settings = settings_of(arch, **tables)
     values = tomllib.loads(settings.to_toml())
     assert values == settings.to_dict()
     again = resolve(values, base=Path("somewhere", "else").absolute())
@@ -249,9 +249,9 @@ def test_a_resolved_file_round_trips(kind, tables):
 
 
 @every_kind
-def test_a_resolved_file_has_every_applicable_option_under_encoder_and_decoder(kind):
-    model = settings_of(kind).to_dict()["model"]
-    assert model["arch"] == kind
+def test_a_resolved_file_has_every_applicable_option_under_encoder_and_decoder(arch):
+    model = settings_of(arch).to_dict()["model"]
+    assert model["arch"] == arch
     assert set(model) - {"arch"} <= set(Seq2SeqConfig.model_fields)
     for name, table in (("encoder", EncoderConfig), ("decoder", DecoderConfig)):
         left_out = set(table.model_fields) - set(model[name])
@@ -444,7 +444,7 @@ def test_a_joint_tokenizer_allows_shared_embeddings_and_copying():
 
 
 @pytest.mark.parametrize(
-    ("kind", "sides"),
+    ("arch", "sides"),
     [
         ("transformer", {"encoder": {"layer_type": "lstm"}}),
         ("transformer", {"decoder": {"layer_type": "gru"}, "attention": "additive"}),
@@ -454,13 +454,13 @@ def test_a_joint_tokenizer_allows_shared_embeddings_and_copying():
     ],
     ids=str,
 )
-def test_changing_the_layer_type_removes_preset_options_of_the_old_one(kind, sides):
-    settings = settings_of(kind, model=sides)
+def test_changing_the_layer_type_removes_preset_options_of_the_old_one(arch, sides):
+    settings = settings_of(arch, model=sides)
     for side in ("encoder", "decoder"):
         table, options = getattr(settings.model, side), {**sides, **sides.get(side, {})}
-        assert table.layer_type == options.get("layer_type", broadcast_to_sides(TRANSLATE[kind].values)[side].get("layer_type"))
+        assert table.layer_type == options.get("layer_type", broadcast_to_sides(TRANSLATE[arch].values)[side].get("layer_type"))
         assert (table.num_heads is not None) == (table.layer_type == "attention")
-        assert table.dropout == broadcast_to_sides(TRANSLATE[kind].values)[side]["dropout"]  # options of all mixers stay
+        assert table.dropout == broadcast_to_sides(TRANSLATE[arch].values)[side]["dropout"]  # options of all mixers stay
     assert resolve(tomllib.loads(settings.to_toml()), base=BASE).model == settings.model
 
 

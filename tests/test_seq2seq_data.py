@@ -36,7 +36,7 @@ def read(*paths: Path, columns: tuple[str, str] = ("source", "target")) -> list[
     return list(pairs_of(Dataset(paths, PairFormat(pair_columns=columns))))
 
 
-def refusal(action, error=DataError) -> str:
+def error_message(action, error=DataError) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
@@ -223,20 +223,20 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_an_invalid_file_is_rejected_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
+    assert error_message(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
 def test_deeply_nested_json_is_rejected(tmp_path):
     path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
-    assert refusal(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
+    assert error_message(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
 
 
 def test_a_missing_column_is_rejected_with_the_existing_ones(tmp_path):
     path = write(tmp_path / "a.tsv", "english\tgerman\ncat\tKatze\n")
-    assert refusal(lambda: read(path, columns=("xyz", "german"))) == (
+    assert error_message(lambda: read(path, columns=("xyz", "german"))) == (
         f"{path}:1: no column 'xyz'; set data.source_column to one of: english, german"
     )
-    assert refusal(lambda: read(path, columns=("english", "germann"))) == (
+    assert error_message(lambda: read(path, columns=("english", "germann"))) == (
         f"{path}:1: no column 'germann'; set data.target_column to one of: english, german"
     )
 
@@ -245,8 +245,10 @@ def test_unequal_parallel_files_are_rejected_with_both_counts(tmp_path):
     lengths = np.random.default_rng(0).integers(5, 80, size=500)
     en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
     de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
-    assert refusal(lambda: read(en, de)) == (f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301")
-    assert "near line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
+    assert error_message(lambda: read(en, de)) == (
+        f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301"
+    )
+    assert "near line 301" in error_message(lambda: Dataset((de, en), PairFormat()).summary)
 
 
 CURE = (
@@ -276,7 +278,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_invalid_configs_are_rejected(values, message):
-    assert refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError) == message
+    assert error_message(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError) == message
 
 
 def test_a_config_round_trips():
@@ -298,7 +300,7 @@ def test_fractions_split_pairs_completely(tmp_path):
     }  # fmt: skip
     assert sources["valid"].location(1) == f"{tmp_path / 'a.tsv'}:37"
     few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
-    assert refusal(lambda: list(pairs_of(few))) == (
+    assert error_message(lambda: list(pairs_of(few))) == (
         f"{tmp_path / 'b.tsv'}: 1 pair is too few for the fraction from 0 to 0.9; add pairs, or use separate files for data.valid and data.test"
     )
 
@@ -337,7 +339,7 @@ def test_source_and_target_corpora_are_not_confused(tmp_path):
     provenance = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
     message = "not the text that the run was started with (side was 'source', now 'target'); restore it or start a new run"
     assert (
-        refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=provenance))
+        error_message(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=provenance))
         == f"{tmp_path / 'a.tsv'} (target): {message}"
     )
     assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
@@ -353,7 +355,7 @@ def test_a_corpus_is_rebuilt_only_if_its_own_file_changes(tmp_path, monkeypatch)
     write(de, "c\ne\n")
     again = Dataset((en, de), PairFormat())
     write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=provenance["source"])
-    assert refusal(
+    assert error_message(
         lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=provenance["target"])
     ) == (f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run")
 
@@ -367,11 +369,13 @@ def long_lines(tmp_path):
 
 def test_too_long_examples_are_rejected_with_their_line(long_lines, tmp_path):
     source, corpus = long_lines
-    assert refusal(lambda: limit_side(corpus, source, "target", max_length=6, truncate=False)) == (
+    assert error_message(lambda: limit_side(corpus, source, "target", max_length=6, truncate=False)) == (
         f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
         " increase it or set data.truncate = true"
     )
-    assert ":2: target has 8 tokens" in refusal(lambda: limit_side(corpus, source, "target", max_length=7, truncate=False))
+    assert ":2: target has 8 tokens" in error_message(
+        lambda: limit_side(corpus, source, "target", max_length=7, truncate=False)
+    )
     assert limit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
     assert limit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
 

@@ -145,7 +145,7 @@ def test_beam_search_and_label_smoothing_learn_it_too():
 
 
 @pytest.mark.parametrize(
-    "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-every-step"]
+    "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-feed-context"]
 )
 def test_short_strings_pass_the_bottleneck(options):
     assert learned("copy", max_length=3, **options) >= 0.95

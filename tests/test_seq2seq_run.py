@@ -50,7 +50,7 @@ def loaded(runs: Seq2SeqRuns, name: str, *settings: str) -> AnyRun:
     return load(runs.run_dir(name, *settings), SEQ2SEQ, device="cpu")
 
 
-def refusal(error: type[Exception], action: Any) -> str:
+def error_message(error: type[Exception], action: Any) -> str:
     with pytest.raises(error) as caught:
         action()
     assert type(caught.value) is error
@@ -194,7 +194,7 @@ def test_a_source_beyond_learned_positions_is_rejected_before_training(tmp_path)
     pairs = make_pairs(tmp_path / "pairs.tsv", 20)
     text = pairs.read_text().splitlines()
     pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
-    assert refusal(DataError, lambda: train_here(seq2seq_run_file(pairs, "learned"), tmp_path / "run")) == (
+    assert error_message(DataError, lambda: train_here(seq2seq_run_file(pairs, "learned"), tmp_path / "run")) == (
         f"{pairs}:4: source has 17 tokens, more than data.max_length (16); increase it or set data.truncate = true"
     )
     train_here(seq2seq_run_file(pairs, "learned", "data.truncate=true", "train.max_steps=2"), tmp_path / "cut")
@@ -250,22 +250,24 @@ def test_options_are_passed_as_an_object_or_by_name(runs):
     run = loaded(runs, "lstm")
     assert run.predict("abc", beam_size=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
     assert len(run.predict("abc", num_samples=3).ranked()) == 3
-    assert refusal(UsageError, lambda: run.predict("abc", PredictionConfig(), beam_size=3)) == (
+    assert error_message(UsageError, lambda: run.predict("abc", PredictionConfig(), beam_size=3)) == (
         "options: are given as an object and by name (beam_size); use one of the two"
     )
-    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("bem: unknown option; did you mean 'beam_size'?")
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
+    assert error_message(UsageError, lambda: run.predict("abc", bem=3)).startswith(
+        "bem: unknown option; did you mean 'beam_size'?"
+    )
+    assert error_message(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
         "target_prefixes: expected one per line (2), got 1"
     )
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=[])) == (
+    assert error_message(UsageError, lambda: run.predict(["a", "b"], target_prefixes=[])) == (
         "target_prefixes: expected one per line (2), got 0"
     )
-    assert refusal(UsageError, lambda: run.predict(["a"], target_prefix="A", target_prefixes=["A"])) == (
+    assert error_message(UsageError, lambda: run.predict(["a"], target_prefix="A", target_prefixes=["A"])) == (
         "target_prefix: cannot be combined with `target_prefixes`; set only one of them"
     )
     assert run.predict(["a", "b"], target_prefix="A") == run.predict(["a", "b"], target_prefixes=["A", "A"])
     message = "layer: requires `return_alignments`"
-    assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
+    assert error_message(UsageError, lambda: run.predict("a", layer=1)) == message
     calls: list[tuple[int, int]] = []
     run.predict(["a", "", "b"], progress=lambda what, *done: calls.append(done))
     assert calls == [(2, 2)]
@@ -273,23 +275,23 @@ def test_options_are_passed_as_an_object_or_by_name(runs):
 
 def test_invalid_text_is_rejected(runs):
     run = loaded(runs, "lstm")
-    assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
+    assert error_message(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
     half = "lone surrogate U+D800 at character 0; use whole characters"
-    assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"target prefix 1: {half}"
-    assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
+    assert error_message(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"target prefix 1: {half}"
+    assert error_message(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
 
 
 def test_a_too_long_line_is_rejected_with_its_number_or_truncated(runs):
     run, long = loaded(runs, "learned"), "abcde" * 4
     message = "line 3: 21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
-    assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
-    assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
+    assert error_message(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
+    assert error_message(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
     assert run.predictor.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
     assert run.predictor.invalid_inputs([long], truncate=True) == {}
     same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
     truncated, full = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
     assert truncated.token_log_probs == pytest.approx(full.token_log_probs, abs=1e-5)
-    assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
+    assert error_message(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
         "line 2: 17 target tokens exceed the model's limit of 16; shorten it"
     )
     assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
@@ -297,7 +299,7 @@ def test_a_too_long_line_is_rejected_with_its_number_or_truncated(runs):
 
 def test_a_target_prefix_with_unknown_tokens_is_rejected(runs):
     run = loaded(runs, "lstm")
-    assert refusal(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
+    assert error_message(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
         "target_prefix: 'A ZZ' contains a token that is not in the target vocabulary"
     )
 
@@ -307,7 +309,7 @@ def test_banned_tokens_are_not_generated(runs):
     generated = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
     remaining = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(generated)) for token in best.text.split()}
     assert generated and not generated & remaining
-    assert refusal(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
+    assert error_message(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
         "banned_tokens: 'A BB' is 2 tokens; ban single tokens"
     )
 
@@ -364,13 +366,15 @@ def test_evaluate_without_data_is_rejected(tmp_path):
     values = seq2seq_run_file(pairs, "sutskever", "train.max_steps=1")
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
-    assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set `data`")
+    assert error_message(UsageError, run.evaluate) == (
+        f"{tmp_path / 'run'}: the run has no test or validation data; set `data`"
+    )
 
 
 def test_a_too_long_source_is_rejected_in_evaluation_or_truncated(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
-    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(
+    assert error_message(DataError, lambda: run.evaluate(path).scores).startswith(
         f"{path}:2: 21 tokens exceed the model's limit of 16; "
     )
     scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True))}
@@ -398,8 +402,10 @@ def test_ensemble_averages_the_probabilities_of_its_members(runs):
         "exact_match",
         "loss",
     }
-    assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
-    assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
+    assert error_message(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == (
+        "ensemble: 3 models, but 2 weights"
+    )
+    assert error_message(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
         "ensemble: the weights of a linear ensemble must sum to 1, got 1.8"
     )
 
@@ -407,10 +413,10 @@ def test_ensemble_averages_the_probabilities_of_its_members(runs):
 def test_an_ensemble_of_one_run_equals_the_run(runs):
     run, ensemble = loaded(runs, "lstm"), weft.ensemble([runs.run_dir("lstm")], weights=[1.0], device="cpu")
     assert ensemble.predict(WORDS) == run.predict(WORDS)
-    assert refusal(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights=[0.5, 0.5])) == (
+    assert error_message(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights=[0.5, 0.5])) == (
         "ensemble: 1 models, but 2 weights"
     )
-    assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
+    assert error_message(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
 
 
 def test_ensemble_members_may_have_different_source_tokenizers(runs):
@@ -472,7 +478,7 @@ def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monke
 def test_an_ensemble_with_different_target_vocabularies_is_rejected(runs):
     first, second = runs.run_dir("lstm"), runs.run_dir("joint")
     hashes = [weft.load(folder).vocabulary.target.hash[:8] for folder in (first, second)]
-    assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
+    assert error_message(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
         f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
     )
 
@@ -497,27 +503,27 @@ def test_shallow_fusion_adds_lm_log_probs(runs, kind):
 
 def test_incompatible_combinations_are_rejected(runs):
     lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
-    assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
+    assert error_message(UsageError, lambda: weft.ensemble([lstm, lm])) == (
         f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"
     )
     for wrong in (lstm, runs.run_dir("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
-        assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
+        assert error_message(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
             f"lm: {wrong} is not a language model of lines (task 'lm' with data.read_as = 'lines')"
         )
-    assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
+    assert error_message(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
         "lm_weight: must be above 0, got 0; leave out `lm` to predict without a language model"
     )
     joint = runs.run_dir("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
-    assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
+    assert error_message(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
         f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
     )
 
 
 def test_loading_a_run_as_another_task_is_rejected(runs):
     lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
-    assert refusal(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
-    assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
+    assert error_message(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
+    assert error_message(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
 
 
 # ---- where predictions looked
@@ -525,7 +531,7 @@ def test_loading_a_run_as_another_task_is_rejected(runs):
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 @pytest.mark.parametrize(
-    "options", [{"beam_size": 4}, {"beam_size": 1}, {"num_samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "drawn"]
+    "options", [{"beam_size": 4}, {"beam_size": 1}, {"num_samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "sampled"]
 )
 def test_alignment_covers_the_prediction_with_its_prefix(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
@@ -551,7 +557,7 @@ def test_ensembles_have_no_alignment(runs):
     ensemble = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
     fused = weft.ensemble([runs.run_dir("lstm")], lm=runs.run_dir("lm-ngram"), device="cpu")
     for run in (ensemble, fused):
-        message = refusal(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
+        message = error_message(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "return_alignments: not available for several models; align with one run"
 
 
@@ -610,7 +616,7 @@ def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     again = run.predict(["abc", "bad"], num_samples=2, seed=4, numbers=[3, 4])
     assert [[prediction.text for prediction in samples.ranked()] for samples in again] == drawn[2:]
     message = "numbers: expected one per line (2), got 1"
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
+    assert error_message(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # invalid lines, too long lines and batch boundaries do not change the samples of other lines
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
     set_stdin(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
@@ -671,7 +677,7 @@ def test_invalid_pairs_are_reported_among_the_others(runs):
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
     reason = "21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
     assert long == InvalidInput(reason)
-    assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
+    assert error_message(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
 
 def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):

@@ -139,7 +139,7 @@ def test_automatic_tokenizer_edge_cases():
     assert detect_tokenizer([["the word 猫 means cat"]], spaced=False) == "13a"
 
 
-def refusal(action: Any, error: type[Exception] = UsageError) -> str:
+def error_message(action: Any, error: type[Exception] = UsageError) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
@@ -148,19 +148,19 @@ def refusal(action: Any, error: type[Exception] = UsageError) -> str:
 def test_missing_tokenizers_are_rejected_with_a_suggestion(monkeypatch, tmp_path):
     names = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
     assert ", ".join(TOKENIZERS) == names
-    assert refusal(lambda: check_tokenizer("zhh")) == "tokenize: unknown tokenizer 'zhh'; did you mean 'zh'?"
+    assert error_message(lambda: check_tokenizer("zhh")) == "tokenize: unknown tokenizer 'zhh'; did you mean 'zh'?"
     for name, module in (("MeCab", "ja"), ("mecab_ko", "ko")):
         monkeypatch.setitem(sys.modules, name, None)
-        assert refusal(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
+        assert error_message(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
             f"tokenize: the packages of '{module}-mecab' are not installed; pip install 'sacrebleu[{module}]', or use char"
         )
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    assert refusal(lambda: check_tokenizer("flores200")) == (
+    assert error_message(lambda: check_tokenizer("flores200")) == (
         "tokenize: the packages of 'flores200' are not installed; pip install sentencepiece, or use another tokenizer"
     )
     monkeypatch.setitem(sys.modules, "sentencepiece", json)
     monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
-    assert refusal(lambda: check_tokenizer("flores200")) == (
+    assert error_message(lambda: check_tokenizer("flores200")) == (
         f"tokenize: 'flores200' requires {tmp_path}/models/flores200sacrebleuspm, and weft downloads nothing; "
         "get it from https://tinyurl.com/flores200sacrebleuspm, or use another tokenizer"
     )
@@ -209,7 +209,7 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
 
 def test_invalid_references_are_rejected(tmp_path):
     def wrong(values: dict[str, Any]) -> str:
-        return refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError)
+        return error_message(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError)
 
     assert wrong({"train": "a.tsv", "target_column": []}) == "data.target_column: expected a column name, got []"
     assert wrong({"train": "a.tsv", "target_column": ["a", ""]}) == "data.target_column: expected a column name, got ''"
@@ -225,7 +225,7 @@ def test_invalid_references_are_rejected(tmp_path):
         "train"
     ]
     assert list(pairs_of(source)) == [("a", "A")]  # training needs only the first
-    assert refusal(lambda: list(references_of(source)), DataError) == (
+    assert error_message(lambda: list(references_of(source)), DataError) == (
         f"{tmp_path / 'a.tsv'}:1: no column 'two'; set data.target_column to one of: source, one"
     )
 
@@ -326,7 +326,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
         str(folder): [evaluate_run(weft.load(folder), evaluation=EvaluationOptions(tokenize="none"))]
         for folder in (several, single)
     }
-    assert refusal(lambda: check_same(rows)) == (
+    assert error_message(lambda: check_same(rows)) == (
         f"compare: {several} and {single} were scored with different references or tokenizers "
         "(nrefs:var tok:none and nrefs:1 tok:none); use the same data.target_column for both"
     )

@@ -87,7 +87,7 @@ def test_join_of_none_is_none():
 @pytest.mark.parametrize(
     "other",
     [None, torch.zeros(1, 1), (torch.zeros(1, 1),), (None, torch.zeros(1, 1)), (torch.zeros(1, 1), ())],
-    ids=["nothing", "tensor", "fewer", "another-order", "another-kind"],
+    ids=["none", "tensor", "fewer", "another-order", "another-type"],
 )
 def test_states_of_different_models_cannot_be_joined(other):
     state = (torch.zeros(1, 1), torch.zeros(1, 1))

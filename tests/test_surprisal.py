@@ -42,8 +42,8 @@ def in_lines(lengths: list[int]) -> Corpus:
     return Corpus("valid", tokens.astype(np.uint16), starts, NO_MARKS, "")
 
 
-def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
-    preset = LM[kind]
+def network(arch: str, *, window: int = 8, **options: Any) -> LanguageModel:
+    preset = LM[arch]
     table = parse_config(
         preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, prefix="model"
     ).with_defaults()
@@ -140,10 +140,10 @@ def test_parallel_carry_of_a_fixed_window_network_equals_one_pass(monkeypatch):
     np.testing.assert_allclose(actual, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
-def test_parallel_carry_of_a_recurrent_network_nearly_equals_one_pass(monkeypatch, kind):
+@pytest.mark.parametrize("arch", ["rnn", "lstm", "gru"])
+def test_parallel_carry_of_a_recurrent_network_nearly_equals_one_pass(monkeypatch, arch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 1024)
-    model, corpus = network(kind), running(9000)
+    model, corpus = network(arch), running(9000)
     actual = nats_of(model, corpus, Context("carry", 32))
     full = nats_after(model, [1, *corpus.tokens.tolist()])
     assert actual.mean() == pytest.approx(full.mean(), abs=1e-3)
@@ -155,8 +155,8 @@ def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 16)
     monkeypatch.setattr(module, "MAX_PARTS", 1)
     corpus = running(100)
-    for kind in ("lstm", "gpt"):
-        model = network(kind)
+    for arch in ("lstm", "gpt"):
+        model = network(arch)
         actual = nats_of(model, corpus, Context("carry", 8))
         np.testing.assert_allclose(actual, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-4)
 
@@ -164,12 +164,12 @@ def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
 # ---- stride
 
 
-@pytest.mark.parametrize("kind", ["transformer", "gpt", "lstm", "ngram"])
+@pytest.mark.parametrize("arch", ["transformer", "gpt", "lstm", "ngram"])
 @pytest.mark.parametrize(("count", "stride"), [(50, 3), (50, 8), (51, 1), (8, 5), (5, 5)])
-def test_stride_matches_its_definition(monkeypatch, kind, count, stride):
+def test_stride_matches_its_definition(monkeypatch, arch, count, stride):
     """Window by window: a token counts in the first window that contains it."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 32)
-    model, corpus, window = ngram() if kind == "ngram" else network(kind), running(count), 8
+    model, corpus, window = ngram() if arch == "ngram" else network(arch), running(count), 8
     text, expected = [1, *corpus.tokens.tolist()], np.full(count, np.nan)
     start = 0
     while np.isnan(expected).any():
@@ -192,11 +192,11 @@ def test_a_small_stride_gives_more_context():
 # ---- lines
 
 
-@pytest.mark.parametrize("kind", ["conv", "lstm", "transformer", "gpt", "ngram"])
-def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
+@pytest.mark.parametrize("arch", ["conv", "lstm", "transformer", "gpt", "ngram"])
+def test_lines_in_batches_equal_each_alone(monkeypatch, arch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 64)
     corpus = in_lines([3, 0, 12, 5, 0, 30, 1, 7])
-    model = ngram() if kind == "ngram" else network(kind, window=31)
+    model = ngram() if arch == "ngram" else network(arch, window=31)
     alone = [nats_after(model, [1, *line.tolist()]) for line in np.split(corpus.tokens, corpus.starts[1:-1])]
     np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 31)), np.concatenate(alone), atol=1e-5)
 
@@ -204,16 +204,16 @@ def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
 # ---- positions that end
 
 
-def refusal(error: type[Exception], action: Any) -> str:
+def error_message(error: type[Exception], action: Any) -> str:
     with pytest.raises(error) as caught:
         action()
     assert type(caught.value) is error
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "conv", "lstm", "transformer", "gpt"])
-def test_a_long_line_is_read_in_windows(monkeypatch, kind):
-    model: Any = ngram() if kind == "ngram" else network(kind, window=40)
+@pytest.mark.parametrize("arch", ["ngram", "conv", "lstm", "transformer", "gpt"])
+def test_a_long_line_is_read_in_windows(monkeypatch, arch):
+    model: Any = ngram() if arch == "ngram" else network(arch, window=40)
     corpus, windows = in_lines([30, 7]), []
     full = nats_of(model, corpus, Context("reset", 40))
     real = model.loss
@@ -235,16 +235,16 @@ def test_a_line_beyond_the_last_position_is_rejected_with_its_number():
         "valid:4: 10 tokens exceed the model's limit of 8; "
         "shorten it, or train with data.context_length = 10 or another position_encoding"
     )
-    assert refusal(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
+    assert error_message(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
     fits = in_lines([3, 7])  # with its end 8 tokens: <s> and 7 are read
     assert np.isfinite(nats_of(model, fits, Context("reset", 8))).all()
-    for kind in ("gpt", "lstm"):
-        assert np.isfinite(nats_of(network(kind), corpus, Context("reset", 8))).all()
+    for arch in ("gpt", "lstm"):
+        assert np.isfinite(nats_of(network(arch), corpus, Context("reset", 8))).all()
 
 
 def test_a_carried_pass_beyond_the_last_position_is_rejected():
     model = network("transformer")
-    assert refusal(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
+    assert error_message(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
         "context: 'carry' needs more than the model's 8 positions; use 'stride'"
     )
     assert np.isfinite(nats_of(model, running(8), Context("carry", 8))).all()
@@ -289,7 +289,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("text", "lines"), REFUSED)
 def test_invalid_context_policies_are_rejected(text, lines):
-    assert refusal(UsageError, lambda: parsed(text, lines=lines)) == REFUSED[text, lines]
+    assert error_message(UsageError, lambda: parsed(text, lines=lines)) == REFUSED[text, lines]
 
 
 # ---- from nats to items

@@ -40,7 +40,7 @@ def read(path: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
     return [(*example.labels, *example.texts) for example in source.records()]
 
 
-def refusal(action) -> str:
+def error_message(action) -> str:
     with pytest.raises(DataError) as caught:
         action()
     return str(caught.value)
@@ -68,7 +68,7 @@ def test_csv_with_semicolons_or_tabs(tmp_path):
 
 def test_a_row_with_the_wrong_number_of_fields_names_the_delimiter(tmp_path):
     path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
-    assert refusal(lambda: read(path)) == (f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'")
+    assert error_message(lambda: read(path)) == (f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'")
 
 
 # ---- JSON
@@ -106,7 +106,7 @@ def test_json_file_is_a_list_of_objects_or_jsonl(tmp_path):
 )
 def test_invalid_json_lists_are_rejected(text, message, tmp_path):
     path = write(tmp_path / "a.json", text)
-    assert refusal(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
+    assert error_message(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
 
 
 def test_dotted_keys_reach_into_objects(tmp_path):
@@ -114,10 +114,10 @@ def test_dotted_keys_reach_into_objects(tmp_path):
     assert read(path, Reading(text=("doc.body",), label="annotation.label")) == [("pos", "x")]
     plain = write(tmp_path / "b.jsonl", '{"a.b": "whole", "a": {"b": "inner"}, "label": "pos"}\n')
     assert read(plain, Reading(text=("a.b",))) == [("pos", "whole")]
-    assert refusal(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
+    assert error_message(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
         f"{path}:1: no key 'doc.boddy'; did you mean 'doc.body'?"
     )
-    assert refusal(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
+    assert error_message(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
         f"{path}:1: expected a string as 'doc', got an object; use one of its keys: doc.body"
     )
 
@@ -138,7 +138,7 @@ HEADERS = [
 def test_a_header_with_other_names_is_rejected_with_its_columns(text, tmp_path):
     path = write(tmp_path / "a.csv", text)
     columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
-    assert refusal(lambda: read(path)) == (
+    assert error_message(lambda: read(path)) == (
         f"{path}:1: no columns 'label' and 'text' in the header {columns}; set data.label_column and data.text_column,"
         " to 1 and 2 if this line is not a header"
     )
@@ -212,7 +212,7 @@ def test_an_error_of_one_file_is_reported_once(tmp_path):
 def test_files_of_other_programs_are_named(name, data, description, tmp_path):
     path = tmp_path / name
     path.write_bytes(data)
-    assert refusal(lambda: list(read_lines(path))) == f"{path}: is {description}"
+    assert error_message(lambda: list(read_lines(path))) == f"{path}: is {description}"
 
 
 # ---- a corpus of many files
@@ -242,7 +242,7 @@ def test_data_can_be_a_directory_or_a_pattern(tmp_path):
     assert "".join(listed.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in listed.provenance()
     # missing files are reported on reading: a run can be loaded without its text
     none = parse_config(TextDataConfig, {"train": "none/*.txt"}, prefix="data").sources(tmp_path)["train"]
-    assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
+    assert error_message(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
     (tmp_path / "empty").mkdir()
     empty = parse_config(TextDataConfig, {"train": "empty"}, prefix="data").sources(tmp_path)["train"]
-    assert refusal(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a directory; name the files in it"
+    assert error_message(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a directory; name the files in it"

@@ -56,7 +56,7 @@ def read(*paths: Path, word: str | int | None = None, tag: str | int | None = No
     return [(record.words, record.tags) for record in Dataset(paths, TaggedFormat(Reading(word=word, tag=tag))).records()]
 
 
-def refusal(action, error=DataError) -> str:
+def error_message(action, error=DataError) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
@@ -171,23 +171,27 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_an_invalid_file_is_rejected_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
+    assert error_message(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
 def test_missing_columns(tmp_path):
     conllu, columns = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
     names = "id, form, lemma, upos, xpos, feats, head, deprel, deps, misc"
-    assert refusal(lambda: read(conllu, tag="upso")) == (f"{conllu}: no column 'upso'; set data.tag_column to one of: {names}")
+    assert error_message(lambda: read(conllu, tag="upso")) == (
+        f"{conllu}: no column 'upso'; set data.tag_column to one of: {names}"
+    )
     assert (
-        refusal(lambda: read(conllu, word="upos"))
+        error_message(lambda: read(conllu, word="upos"))
         == f"{conllu}: word and tag are both column 4; set data.word_column and data.tag_column"
     )
-    assert refusal(lambda: read(columns, tag="upos")) == (
+    assert error_message(lambda: read(columns, tag="upos")) == (
         f"{columns}: no column 'upos': only CoNLL-U columns have names; set data.tag_column to a 1-based index"
     )
-    assert refusal(lambda: read(columns, word=5)) == (f"{columns}: no column 5: the file has 4 columns; set data.word_column")
+    assert error_message(lambda: read(columns, word=5)) == (
+        f"{columns}: no column 5: the file has 4 columns; set data.word_column"
+    )
     assert (
-        refusal(lambda: read(columns, word=4))
+        error_message(lambda: read(columns, word=4))
         == f"{columns}: word and tag are both column 4; set data.word_column and data.tag_column"
     )
 
@@ -208,7 +212,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_invalid_configs_are_rejected(values, message):
-    assert refusal(lambda: parse_config(TaggedDataConfig, values, prefix="data"), ConfigError) == message
+    assert error_message(lambda: parse_config(TaggedDataConfig, values, prefix="data"), ConfigError) == message
 
 
 def test_a_config_round_trips():
@@ -231,7 +235,7 @@ def test_fractions_split_sentences_off_the_end(tmp_path):
     assert tags_of(sources["valid"]) == ["T"] * 10
     assert sources["valid"].location(1) == f"{tmp_path / 'a.conll'}:109"
     few = Dataset((write(tmp_path / "b.conll", "a O\n"),), TaggedFormat(), high=0.9)
-    assert refusal(lambda: tags_of(few)) == (
+    assert error_message(lambda: tags_of(few)) == (
         f"{tmp_path / 'b.conll'}: 1 sentence is too few for the fraction from 0 to 0.9; add sentences, or use separate files for data.valid and data.test"
     )
 
@@ -247,9 +251,9 @@ def test_lines_of_a_corpus_are_its_words(tmp_path):
     assert (lengths.tolist(), lengths.dtype) == ([5, 2], "int64")
     assert tags_of(source) == [tag for _, tags in SPANISH for tag in tags]
     other = TaggedDataConfig(train="a.conllu", word_column="lemma").sources(tmp_path)["train"]
-    assert refusal(lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.provenance)) == (
-        f"{path}: not the text that the run was started with (word was None, now 'lemma'); restore it or start a new run"
-    )
+    assert error_message(
+        lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.provenance)
+    ) == (f"{path}: not the text that the run was started with (word was None, now 'lemma'); restore it or start a new run")
 
 
 def test_a_too_long_sentence_is_rejected_with_its_line(tmp_path):
@@ -258,10 +262,10 @@ def test_a_too_long_sentence_is_rejected_with_its_line(tmp_path):
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcdef"]))
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words")
     refuse_long(corpus, source, max_length=8)
-    assert refusal(lambda: refuse_long(corpus, source, max_length=7)) == (
+    assert error_message(lambda: refuse_long(corpus, source, max_length=7)) == (
         f"{path}:6: sentence has 8 tokens, more than data.max_length (7); increase it or split the sentence with a blank line"
     )
-    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): sentence has 7")
+    assert error_message(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): sentence has 7")
 
 
 def test_a_dataset_reads_its_files_once_and_interns_words(tmp_path, monkeypatch):

@@ -126,10 +126,10 @@ def test_span_f1_is_monitored_if_there_are_spans(runs):
 
 def test_invalid_span_tags_are_repaired(tmp_path):
     sentences = [[("the", "O"), ("ann", "I-PER"), ("lee", "I-PER")], [("bob", "B-PER"), ("sees", "O"), ("al", "I-PER")]] * 10
-    data, watcher = write_conll(tmp_path / "data.txt", sentences), SilentCallback()
-    folder = train_here(tagging_run_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
+    data, callback = write_conll(tmp_path / "data.txt", sentences), SilentCallback()
+    folder = train_here(tagging_run_file(data, "lstm", *QUICK), tmp_path / "run", callback).path
     mended = "14 sentences have invalid span tags; the tags were repaired, the spans are unchanged"
-    assert mended in watcher.notes
+    assert mended in callback.notes
     run = loaded(folder)
     assert run.labels == ("B-PER", "O", "I-PER")
     assert all(not validate(prediction.tags, "BIO") for prediction in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
@@ -174,16 +174,16 @@ def test_tags_are_not_smoothed(runs):
 
 
 def test_a_classifier_initializes_a_tagger(runs, tmp_path):
-    first, watcher = runs.run_dir("labels-transformer"), SilentCallback()
+    first, callback = runs.run_dir("labels-transformer"), SilentCallback()
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", f"train.init_from={first}")
     values = with_tokenizer_from(runs.values("speech-transformer", *still), first)
-    train_here(values, tmp_path / "run", watcher)
+    train_here(values, tmp_path / "run", callback)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     copied = [name for name in before if name.startswith("encoder.")]
     assert "encoder.embedder.embedding.weight" in copied
     assert all(torch.equal(before[name], after[name]) for name in copied)
     new = len(after) - len(copied)
-    message = next(note for note in watcher.notes if note.startswith("Initialized "))
+    message = next(note for note in callback.notes if note.startswith("Initialized "))
     assert message.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
     assert f" and {new - 3} more; unused: head." in message
 

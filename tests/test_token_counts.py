@@ -71,8 +71,8 @@ def tokens_of(run: Any, name: str) -> int:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
-    watcher = SilentCallback()
-    folder = train_here(files_of(tmp_path, "train.max_epochs=1")[name], tmp_path / "run", watcher).path
+    callback = SilentCallback()
+    folder = train_here(files_of(tmp_path, "train.max_epochs=1")[name], tmp_path / "run", callback).path
     run = weft.load(folder, device="cpu")
     expected = tokens_of(run, name)
     logged = [record for record in metrics(folder) if "tokens" in record]
@@ -83,7 +83,7 @@ def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
     assert re.search(rf"^Training .* {expected:,} tokens, ", capsys.readouterr().out, re.MULTILINE)
     # the unit of the mean loss is unchanged, and its name states it
     losses = [record["train_loss"] for record in logged]
-    assert losses == pytest.approx(watcher.losses)
+    assert losses == pytest.approx(callback.losses)
 
 
 @pytest.mark.parametrize("name", ["classification", "qa", "masked-lm"])

@@ -22,9 +22,9 @@ from weft.text import external_tokenizer as foreign
 from weft.text.tokenizers import Tokenizer, from_vocab
 
 
-def parts_of(kind: str) -> dict[str, Any]:
+def parts_of(model_type: str) -> dict[str, Any]:
     """A small tokenizer.json in the format of BERT or GPT-2."""
-    if kind == "bert":
+    if model_type == "bert":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the"]
         full = Theirs(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
         full.pre_tokenizer, full.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
@@ -68,9 +68,9 @@ def changed(value: Any, chance: random.Random) -> Any:
     return new
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_a_damaged_tokenizer_is_rejected_in_one_line_or_works(kind, tmp_path):
-    chance, full, refused = random.Random(7), parts_of(kind), 0
+@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
+def test_a_damaged_tokenizer_is_rejected_in_one_line_or_works(model_type, tmp_path):
+    chance, full, refused = random.Random(7), parts_of(model_type), 0
     for _ in range(150):
         mutant = json.dumps(changed(full, chance)).encode()
         if chance.random() < 0.2:
@@ -78,7 +78,7 @@ def test_a_damaged_tokenizer_is_rejected_in_one_line_or_works(kind, tmp_path):
             mutant = mutant[:index] + bytes([chance.randrange(256)]) + mutant[index + 1 :]
         (tmp_path / "tokenizer.json").write_bytes(mutant)
         try:
-            actual = renumber(tmp_path, kind)
+            actual = renumber(tmp_path, model_type)
         except ModelError as error:
             refused += 1
             assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
@@ -123,8 +123,8 @@ def replace(text: str, by: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": text}, "content": by}
 
 
-def several(kind: str, *rules: Any) -> dict[str, Any]:
-    return {"type": "Sequence", kind: list(rules)}
+def several(key: str, *rules: Any) -> dict[str, Any]:
+    return {"type": "Sequence", key: list(rules)}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def labelled(path: Path, **options: Any) -> list[tuple[str, ...]]:
     return [("+".join(record.labels), *record.texts) for record in source.records()]
 
 
-def refusal(path: Path, **options: Any) -> str:
+def error_message(path: Path, **options: Any) -> str:
     with pytest.raises(DataError) as caught:
         labelled(path, **options)
     return str(caught.value).removeprefix(str(path)).removeprefix(": ")
@@ -74,7 +74,7 @@ def test_a_missing_package_is_named(name, package, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)  # simulate a missing package
     (tmp_path / name).write_bytes(b"PK\x03\x04")
     kind = file_format(tmp_path / name)
-    assert refusal(tmp_path / name) == f'.{kind} files need the package {package}; pip install "weft[{kind}]"'
+    assert error_message(tmp_path / name) == f'.{kind} files need the package {package}; pip install "weft[{kind}]"'
     for table, more in ((PairDataConfig, {}), (QADataConfig, {})):
         with pytest.raises(DataError, match=rf'pip install "weft\[{kind}\]"$'):
             list(table(train=name, **more).sources(tmp_path)["train"].records())
@@ -92,17 +92,17 @@ def test_packages_are_imported_lazily(tmp_path):
 
 
 def test_missing_and_compressed_workbooks_are_rejected(tmp_path):
-    assert refusal(tmp_path / "a.xlsx") == "file not found"
+    assert error_message(tmp_path / "a.xlsx") == "file not found"
     (tmp_path / "b.parquet").write_bytes(b"")
     (tmp_path / "b.xlsx.gz").write_bytes(b"")
-    assert refusal(tmp_path / "b.xlsx.gz") == "compressed .xlsx files are not supported; decompress the .gz first"
+    assert error_message(tmp_path / "b.xlsx.gz") == "compressed .xlsx files are not supported; decompress the .gz first"
 
 
 def test_a_file_with_the_wrong_extension_is_reported(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"PAR1\x15\x80")
-    assert refusal(tmp_path / "a.csv") == "is a Parquet file; name it .parquet"
+    assert error_message(tmp_path / "a.csv") == "is a Parquet file; name it .parquet"
     (tmp_path / "b.csv").write_bytes(b"PK\x03\x04[Content_Types].xml xl/workbook.xml")
-    assert refusal(tmp_path / "b.csv") == "is an Excel workbook; name it .xlsx"
+    assert error_message(tmp_path / "b.csv") == "is an Excel workbook; name it .xlsx"
 
 
 def test_taggers_reject_workbooks(tmp_path):
@@ -172,9 +172,9 @@ def test_sheets_by_name_and_by_index(tmp_path):
     assert labelled(path, sheet=2) == labelled(path, sheet="Second") == [("b", "y")]
     notes = LabeledDataConfig(train="a.xlsx", sheet=2).sources(tmp_path)["train"].summary.files.notes
     assert notes == ["a.xlsx: sheet 'Second', one of 3"]
-    assert refusal(path, sheet="Secnd") == ("no sheet 'Secnd'; set data.sheet to one of: First, Second, None")
-    assert refusal(path, sheet=4) == "no sheet 4; set data.sheet to one of: First, Second, None"
-    assert refusal(path, sheet=3) == "sheet 'None' is empty; set data.sheet to another sheet"
+    assert error_message(path, sheet="Secnd") == ("no sheet 'Secnd'; set data.sheet to one of: First, Second, None")
+    assert error_message(path, sheet=4) == "no sheet 4; set data.sheet to one of: First, Second, None"
+    assert error_message(path, sheet=3) == "sheet 'None' is empty; set data.sheet to another sheet"
 
 
 def test_a_workbook_of_charts_has_no_data():
@@ -189,16 +189,16 @@ def test_empty_rows_and_cells(tmp_path):
     assert labelled(path) == [("a", "x"), ("b", "y")]
     summary = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
     assert summary.files.blank == 1  # trailing blank rows are not counted
-    assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
+    assert error_message(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
         ":2: expected 2 columns, got 3: 'a', 'x', 'z'"
     )
-    assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label", "text"], ["a", "x"]])) == (
+    assert error_message(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label", "text"], ["a", "x"]])) == (
         ":1: first line of the table is blank; remove it"
     )
-    assert refusal(write_xlsx(tmp_path / "d.xlsx", [["label", "words"], ["a", "x"]])) == (
+    assert error_message(write_xlsx(tmp_path / "d.xlsx", [["label", "words"], ["a", "x"]])) == (
         ":1: no column 'text'; set data.text_column to one of: label, words"
     )
-    assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label", "text"], [None, "x"]])) == (
+    assert error_message(write_xlsx(tmp_path / "e.xlsx", [["label", "text"], [None, "x"]])) == (
         ":2: label is missing; add one or set data.multilabel = true"
     )
 
@@ -207,15 +207,15 @@ def test_invalid_workbooks_and_decompression_bombs_are_rejected(tmp_path):
     pytest.importorskip("openpyxl", reason="openpyxl is not installed: pip install openpyxl")
     path = tmp_path / "a.xlsx"
     path.write_text("label,text\n")
-    assert refusal(path) == "corrupted or not an Excel workbook: file is not a zip file"
+    assert error_message(path) == "corrupted or not an Excel workbook: file is not a zip file"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "x")
-    assert refusal(path).startswith("corrupted or not an Excel workbook: ")
+    assert error_message(path).startswith("corrupted or not an Excel workbook: ")
     path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 and more")
-    assert refusal(path) == "old Excel format or password-protected; save it as .xlsx without a password"
+    assert error_message(path) == "old Excel format or password-protected; save it as .xlsx without a password"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/sharedStrings.xml", bytes(80 << 20))
-    assert refusal(path) == "decompresses to more than 200 times its size; save it as CSV UTF-8 if that is intended"
+    assert error_message(path) == "decompresses to more than 200 times its size; save it as CSV UTF-8 if that is intended"
 
 
 # ---- Parquet
@@ -230,15 +230,15 @@ def test_parquet_equals_jsonl(tmp_path):
     assert labelled(path, label_column="yes", text_column="about.text") == [("true", "x"), ("false", "y\nz")]
     assert labelled(path, label_column="tags", text_column="n", multilabel=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
     assert labelled(path, label_column="stars", text_column="n", multilabel=True) == [("5", "17"), ("1", "18"), ("", "19")]
-    assert refusal(path) == "no column 'label'; available: stars, about, tags, yes, n"
-    assert refusal(path, label_column="stars", text_column="n") == (
+    assert error_message(path) == "no column 'label'; available: stars, about, tags, yes, n"
+    assert error_message(path, label_column="stars", text_column="n") == (
         ":3: label is missing; add one or set data.multilabel = true"
     )
-    assert refusal(path, label_column="n", text_column="about").startswith(
+    assert error_message(path, label_column="n", text_column="about").startswith(
         ":1: expected a string as 'about', got an object; use one of its keys:"
     )
     assert (
-        refusal(path, label_column=1, text_column=2)
+        error_message(path, label_column=1, text_column=2)
         == "has column names, but data.label_column is 1; set data.label_column to a name"
     )
     source = LabeledDataConfig(train="a.parquet", label_column="yes", text_column="n").sources(tmp_path)["train"]
@@ -267,12 +267,12 @@ def test_seq2seq_and_qa_in_hugging_face_layout(tmp_path):
 
 def test_invalid_text_is_rejected_with_its_row(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", {"label": ["a"] * 1500, "text": ["x"] * 1400 + ["\0"] * 100})
-    assert refusal(path) == ":1401: 'text': NUL at character 0; is this binary data?"
+    assert error_message(path) == ":1401: 'text': NUL at character 0; is this binary data?"
     path = write_parquet(tmp_path / "b.parquet", {"label": ["a", "b"], "text": [b"caf\xc3\xa9", b"\xff\x00"]})
-    assert refusal(path) == ":2: expected a string as 'text', got binary data; put it in quotes"
+    assert error_message(path) == ":2: expected a string as 'text', got binary data; put it in quotes"
     path.write_bytes(b"PAR1 and more")
-    assert refusal(path).startswith("corrupted or not a Parquet file: ")
-    assert refusal(write_parquet(path, {"label": [], "text": []})) == "no rows"
+    assert error_message(path).startswith("corrupted or not a Parquet file: ")
+    assert error_message(write_parquet(path, {"label": [], "text": []})) == "no rows"
 
 
 def test_large_files_are_streamed(tmp_path):
