@@ -40,7 +40,7 @@ def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
     return tokens, torch.arange(tokens.size(1)) < torch.tensor(lengths)[:, None] + 2
 
 
-# ---- gaps
+# ---- masks
 
 
 def test_a_fraction_of_every_text_is_masked_but_at_least_one_token():

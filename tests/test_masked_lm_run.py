@@ -72,14 +72,14 @@ def test_a_mask_replaces_one_token(runs, tokenizer_type):
     index = masked.index(run.vocabulary.vocab_size)
     assert masked[:index] == full[:index]
     assert masked[index + 1 :] == full[len(full) - (len(masked) - index - 1) :]
-    predictions = run.predict(candidates, n_best=2)[0]
+    predictions = run.predict(masked_text, n_best=2)[0]
     assert all(item.token and 0 <= item.probability <= 1 for item in predictions)
 
 
 def test_top_k_is_limited_by_the_vocabulary(run):
     (candidates,) = run.predict("[MASK]", n_best=10_000)
-    assert len(masked_text) == run.vocabulary.vocab_size - 3
-    assert sum(item.probability for item in masked_text) <= 1.0
+    assert len(candidates) == run.vocabulary.vocab_size - 3
+    assert sum(item.probability for item in candidates) <= 1.0
 
 
 def test_invalid_masks_are_rejected(run):

@@ -231,8 +231,8 @@ def test_loss_equals_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
             len(example.words) for example in sentences
         )
     else:
-        gaps = [part.num_items for part in parts_of(run, tmp_path / "data")]
-        assert actual == mean_loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same masks each time
+        masked_counts = [part.num_items for part in parts_of(run, tmp_path / "data")]
+        assert actual == mean_loss(parts_of(run, tmp_path / "again")) and sum(masked_counts) > 0  # the same masks each time
 
 
 def test_data_subset_is_deterministic(runs: Runs, tmp_path: Path) -> None:
