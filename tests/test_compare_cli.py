@@ -80,7 +80,7 @@ def by_name(out: Path) -> dict[str, dict[str, Any]]:
 # ---- a run file
 
 
-def test_one_command_to_a_table_and_a_page(there, capsys):
+def test_one_command_gives_a_table_and_a_page(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm,lstm", "--seeds", "2"]
     code, out, err = compare(capsys, *words)
     assert code == 0
@@ -114,7 +114,7 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     assert again[:2] == (0, out) and InProcessTrainer.trained == []
 
 
-def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there, capsys):
+def test_a_run_file_alone_is_compared_with_the_default_architectures(there, capsys):
     """Options of the run file can be changed, too, in all kinds alike."""
     words = ["run.toml", "--set", "train.max_epochs=1", "--set", "model.hidden_size=12", "--output-dir", "here"]
     code, _, err = compare(capsys, *words)
@@ -133,7 +133,7 @@ def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there
     assert compare(capsys, *words, "--models", "lstm,ngram,transformer")[0] == 0 and InProcessTrainer.trained == []
 
 
-def test_results_for_programs_and_papers(there, capsys):
+def test_results_as_json_csv_and_latex(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm", "--quiet"]
     code, out, err = compare(capsys, *words, "--json")
     assert (code, err) == (0, "")
@@ -160,7 +160,7 @@ def test_results_for_programs_and_papers(there, capsys):
     assert len((there / "table.csv").read_text().strip().split("\n")) == 3
 
 
-def test_another_plan_is_refused_unless_fresh(there, capsys):
+def test_another_plan_is_refused_without_overwrite(there, capsys):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     assert expect_error(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2") == (
         2,
@@ -206,7 +206,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     assert not (there / "here/.previous").exists() and (there / "here/report.html").read_bytes() != page
 
 
-def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
+def test_a_refused_comparison_deletes_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
@@ -226,7 +226,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     assert (there / "here/lstm-6").is_dir() and (there / "here/.previous/comparison.json").is_file()
 
 
-def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeypatch):
+def test_an_empty_comparison_replaces_nothing(there, capsys, monkeypatch):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "wild.toml").write_text(f"{RUN}lr = 1e38\n")
@@ -258,7 +258,7 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
     ]  # no more
 
 
-def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
+def test_interrupted_during_evaluation_it_resumes_without_overwrite(there, capsys, monkeypatch):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
         patched.setattr(measuring, "_results", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -273,7 +273,7 @@ def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, mo
     assert not (there / "here/.previous").exists()
 
 
-def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys):
+def test_a_failed_run_is_a_row_with_a_reason_and_others_continue(there, capsys):
     code, out, err = compare(
         capsys, "run.toml", "--grid", "train.lr=0.01,1e38", "--grid", "train.max_grad_norm=1.0", "--output-dir", "here"
     )
@@ -293,7 +293,7 @@ def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys)
     )
 
 
-def test_where_all_fail_there_is_no_table(there, capsys):
+def test_if_all_runs_fail_there_is_no_table(there, capsys):
     code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=1e38", "--quiet", "--output-dir", "here")
     assert (code, out) == (6, "") and err.startswith("weft: warning: lstm,lr=1e+38, seed 5: step ")
     assert not (there / "here" / "comparison.json").exists()
@@ -324,7 +324,7 @@ def files_of(run: Path) -> dict[str, Any]:
     return tomllib.loads((run / "resolved.toml").read_text())
 
 
-def test_settings_are_tuned_first(there, capsys):
+def test_options_are_tuned_first(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm", "--tune-trials", "2", "--output-dir", "here"]
     code, _, err = compare(capsys, *words)
     assert code == 0
@@ -350,7 +350,7 @@ def test_settings_are_tuned_first(there, capsys):
     assert compare(capsys, *words)[0] == 0 and InProcessTrainer.trained == []
 
 
-def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
+def test_a_comparison_that_cannot_start_leaves_no_files(there, capsys):
     (there / "text.txt").write_bytes(b"a\0b\n")
     assert main(["compare", "run.toml", "--models", "lstm", "--quiet"]) == 3
     assert not (there / "runs").exists()
@@ -369,12 +369,12 @@ def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
         (["--markdown", "-", "--json"], "--markdown and --json cannot both use standard output; write one of them to a file"),
     ],
 )
-def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
+def test_errors_before_any_file_is_created(there, capsys, words, said):
     assert expect_error(capsys, "compare", "run.toml", *words) == (2, said)
     assert not (there / "runs").exists()
 
 
-def test_names_that_are_not_known(there, capsys):
+def test_unknown_names(there, capsys):
     code, said = expect_error(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
     assert code == 2 and said == "--metric: unknown metric 'bits_per_tokn'; did you mean 'bits_per_token'?"
     code, said = expect_error(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
@@ -383,7 +383,7 @@ def test_names_that_are_not_known(there, capsys):
     assert code == 2 and said == "--models: unknown architecture 'grue'; did you mean 'gru'?"
 
 
-def test_without_data_to_compare_by_nothing_is_trained(there, capsys):
+def test_without_test_or_validation_data_nothing_is_trained(there, capsys):
     (there / "run.toml").write_text(RUN.replace("valid = 0.1\ntest = 0.1\n", ""))
     said = "compare: the run file has no test or validation data; set data.test or data.valid"
     assert expect_error(capsys, "compare", "run.toml", "--models", "lstm") == (2, said)
@@ -412,7 +412,7 @@ def test_runs_of_changed_data_are_not_mixed(there, capsys):
     assert by_name(there / "other")["ngram"]["score"] != before
 
 
-def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
+def test_it_resumes_from_another_working_directory(there, capsys, monkeypatch):
     (there / "deep").mkdir()
     (there / "deep" / "run.toml").write_text(RUN.replace('"text.txt"', '"../text.txt"'))
     options = ["--models", "ngram,rnn", "--quiet"]
@@ -425,7 +425,7 @@ def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["lm", "seq2seq"])
-def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
+def test_a_moved_comparison_resumes(there, capsys, monkeypatch, task):
     """The tokenizer of all runs moves with them: what it holds is the same, though its path is another."""
     models = "ngram,rnn"
     if task == "seq2seq":
@@ -469,7 +469,7 @@ def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str
     return str(caught.value)
 
 
-def test_if_all_fail_json_says_so(there, capsys):
+def test_if_all_runs_fail_json_reports_it(there, capsys):
     (there / "run.toml").write_text(RUN + "lr = 1e30\n")
     code, out, _ = compare(capsys, "run.toml", "--models", "lstm", "--json", "--quiet")
     found = json.loads(out)
@@ -477,7 +477,7 @@ def test_if_all_fail_json_says_so(there, capsys):
     assert found["rows"] == [] and [(one["name"], one["seed"], one["code"]) for one in found["failures"]] == [("lstm", 5, 6)]
 
 
-def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
+def test_evaluation_locks_the_directory_and_removes_leftovers(there, capsys):
     words = ["run.toml", "--models", "ngram", "--output-dir", "all", "--quiet", "--csv", "all/table.csv"]
     assert compare(capsys, *words)[0] == 0 and (there / "all" / "table.csv").exists()
     left = files.temporary_path(there / "all" / "results" / "ngram-5")  # as a process that was killed leaves it
@@ -495,7 +495,7 @@ def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
     assert not left.exists()
 
 
-def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeypatch):
+def test_ctrl_c_during_evaluation_keeps_all_results(there, capsys, monkeypatch):
     def pressed(*ignored: object, **others: object) -> None:
         raise KeyboardInterrupt
 
@@ -505,7 +505,7 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
     assert err == "Stopped. The results so far are saved. Run the same command to resume.\n"
 
 
-def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
+def test_a_run_file_needs_no_arch_if_models_are_named(there, capsys):
     (there / "run.toml").write_text(RUN.replace('arch = "lstm"\n', ""))
     assert expect_error(capsys, "compare", "run.toml")[1] == (
         'model.arch: required option is missing; add arch = "gpt" under [model]'
@@ -514,7 +514,7 @@ def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     assert InProcessTrainer.trained == ["rnn-5", "gru-5"]
 
 
-def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
+def test_a_single_model_gets_a_suggestion_of_others(there, capsys):
     code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "one")
     told = "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
     assert code == 0 and told in err.split("\n")
@@ -524,7 +524,7 @@ def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
 # ---- runs that are there
 
 
-def test_runs_that_are_there(there, capsys):
+def test_existing_runs_are_compared(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--seeds", "2", "--output-dir", "runs/all", "--quiet")[0] == 0
     runs = [str(path.relative_to(there)) for path in sorted((there / "runs" / "all").glob("*-[56]"))]
     InProcessTrainer.trained.clear()
@@ -555,7 +555,7 @@ def test_runs_that_are_there(there, capsys):
     )
 
 
-def test_a_run_may_be_the_folder_one_is_in(there, capsys, monkeypatch):
+def test_a_run_may_be_the_current_directory(there, capsys, monkeypatch):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     monkeypatch.chdir(there / "all" / "lstm-5" / "data")
     assert compare(capsys, "..", "../../ngram-5", "--output-dir", str(there / "here"), "--quiet")[0] == 0
@@ -564,7 +564,7 @@ def test_a_run_may_be_the_folder_one_is_in(there, capsys, monkeypatch):
     assert sorted(path.name for path in (there / "here" / "results").iterdir()) == ["lstm-5", "ngram-5"]
 
 
-def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys):
+def test_a_run_with_a_damaged_config_does_not_stop_the_others(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     os.truncate("all/lstm-5/resolved.toml", 7)
     code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
@@ -576,7 +576,7 @@ def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys
     assert code == 4 and line.startswith("all/ngram-5/resolved.toml: invalid TOML: ")
 
 
-def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsys):
+def test_a_run_with_an_invalid_config_does_not_stop_the_others(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     resolved, told = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: corrupted, or from another version: "
     whole = resolved.read_text()
@@ -587,7 +587,7 @@ def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsy
         assert expect_error(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(told)
 
 
-def test_what_is_no_run_is_refused(there, capsys):
+def test_a_path_that_is_not_a_run_is_refused(there, capsys):
     (there / "empty").mkdir()
     assert expect_error(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not a run directory"
     assert expect_error(capsys, "compare", "empty") == (4, "empty: not a run directory (resolved.toml is missing)")
@@ -626,7 +626,7 @@ def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
 
 
 @pytest.mark.timeout(300)
-def test_killed_it_goes_on_to_the_same_table(there, capsys):
+def test_after_a_kill_it_resumes_to_the_same_table(there, capsys):
     """kill -9 in the middle of its second run; then the same command to its end."""
     (there / "run.toml").write_text(RUN.replace("steps = 6", "steps = 400").replace("validations = 2", "validations = 8"))
     words = ["run.toml", "--models", "ngram,lstm", "--output-dir", "here"]

@@ -61,7 +61,7 @@ def found_in(out: Path) -> dict[str, float]:
     return {row["name"]: row["score"]["value"] for row in files.read_json(out / "comparison.json")["rows"]}
 
 
-def test_every_token_has_its_past_in_every_row(place, capsys, monkeypatch):
+def test_every_row_gives_every_token_the_same_context(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     code, out, err = compare(capsys, "gpt", "transformer", "ngram", "--output-dir", "all")
     assert (code, "weft:" in err) == (0, False)
@@ -90,7 +90,7 @@ def test_validation_follows_the_same_policy(place):
         assert best == pytest.approx(nats(place / name, context), rel=1e-6)
 
 
-def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, capsys, monkeypatch):
+def test_a_requested_policy_applies_to_all_rows_and_is_stored_separately(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     plain = compare(capsys, "gpt", "ngram", "--output-dir", "given", "-q")[1]
     code, out, _ = compare(capsys, "gpt", "ngram", "--context", "stride", "--output-dir", "given", "-q", "--json")
@@ -110,7 +110,7 @@ def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, caps
     )
 
 
-def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
+def test_results_of_another_policy_are_recomputed(place, tmp_path):
     first = load_or_evaluate(place / "gpt", tmp_path / "evidence", device="cpu")
     strided = load_or_evaluate(
         place / "gpt", tmp_path / "evidence", evaluation=EvaluationOptions(context="stride:16"), device="cpu"
@@ -122,7 +122,7 @@ def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
     assert (kept.policy, kept.context, kept.cache_key) == (strided.policy, strided.context, strided.cache_key)
 
 
-def test_rows_of_two_policies_are_no_table():
+def test_rows_with_different_policies_are_refused():
     items = ItemStatistics(np.arange(4), {"nats": np.ones(4), "tokens": np.ones(4)})
     groups = {name: [lm_results(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
     with pytest.raises(UsageError) as caught:
@@ -143,7 +143,7 @@ def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     assert expect_error(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
 
 
-def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, monkeypatch):
+def test_a_row_that_does_not_support_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
     for option, name in (("--output-dir", "compare.html"), ("--report", "report.html")):
@@ -174,7 +174,7 @@ def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monk
     assert (InProcessTrainer.trained, (tmp_path / "out").exists()) == ([], False)
 
 
-def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
+def test_the_page_names_its_policy(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     assert main(["compare", "gpt", "--context", "stride:4", "--report", "page.html", "-q"]) == 0
     page = (place / "page.html").read_text()
@@ -186,7 +186,7 @@ def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
     assert expect_error(capsys, "compare", "alone", "--context", "full") == (2, told)
 
 
-def test_a_state_that_was_carried_in_training_is_carried(tmp_path):
+def test_a_state_carried_in_training_is_carried_in_evaluation(tmp_path):
     text = make_text(tmp_path / "text.txt", words=300)
     values = run_file(text, "gpt", data__read_as="stream", data__context_length=8, train__max_steps=2)
     train_here(values, tmp_path / "run")

@@ -56,7 +56,7 @@ def row_scores(found: dict[str, Any]) -> list[float]:
     return [row["scores"]["bits_per_byte"]["value"] for row in found["rows"]]
 
 
-def test_an_imported_run_beside_our_own_on_a_file_that_is_named(runs, capsys):
+def test_an_imported_run_and_a_trained_one_on_a_given_file(runs, capsys):
     wanted = sorted(evaluated(capsys, run, "held.txt") for run in runs)
     assert wanted[0] != wanted[1]
     assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
@@ -80,7 +80,7 @@ def test_several_files_are_one_text(runs, capsys):
     assert sorted(row_scores(found)) == pytest.approx(sorted(evaluated(capsys, run, "all.txt") for run in runs), abs=1e-9)
 
 
-def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
+def test_a_report_of_runs_on_a_given_file(runs, capsys):
     """Also of a run whose own data is another by now: the refusal names the option."""
     assert main(["compare", *runs, "--data", "held.txt", "--report", "page.html", "--json", "--quiet"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
@@ -111,7 +111,7 @@ def test_refusals(runs, capsys):
     assert expect_error(capsys, "compare", "both", "--data", "held.txt") == (2, message)
 
 
-def test_unknown_tokens_are_named_where_tokenizers_differ(tmp_path, monkeypatch, capsys):
+def test_unknown_tokens_are_reported_if_tokenizers_differ(tmp_path, monkeypatch, capsys):
     """A token of a word that is not known stands for many characters and costs little."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog sat\n" * 30)

@@ -49,7 +49,7 @@ def two_kinds(**more):
     }
 
 
-def test_the_document_has_what_the_report_reads():
+def test_the_document_has_the_keys_of_the_report():
     found = to_document(two_kinds(samples=("a text",)), title="t", command="weft compare x")
     json.dumps(found, allow_nan=False)
     assert set(found) >= CONTRACT
@@ -64,7 +64,7 @@ def test_the_document_has_what_the_report_reads():
 
 
 @pytest.mark.parametrize("names", [["train"], ["train.words", "train.letters"], ["train.0", "train.1"], ["train.source"]])
-def test_how_much_was_trained_on_is_told_where_the_run_still_has_it(tmp_path, names):
+def test_training_data_sizes_are_included_if_the_run_still_has_them(tmp_path, names):
     groups = {name: [run._replace(run=tmp_path) for run in runs] for name, runs in two_kinds().items()}
     assert to_document(groups)["about"] == {}
     (tmp_path / "data").mkdir()
@@ -91,11 +91,11 @@ def test_how_much_was_trained_on_is_told_where_the_run_still_has_it(tmp_path, na
         (np.array([1, 2, 30]), []),
     ],
 )
-def test_borders_of_bins_are_round_and_no_bin_is_nearly_empty(lengths, borders):
+def test_bin_edges_are_round_and_no_bin_is_nearly_empty(lengths, borders):
     assert round_borders(lengths) == borders
 
 
-def test_a_breakdown_by_length_is_the_score_of_those_items():
+def test_a_breakdown_by_length_equals_the_score_of_the_items_in_each_bin():
     groups = two_kinds()
     found = next(breakdowns(groups, LOSS))
     assert found["by"] == "input length in tokens"
@@ -114,7 +114,7 @@ def test_a_breakdown_by_length_is_the_score_of_those_items():
     assert found["bins"][-1].startswith("over ")
 
 
-def test_a_model_that_fails_on_long_inputs_is_seen_to():
+def test_the_breakdown_shows_a_model_that_fails_on_long_inputs():
     """What a fixed-size state forgets: the one row is as good as the other up to 22 tokens, and worse the longer it gets."""
     rng = np.random.default_rng(0)
     words = [str(at) for at in range(50)]
@@ -157,14 +157,14 @@ def test_a_breakdown_by_frequency_adds_up():
     assert found["counts"] == [int(v) for v in groups["worse"][0].frequencies["tokens"].sum(0)]
 
 
-def test_lines_by_their_rarest_token():
+def test_breakdown_by_the_rarest_token_of_a_line():
     groups = two_kinds(rarest=np.arange(120) % 30)
     found = list(breakdowns(groups, LOSS))[1]
     assert found["by"] == "training frequency of the rarest input token"
     assert (found["bins"], found["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
 
 
-def test_bins_have_the_interval_of_their_own_items():
+def test_bins_have_the_confidence_interval_of_their_items():
     groups = two_kinds()
     (cell,) = by_bins(groups, np.zeros(120), ["all"], RATE)
     whole = estimate([one[""] for one in bootstrap([run.items for run in groups["better"]], {"": RATE})])
@@ -175,7 +175,7 @@ MEANT = [0, 0, 1, 1, 2, 2, 2, 2]
 SAID = [0, 1, 1, 1, 2, 2, 0, 2]
 
 
-def test_by_label_is_the_f1_of_scikit_learn():
+def test_breakdown_by_label_equals_the_f1_of_scikit_learn():
     groups = {
         "a": [classification_results(SAID, MEANT, ("x", "y", "z"))],
         "b": [classification_results(MEANT, MEANT, ("x", "y", "z"))],
@@ -218,7 +218,7 @@ def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tu
     return lm_results(made, lengths=np.array([len(line.split()) for line in meant]), **more)
 
 
-def test_by_tag_and_by_type_of_span():
+def test_breakdown_by_tag_and_by_span_type():
     said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
     found = list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, TOKEN_ACCURACY))[-1]
     flat = [" ".join(lines).split() for lines in (meant, said)]
@@ -233,7 +233,7 @@ def test_by_tag_and_by_type_of_span():
     assert found["values"]["a"] == [100.0, 0.0]
 
 
-def test_bins_have_bounds_that_a_score_can_have_and_say_what_they_count_and_what_is_infinite():
+def test_bins_have_valid_bounds_units_and_infinite_values():
     cells = [Cell("x", 4, {"a": Estimate(90.0, -20.0, 180.0)}), Cell("y", 2, {"a": Estimate(math.inf, None, None)})]
     found = as_json("tag", LABEL_F1, cells, ["a"], unit="words")
     assert (found["low"], found["high"], found["unit"]) == ({"a": [0.0, None]}, {"a": [100.0, None]}, "words")
@@ -242,7 +242,7 @@ def test_bins_have_bounds_that_a_score_can_have_and_say_what_they_count_and_what
     assert (found["low"], found["high"], found["unit"], found["infinite"]) == ({"a": [0.0]}, {"a": [180.0]}, "items", {})
 
 
-def test_what_is_counted_hangs_on_what_a_breakdown_is_by():
+def test_the_unit_of_counts_depends_on_the_breakdown():
     said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
     assert list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, TOKEN_ACCURACY))[-1]["unit"] == "words"
     one = tagger(["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
@@ -253,7 +253,7 @@ def test_what_is_counted_hangs_on_what_a_breakdown_is_by():
 # ---- items
 
 
-def test_an_infinite_item_is_told_beside_since_json_has_no_infinity():
+def test_infinite_items_are_listed_separately_since_json_has_no_infinity():
     groups = two_kinds()
     first = {name: runs[0] for name, runs in groups.items()}
     first["worse"].items.statistics["nats"][7] = math.inf
@@ -280,7 +280,7 @@ def test_items_where_rows_differ_most_come_first():
     }
 
 
-def test_among_very_many_the_extremes_are_kept():
+def test_only_the_extremes_of_many_items_are_kept():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, (3, 5000))
     chosen = select(values, None, higher=True)
@@ -291,7 +291,7 @@ def test_among_very_many_the_extremes_are_kept():
     assert select(-values, None, higher=False) == chosen
 
 
-def test_equal_rows_still_show_their_worst_and_best():
+def test_identical_rows_show_their_worst_and_best_items():
     values = np.tile(np.arange(10.0), (2, 1))
     assert select(values, None, higher=False)[:2] == [9, 8]
     finer = np.tile(np.arange(10.0)[::-1], (2, 1))
@@ -313,12 +313,12 @@ def test_equal_rows_still_show_their_worst_and_best():
         ("lm", "loss", ["loss"], "loss"),
     ],
 )
-def test_scores_that_say_something_of_one_item(task, score, known, one):
+def test_metrics_that_are_defined_for_one_item(task, score, known, one):
     found = metrics_of(find_task(task).eval_suites, known)
     assert item_metric(found[score], found).name == one
 
 
-def test_every_item_by_itself():
+def test_scores_of_single_items():
     found = ItemStatistics(np.arange(2), {"nats": np.array([2.0, 9.0]), "tokens": np.array([2.0, 3.0])})
     assert item_values(found, RATE).tolist() == [1.0, 3.0]
 
@@ -334,7 +334,7 @@ def test_every_item_by_itself():
         ("qa", ["f1", "exact_match"], "f1"),
     ],
 )
-def test_what_decides(task, names, decides):
+def test_the_metric_that_ranks_rows(task, names, decides):
     assert ranking_metric(task, [[Score(name, 1.0, None, None, "") for name in names]], None).name == decides
 
 
@@ -342,7 +342,7 @@ def measured_with(tokenizer: str, *names: str) -> list[Score]:
     return [Score(name, 1.0, None, None, f"weft|tokenizer:{tokenizer}") for name in names]
 
 
-def test_scores_of_a_token_do_not_decide_between_tokenizers():
+def test_per_token_scores_do_not_rank_rows_with_different_tokenizers():
     names = ("loss", "bits_per_char", "bits_per_byte")
     runs = [measured_with("a", *names), measured_with("b", *names)]
     assert ranking_metric("lm", runs, None).name == "bits_per_char"
@@ -361,18 +361,18 @@ def test_scores_of_a_token_do_not_decide_between_tokenizers():
 # ---- confusions
 
 
-def test_confusions_are_those_of_scikit_learn():
+def test_confusion_matrices_equal_scikit_learn():
     found = confusions({"a": classification_results(SAID, MEANT, ("x", "y", "z"))})
     assert found == {"labels": ["x", "y", "z"], "matrices": {"a": confusion_matrix(MEANT, SAID).tolist()}}
 
 
-def test_labels_that_training_never_saw_have_a_row():
+def test_unseen_labels_have_a_row():
     found = confusions({"a": classification_results([0, 1, 1], [0, 1, -1], ("x", "y"))})
     assert found["labels"] == ["x", "y", "(unseen)"]
     assert found["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
-def test_of_very_many_labels_the_rare_ones_are_one():
+def test_rare_labels_are_merged_if_there_are_many():
     names = tuple(f"n{at}" for at in range(100))
     meant = [at for at in range(100) for _ in range(100 - at)]
     said = [(at + 50) % 100 for at in meant]
@@ -383,12 +383,12 @@ def test_of_very_many_labels_the_rare_ones_are_one():
     assert matrix[0].tolist() == [0] * MAX_CLASSES + [100]
 
 
-def test_confusions_of_tags():
+def test_confusion_matrix_of_tags():
     found = confusions({"a": tagger(["N V N", "V V"], ["N V V", "V X"], ("V", "N"))})
     assert found == {"labels": ["V", "N", "(unseen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
 
 
-def test_memory_grows_with_the_labels_and_not_with_their_square():
+def test_memory_grows_linearly_with_the_number_of_labels():
     """A table of 1,000 labels by 200 texts has 1.6 MB; a matrix of labels would have 8, one for each label 8,000."""
     rng = np.random.default_rng(0)
     names = tuple(f"n{at}" for at in range(1000))
@@ -405,7 +405,7 @@ def test_memory_grows_with_the_labels_and_not_with_their_square():
     assert by_label < 20e6 and matrix < 5e6
 
 
-def test_several_labels_have_no_confusions():
+def test_multilabel_data_has_no_confusion_matrix():
     one = classification_results(SAID, MEANT, ("x", "y", "z"))
     assert confusions({"a": one._replace(scores=[*one.scores, Score("exact_match", 1.0, None, None, "")])}) is None
 

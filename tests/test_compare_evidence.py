@@ -102,7 +102,7 @@ def same(a: RunResults, b: RunResults) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
+def test_scores_equal_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
     assert found.scores == list(load_run(runs.run_dir(name), device="cpu").evaluate())
     sums = total(found.items.statistics)
@@ -117,7 +117,7 @@ def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_saved_and_loaded_it_is_the_same_to_the_last_bit(runs, tmp_path, name):
+def test_results_round_trip_bit_for_bit(runs, tmp_path, name):
     found = runs.evidence(name)
     save(found, tmp_path / "deep" / "evidence")
     same(load(tmp_path / "deep" / "evidence"), found)
@@ -136,7 +136,7 @@ def test_every_task_makes_a_document(runs, name):
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "seq2seq", "qa"])
-def test_what_is_said_stands_beside_what_is_meant(runs, name):
+def test_items_have_predictions_and_references(runs, name):
     """Right answers, counted from the texts that are kept, are those that the scores count."""
     found = runs.evidence(name)
     exact = next(v for n, v in found.items.statistics.items() if n == "exact")
@@ -149,7 +149,7 @@ def test_what_is_said_stands_beside_what_is_meant(runs, name):
     assert right == (exact > 0).tolist()
 
 
-def test_lines_of_a_language_model_are_those_of_the_text(runs):
+def test_items_of_a_language_model_are_the_lines_of_the_text(runs):
     found = runs.evidence("lm-lines")
     lines = runs.text.read_text().split("\n")[:-1]
     assert found.inputs == lines[-len(found.inputs) :]
@@ -203,7 +203,7 @@ def test_frequencies_of_tokens_by_hand(runs):
 
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
-def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
+def test_frequencies_of_masked_tokens_by_hand(runs, tmp_path, read):
     values = run_file(runs.text, "conv", data__valid=0.2, data__read_as=read)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
@@ -232,20 +232,20 @@ def test_frequencies_of_words_by_hand(runs):
     assert found.frequencies["correct"].sum(0)[0] == found.items.statistics["oov_correct"].sum()
 
 
-def test_the_rarest_letter_of_a_source_by_hand(runs):
+def test_the_rarest_character_of_a_source_by_hand(runs):
     found, place = runs.evidence("seq2seq"), runs.directory / "pairs.tsv"
     words = [line.split("\t")[0] for line in place.read_text().split("\n")[:-1]]
     counts = Counter("".join(words[: len(words) - 2 * len(found.inputs)]))
     assert found.rarest.tolist() == [min(counts[letter] for letter in word) for word in found.inputs]
 
 
-def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
+def test_without_training_tokens_there_are_no_frequencies(runs, tmp_path, monkeypatch):
     run = load_run(runs.run_dir("lm-lines"), device="cpu")
     monkeypatch.setattr(RunDir, "data", property(lambda folder: tmp_path / "gone"))
     assert evaluate_run(run, run.config.datasets["train"].paths).frequencies == {}
 
 
-def test_edges_of_lines_are_their_starts(runs):
+def test_line_offsets_are_line_starts(runs):
     _, corpus = load_run(runs.run_dir("lm-lines"), device="cpu").predictor.token_losses()
     assert np.array_equal(text_edges(corpus), corpus.starts)
 
@@ -266,7 +266,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(tmp_path, monkeypatch):
+def test_results_are_reused_unless_weights_or_data_changed(tmp_path, monkeypatch):
     text, seen, told = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
     values = run_file(text, data__read_as="lines", train__max_steps=2)
     train_here(values, tmp_path / "run", SilentCallback())
@@ -290,7 +290,7 @@ def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(
 
 
 @pytest.mark.parametrize("name", ["numbers.safetensors", "results.json", "manifest.json"])
-def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
+def test_damaged_results_are_recomputed(runs, tmp_path, monkeypatch, name):
     kept, run = tmp_path / "kept", runs.run_dir("lm-lines")
     save(runs.evidence("lm-lines"), kept)
     seen = counting(monkeypatch)
@@ -325,7 +325,7 @@ def forged(about: dict[str, Any], arrays: dict[str, Any]) -> Iterator[tuple[dict
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "spans-lstm")) for name in TASKS])
-def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
+def test_forged_results_are_refused_or_harmless(runs, tmp_path, name):
     """The sums are right, what is summed is not: whoever made a run could have made its evidence, too."""
     kept = tmp_path / "kept"
     save(runs.evidence(name), kept)
@@ -352,7 +352,7 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
     assert str(caught.value) == f"{kept}: corrupted results: invalid keys; remove the directory to evaluate the run again"
 
 
-def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
+def test_two_processes_may_store_the_same_results(runs, tmp_path, monkeypatch):
     """As one that was looked at twice at once: the other has just put there what this one is about to."""
     kept, run = tmp_path / "kept", runs.run_dir("lm-lines")
     whole = module.save
@@ -373,7 +373,7 @@ def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
         load_or_evaluate(run, kept, device="cpu")
 
 
-def test_evidence_of_another_version_is_refused(runs, tmp_path):
+def test_results_of_another_version_are_refused(runs, tmp_path):
     save(runs.evidence("lm-lines"), tmp_path / "e")
     about = files.read_json(tmp_path / "e" / "results.json")
     files.write_json(tmp_path / "e" / "results.json", {**about, "version": 0})
@@ -387,7 +387,7 @@ def test_evidence_of_another_version_is_refused(runs, tmp_path):
 # ---- costs
 
 
-def test_costs_are_what_the_run_wrote_down(tmp_path):
+def test_costs_are_those_recorded_by_the_run(tmp_path):
     (tmp_path / "resolved.toml").write_text("")
     (tmp_path / "model.safetensors").write_bytes(b"x" * 77)
     lines = [{"step": 1, "seconds": 2.0, "tokens_per_second": 10.0, "peak_memory": 900}]

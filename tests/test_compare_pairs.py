@@ -73,7 +73,7 @@ def pages(out: Path) -> tuple[dict[str, Any], str]:
     return files.read_json(out / "comparison.json"), (out / "report.html").read_text()
 
 
-def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, capsys):
+def test_compare_and_analyze_minimal_pairs_report_the_same_accuracy(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm", "--seeds", "2", "--minimal-pairs", "pairs.tsv", "--output-dir", "all"]
     code, out, _ = compare(capsys, *words)
     assert code == 0
@@ -119,7 +119,7 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert "In minimal pairs with an attractor, models follow " in text
 
 
-def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_suite(there, capsys):
+def test_the_suite_does_not_change_the_table_and_is_removed_from_the_next_page(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet"]
     code, plain, _ = compare(capsys, *words)
     assert code == 0
@@ -144,7 +144,7 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     assert compare(capsys, *words)[1] == plain and pages(there / "all")[0] == before
 
 
-def test_runs_that_are_there_and_masked_ones(there, capsys):
+def test_existing_runs_and_masked_lms(there, capsys):
     (there / "run.toml").write_text(RUN.format(task="masked-lm"))
     words = ["run.toml", "--models", "lstm,bert", "--output-dir", "all", "--quiet", "--minimal-pairs", "pairs.tsv"]
     assert compare(capsys, *words)[0] == 0
@@ -168,7 +168,7 @@ def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
     assert InProcessTrainer.trained == [] and not (there / "runs").exists()
 
 
-def test_other_tasks_have_no_pairs(there, capsys):
+def test_other_tasks_have_no_minimal_pairs(there, capsys):
     rows = "".join(f"{word}\t{word[::-1]}\n" for word in ("anna", "berta", "clara", "dora") * 10)
     (there / "names.tsv").write_text(rows)
     values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read_as = "lines"\n', "")
@@ -180,7 +180,7 @@ def test_other_tasks_have_no_pairs(there, capsys):
     assert expect_error(capsys, "compare", "all/lstm-5", "--minimal-pairs", "pairs.tsv") == (2, said)
 
 
-def test_the_page_says_what_each_row_goes_by():
+def test_the_page_names_the_score_of_each_row():
     document = lm_document()
     first, second = (row["name"] for row in document["rows"][:2])
     document["minimal_pairs"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
@@ -193,7 +193,7 @@ def test_the_page_says_what_each_row_goes_by():
     assert find_problem(document) == "minimal_pairs.follows is not an object"
 
 
-def test_a_name_of_a_row_stays_on_its_line():
+def test_row_names_with_newlines_stay_on_one_line():
     estimate = {"value": 50.0, "low": None, "high": None}
     told = {
         "rows": [{"by": "all", "name": "all", "pairs": 1, "accuracy": {"a\nb": estimate}}],
@@ -234,7 +234,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     assert capsys.readouterr().err == err and "Failed: <b><bdi>rnn</bdi></b>, seed 5: " in (there / "page.html").read_text()
 
 
-def test_where_all_are_damaged_nothing_is_made(there, capsys):
+def test_if_all_runs_are_damaged_nothing_is_written(there, capsys):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
     (there / "all" / "lstm-5" / "model.safetensors").write_bytes(b"{}")
     code, out, err = compare(capsys, "all/lstm-5", "--output-dir", "mine", "--quiet")

@@ -78,7 +78,7 @@ def plan_of(*models: str, grid: tuple[str, ...] = (), values: dict[str, Any] = L
 # ---- options
 
 
-def test_what_is_typed():
+def test_parsing_of_command_line_values():
     assert parse_models("lstm, gru") == ["lstm", "gru"]
     assert parse_grid("model.hidden_size=128,256") == Grid("model.hidden_size", [128, 256])
     assert parse_grid("model.skip_connection = plain, residual") == Grid("model.skip_connection", ["plain", "residual"])
@@ -107,13 +107,13 @@ def test_what_is_typed():
         ("train.max_steps=1,2", "grid: train.max_steps: the budget is the same for all models"),
     ],
 )
-def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
+def test_invalid_grids_are_refused(typed, said):
     with pytest.raises(UsageError) as caught:
         parse_grid(typed)
     assert str(caught.value) == said
 
 
-def test_other_things_that_can_t_be_meant():
+def test_other_invalid_values_are_refused():
     with pytest.raises(
         UsageError, match=r"^models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'$"
     ):
@@ -127,7 +127,7 @@ def test_other_things_that_can_t_be_meant():
 # ---- kinds
 
 
-def test_a_kind_keeps_what_applies_to_it():
+def test_an_architecture_keeps_the_options_that_apply_to_it():
     found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
     assert found["gpt"] == (LM, [])
     assert found["ngram"].values["model"] == {"arch": "ngram"}
@@ -143,7 +143,7 @@ def test_a_kind_keeps_what_applies_to_it():
     assert all(one.values["train"]["max_steps"] == 10 for one in found.values())
 
 
-def test_a_kind_is_not_made_into_another():
+def test_options_do_not_turn_one_architecture_into_another():
     found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
     assert found["sutskever"].values["model"] == {
         "arch": "sutskever", "hidden_size": 48, "encoder": {"num_layers": 2}, "decoder": {"hidden_size": 32}
@@ -155,7 +155,7 @@ def test_a_kind_is_not_made_into_another():
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
-def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
+def test_every_architecture_of_a_task_can_be_derived_from_any_run_file(values):
     for kind in find_task(values["task"]).presets:
         one = applicable_options(values, kind, base=BASE)
         assert resolve(one.values, base=BASE).arch == kind
@@ -166,7 +166,7 @@ def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
-def test_no_message_decides_what_applies(values, monkeypatch):
+def test_applicability_does_not_depend_on_error_messages(values, monkeypatch):
     """The same options are dropped, and the same fault is told first, whatever the words of the errors are."""
 
     def in_other_words(given: Any, *, base: Path) -> Any:
@@ -182,7 +182,7 @@ def test_no_message_decides_what_applies(values, monkeypatch):
     assert [applicable_options(values, kind, base=BASE) for kind in kinds] == before
 
 
-def test_errors_of_a_run_file_carry_what_they_are_about():
+def test_run_file_errors_carry_their_option():
     for option, value, fields in (
         ("model.hiden_size", 8, ("model.hiden_size", True, True)),
         ("model.qqqqq", 8, ("model.qqqqq", True, False)),
@@ -194,13 +194,13 @@ def test_errors_of_a_run_file_carry_what_they_are_about():
     assert ConfigError("", "anything else").problem == "anything else"
 
 
-def test_an_unknown_kind_is_refused():
+def test_an_unknown_architecture_is_refused():
     with pytest.raises(ConfigError) as caught:
         plan_of("lstm", "transfomer")
     assert str(caught.value) == "models: unknown architecture 'transfomer'; did you mean 'transformer'?"
 
 
-def test_a_fault_of_the_run_file_is_no_option_that_does_not_apply():
+def test_a_run_file_error_is_not_an_inapplicable_option():
     with pytest.raises(ConfigError, match=r"^data\.context_lenght: unknown option; did you mean 'context_length'\?"):
         plan_of("lstm", "gru", values=with_option(LM, "data.context_lenght", 8))
 
@@ -239,11 +239,11 @@ def test_one_option_that_does_not_apply():
         ("tagging", "transformer", ["transformer", "lstm"]),
     ],
 )
-def test_the_kinds_of_a_comparison_that_names_none(task, own, kinds):
+def test_default_architectures(task, own, kinds):
     assert default_archs({"task": task, "model": {"arch": own}}) == kinds
 
 
-def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choice_is_told():
+def test_a_run_with_init_from_is_compared_with_baselines_and_says_so():
     values = {"task": "classification", "model": {"arch": "bert"}, "train": {"init_from": "runs/bert"}}
     assert default_archs(values) == ["bert", "naive-bayes", "logistic-regression"]
     assert describe_choice(values, default_archs(values)) == (
@@ -252,34 +252,34 @@ def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choic
     )
 
 
-def test_all_kinds_of_the_task():
+def test_all_architectures_of_the_task():
     found = plan_of("all").variants
     assert [one.name for one in found] == ["gpt", "ngram", "conv", "rnn", "lstm", "gru", "transformer"]  # its own first
     assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "logistic-regression"]
 
 
-def test_without_models_the_run_file_s_own():
+def test_without_models_the_architecture_of_the_run_file():
     assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
         "gpt,hidden_size=32",
         "gpt,hidden_size=64",
     ]
 
 
-def test_the_same_twice_is_two_rows():
+def test_duplicates_are_two_rows():
     assert [one.name for one in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
     found = plan_of("lstm", grid=("model.hidden_size=16,16",)).variants
     assert [one.name for one in found] == ["lstm,hidden_size=16", "lstm,hidden_size=16#2"]
     assert found[0].values == found[1].values
 
 
-def test_a_value_that_can_t_be_is_a_row_that_is_refused():
+def test_an_invalid_grid_value_is_a_refused_row():
     found = plan_of("gpt", grid=("model.num_heads=4,5",))
     assert [one.name for one in found.variants] == ["gpt,num_heads=4"]
     assert [(one.name, one.code) for one in found.failed] == [("gpt,num_heads=5", 2)]
     assert found.failed[0].reason == "model.num_heads: hidden_size 96 is not divisible by 5; change one of them or set head_dim"
 
 
-def test_a_grid_that_no_kind_has_is_refused():
+def test_a_grid_option_that_no_architecture_has_is_refused():
     with pytest.raises(ConfigError, match=r"^grid: model.hiden_size: unknown option; did you mean 'hidden_size'\?"):
         plan_of("lstm", "gpt", grid=("model.hiden_size=1,2",))
     with pytest.raises(ConfigError, match=r"^grid: model.hidden_size: expected an integer, got 'a'$"):
@@ -299,7 +299,7 @@ def test_a_grid_that_no_kind_has_is_refused():
         ("ngram,lstm", "model.num_heads=2", "lstm"),
     ],
 )
-def test_a_grid_is_refused_for_the_reason_of_a_kind_that_has_the_option(models, grid, arch):
+def test_a_refused_grid_gives_the_reason_of_an_architecture_that_has_the_option(models, grid, arch):
     with pytest.raises(ConfigError) as caught:
         plan_of(*models.split(","), grid=(grid,))
     assert str(caught.value) == f"grid: {reason(arch, grid)}"
@@ -314,7 +314,7 @@ def reason(arch: str, grid: str, values: Any = None) -> str:
     return str(error)
 
 
-def test_of_an_unknown_option_the_kind_with_the_nearest_name_tells():
+def test_an_unknown_option_suggests_the_nearest_name_of_any_architecture():
     with pytest.raises(ConfigError, match=r"^grid: model.hiden_size: unknown option; did you mean 'hidden_size'\?"):
         plan_of("ngram", "lstm", grid=("model.hiden_size=1,2",))
     with pytest.raises(ConfigError) as caught:
@@ -322,7 +322,7 @@ def test_of_an_unknown_option_the_kind_with_the_nearest_name_tells():
     assert str(caught.value) == f"grid: {reason('transformer', 'model.num_heads=5', PAIRS)}"
 
 
-def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
+def test_refused_values_are_distinguished_from_inapplicable_ones():
     found = plan_of("gpt", "transformer", "lstm", grid=("model.num_heads=5,96", "model.num_layers=1,2"))
     assert [one.name for one in found.variants] == [
         *(f"transformer,num_heads=96,num_layers={layers}" for layers in (1, 2)),
@@ -341,14 +341,14 @@ def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
     assert found.failed == [] and "position_encoding" in found.notes[0]
 
 
-def test_the_width_of_a_grid_is_that_of_both_sides():
+def test_hidden_size_of_a_grid_applies_to_encoder_and_decoder():
     found = plan_of("lstm", grid=("model.hidden_size=16,24",), values=PAIRS).variants
     for variant, width in zip(found, (16, 24), strict=True):
         model = resolve(variant.values, base=BASE).model
         assert (model.encoder.hidden_size, model.decoder.hidden_size) == (width, width)
 
 
-def test_one_budget():
+def test_one_budget_for_all_runs():
     for budget in (("tokens", 500), ("minutes", 0.5)):
         found = plan_of("ngram", "lstm", budget=budget).variants
         assert [one.values["train"].get("steps") for one in found] == [None, None]
@@ -369,7 +369,7 @@ def parameters(values, letters):
 
 
 @pytest.mark.parametrize(("kind", "target"), [("conv", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
-def test_no_other_width_is_nearer(letters, kind, target):
+def test_no_other_hidden_size_is_nearer_to_the_target_size(letters, kind, target):
     values = applicable_options({**LM, "model": {"arch": "gpt", "num_layers": 2}}, kind, base=BASE).values
     found = sizes.match_num_params(values, target, letters, base=BASE)
     assert resolve(found.values, base=BASE).model.hidden_size == found.hidden_size
@@ -383,11 +383,11 @@ def test_no_other_width_is_nearer(letters, kind, target):
         assert count is not None and abs(count - target) >= abs(found.num_parameters - target)
 
 
-def test_what_is_counted_has_no_size_of_its_own(letters):
+def test_ngram_models_have_no_target_size(letters):
     assert parameters({**LM, "model": {"arch": "ngram"}, "train": {}}, letters) is None
 
 
-def test_no_width_may_fit(letters):
+def test_no_hidden_size_may_reach_the_target_size(letters):
     values = with_option(with_option(LM, "model.num_heads", 97), "model.position_encoding", "none")
     with pytest.raises(ConfigError) as caught:
         sizes.match_num_params(values, 1, letters, base=BASE)
@@ -398,7 +398,7 @@ def test_no_width_may_fit(letters):
 # ---- the folder
 
 
-def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
+def test_a_plan_is_recognized_and_not_confused_with_another(tmp_path):
     asked = ComparisonOptions(
         models=["lstm"], seeds=2, budget=("tokens", 50), match_params=1000, grid=[Grid("train.lr", [0.1])], tune_trials=4
     )
@@ -419,7 +419,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
+def test_the_previous_comparison_is_kept_until_the_new_one_is_finished(tmp_path):
     first, second, third = (to_toml(LM, ComparisonOptions(models=["lstm"], seeds=seeds)) for seeds in (1, 2, 3))
     begin(tmp_path, first, overwrite=False)
     plan = (tmp_path / "plan.toml").read_text()
@@ -462,14 +462,14 @@ def replaced(tmp_path) -> Path:
 FIRST = ["comparison.json", "lstm-0", "plan.toml"]
 
 
-def test_without_the_plan_of_the_new_one_the_old_one_is_back(replaced):
+def test_without_a_new_plan_the_previous_comparison_is_restored(replaced):
     (replaced / "plan.toml").unlink()  # as the message says, or killed before it was written
     (replaced / "lstm-1").mkdir()
     begin(replaced, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     assert names(replaced) == FIRST
 
 
-def test_a_comparison_of_runs_settles_nothing(replaced):
+def test_a_comparison_of_existing_runs_does_not_touch_backups(replaced):
     (replaced / "plan.toml").rename(replaced / "away")
     (replaced / "comparison.json").write_text("of runs")
     drop_backup(replaced)
@@ -480,7 +480,7 @@ def test_a_comparison_of_runs_settles_nothing(replaced):
 
 
 @pytest.mark.parametrize("saved", ["lstm-0/model.safetensors", "tune/lstm-0/checkpoints/000001/train_state.json"])
-def test_it_is_back_unless_something_was_saved(replaced, saved):
+def test_the_previous_comparison_is_restored_unless_something_was_saved(replaced, saved):
     (replaced / saved).parent.mkdir(parents=True)
     (replaced / saved).touch()
     assert not restore_backup(replaced)
@@ -490,7 +490,7 @@ def test_it_is_back_unless_something_was_saved(replaced, saved):
     assert not restore_backup(replaced)
 
 
-def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
+def test_a_run_in_progress_is_not_backed_up(tmp_path):
     plan, run = to_toml(LM, ComparisonOptions(models=["lstm"])), tmp_path / "lstm-0"
     begin(tmp_path, plan, overwrite=False)
     run.mkdir()
@@ -500,7 +500,7 @@ def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
     check_unused(tmp_path)
 
 
-def test_data_that_is_not_there_makes_no_room(tmp_path):
+def test_missing_data_does_not_move_the_previous_comparison(tmp_path):
     values = {**LM, "data": {**LM["data"], "test": str(tmp_path / "gone.txt")}}
     with pytest.raises(DataError) as caught:
         check_files_exist({**values, "data": {**values["data"], "train": str(touched(tmp_path / "text.txt"))}})
@@ -513,7 +513,7 @@ def touched(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("move", range(1, 7))
-def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, move):
+def test_killed_during_backup_or_restore(tmp_path, monkeypatch, move):
     """At each of three moves there, and three back."""
 
     class Killed(BaseException):
@@ -537,7 +537,7 @@ def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, mov
     assert names(tmp_path) == FIRST
 
 
-def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):
+def test_a_half_finished_backup_is_restored(tmp_path):
     begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
     (tmp_path / ".previous").mkdir()
     (tmp_path / ".previous" / "lstm-0").write_text("moved")
@@ -546,7 +546,7 @@ def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):
     assert names(tmp_path) == ["lstm-0", "lstm-1", "plan.toml"]
 
 
-def test_a_stranger_s_folder_is_left_alone(tmp_path):
+def test_a_directory_that_is_not_a_comparison_is_not_touched(tmp_path):
     (tmp_path / "thesis.tex").touch()
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
@@ -557,7 +557,7 @@ def test_a_stranger_s_folder_is_left_alone(tmp_path):
         )
 
 
-def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
+def test_an_unrelated_plan_file_is_not_a_comparison(tmp_path):
     (tmp_path / "plan.toml").write_text('[holidays]\nwhere = "by the sea"\n')
     (tmp_path / "thesis.tex").touch()
     for fresh in (False, True):
@@ -570,14 +570,14 @@ def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_plan_that_can_t_be_read(tmp_path):
+def test_a_plan_that_cannot_be_read(tmp_path):
     (tmp_path / "plan.toml").write_text("seeds = ")
     with pytest.raises(ModelError, match=r"plan.toml.*TOML: .*; use `overwrite` to start the comparison over$"):
         begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
     begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=True)
 
 
-def test_runs_come_seed_by_seed(tmp_path):
+def test_runs_are_ordered_by_seed(tmp_path):
     found = plan_runs([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
     assert [one.output_dir.name for one in found] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
     assert [one.values["seed"] for one in found] == [3, 3, 4, 4]
@@ -587,7 +587,7 @@ def test_runs_come_seed_by_seed(tmp_path):
     assert str(caught.value) == "grid: two variants have the directory a_b; use shorter values"
 
 
-def test_paths_are_where_they_lie(tmp_path):
+def test_paths_are_resolved_relative_to_the_run_file(tmp_path):
     found = with_absolute_paths(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
     assert found["data"]["train"] == str(tmp_path / "text.txt") and found["data"]["valid"] == 0.1
     assert found["tokenizer"] == {"file": str(tmp_path / "tok.json")}
@@ -596,7 +596,7 @@ def test_paths_are_where_they_lie(tmp_path):
     assert started["train"]["init_from"] == str(tmp_path / "old")
 
 
-def test_test_files_are_taken_away_and_shares_stay():
+def test_test_files_are_removed_and_fractions_stay():
     assert "test" not in tokens.without_test(with_option(LM, "data.test", "secret.txt"))["data"]
     assert tokens.without_test(with_option(LM, "data.test", 0.1))["data"]["test"] == 0.1
 
@@ -629,7 +629,7 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
     }
 
 
-def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(tmp_path):
+def test_rows_without_a_short_distinguishing_option_are_named_by_directory(tmp_path):
     paths = [make_run(tmp_path / name, small()) for name in ("first", "second")]
     assert list(group_runs(open_runs(paths))) == ["first", "second"]
     other = small(train__lr=0.5, train__weight_decay=0.25, train__max_grad_norm=3.0, train__num_validations=2)
@@ -638,7 +638,7 @@ def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(t
     assert list(group_runs(open_runs([paths[0], again]))) == [str(paths[0]), str(again)]
 
 
-def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
+def test_runs_of_different_tasks_or_data_are_refused(tmp_path):
     first = make_run(tmp_path / "a", small())
     gaps = {**small(), "task": "masked-lm", "model": {"arch": "lstm"}}
     second = make_run(tmp_path / "b", gaps)
@@ -658,13 +658,13 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     assert len(open_runs([first, make_run(tmp_path / "d", small(data__context_length=32))])) == 2  # of the same text
 
 
-def test_a_comparison_is_no_run(tmp_path):
+def test_a_comparison_is_not_a_run(tmp_path):
     assert not is_comparison(tmp_path)
     (tmp_path / "comparison.json").touch()
     assert is_comparison(tmp_path)
 
 
-def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
+def test_all_architectures_read_the_same_examples_in_the_same_order(tmp_path):
     """Batch by batch, of one seed; of another the order is another."""
     text = make_text(tmp_path / "text.txt")
     values = run_file(text, "lstm", data={"train": str(text), "valid": 0.1, "read_as": "lines"})

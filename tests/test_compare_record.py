@@ -72,7 +72,7 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     assert load(kept).scores == groups["better"][0].scores
 
 
-def test_what_it_does_not_have_is_refused(numbers):
+def test_missing_features_are_refused(numbers):
     with pytest.raises(UsageError) as caught:
         check_metric("number", "mean_eror")
     assert str(caught.value) == "metric: unknown metric 'mean_eror'; did you mean 'mean_error'?"

@@ -80,7 +80,7 @@ def test_the_test_is_stated():
     assert table.describe_test_details({"a": mixed["a"][:1]}).endswith("(1,000 resamples).")
 
 
-def test_another_score_may_decide():
+def test_another_metric_may_rank_the_rows():
     better, worse = (
         classification_results([0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], ("x", "y")),
         classification_results([1] * 6, [0, 0, 1, 1, 1, 1], ("x", "y")),
@@ -94,7 +94,7 @@ def test_another_score_may_decide():
     assert str(caught.value) == "metric: unknown metric 'acuracy'; did you mean 'accuracy'?"
 
 
-def test_bounds_stay_where_scores_can_be():
+def test_confidence_bounds_stay_in_the_range_of_the_metric():
     """Student's t of two seeds reaches far beyond 100%."""
     right = [0, 1] * 20
     groups = {
@@ -121,7 +121,7 @@ def test_an_infinite_row_comes_last_without_p():
     assert "inf" in table_text.terminal(rows)
 
 
-def test_runs_that_can_not_be_compared():
+def test_runs_that_cannot_be_compared():
     a = kinds(a=2.0)["a"][0]
     b = lm_results(ItemStatistics(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
     with pytest.raises(UsageError) as caught:
@@ -164,7 +164,7 @@ def few(items: int, seeds: int = 1) -> dict[str, list[RunResults]]:
     }
 
 
-def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
+def test_an_underpowered_test_says_so_and_marks_no_ties():
     """6 blocks can be exchanged in 64 ways, of which 2 give the largest difference; 2 rows are tested: 2 * 2 / 64."""
     rows = table.rows(few(6))
     assert [row.name for row in rows] == ["gpt", "lstm", "ngram"]
@@ -188,7 +188,7 @@ def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
     assert [line["has_enough_items"] for line in read] == ["1", "0", "0"]
 
 
-def test_enough_items_or_seeds_tell():
+def test_enough_items_or_seeds_allow_a_test():
     for groups in (few(7), few(60), few(6, seeds=2)):
         rows = table.rows(groups)
         assert all(row.has_enough_items for row in rows) and [row.tied_with_best for row in rows] == [True, False, False]
@@ -196,14 +196,14 @@ def test_enough_items_or_seeds_tell():
     assert table.rows(few(7))[1].smallest_p == 2 * 2 / 2**7
 
 
-def test_one_item_tells_nothing_whatever_the_seeds():
+def test_one_item_allows_no_test_whatever_the_seeds():
     for seeds in (1, 2):
         rows = table.rows(few(1, seeds=seeds))
         assert [(row.has_enough_items, row.tied_with_best) for row in rows[1:]] == [(False, False)] * 2
         assert "with 1 block of about 1,000 bytes, p is at least 1 " in table.insufficient_data(rows, few(1, seeds=seeds))
 
 
-def test_very_many_rows_are_exchanged_more_often():
+def test_many_rows_need_more_permutations():
     """Holm multiplies p by 60: of 1,000 exchanges the least would be 0.06."""
     rng, tokens = np.random.default_rng(0), np.full(30, 50.0)
     rates = rng.uniform(1, 2, 30)
@@ -214,7 +214,7 @@ def test_very_many_rows_are_exchanged_more_often():
     assert all(row.has_enough_items and row.tied_with_best == (row.name == "m0") for row in table.rows(groups))
 
 
-def test_the_difference_from_the_best_row_has_an_interval():
+def test_the_difference_from_the_best_row_has_a_confidence_interval():
     rows = table.rows(few(60))
     assert rows[0].difference is None
     value, low, high = rows[1].difference
@@ -235,7 +235,7 @@ def test_the_difference_from_the_best_row_has_an_interval():
     )[1].difference.low is None  # fmt: skip
 
 
-def test_a_narrow_terminal_goes_without_the_last_columns():
+def test_a_narrow_terminal_omits_the_last_columns():
     rows = table.rows(few(60))
     wide = table_text.terminal(rows, 200)
     assert wide == table_text.terminal(rows) and "peak memory" in wide
@@ -267,7 +267,7 @@ def test_terminal():
     assert lines[3:] == ["", " * best model, or not significantly worse (p >= 0.05)", ""]
 
 
-def test_csv_is_read_back():
+def test_csv_round_trips():
     rows = odd_rows()
     read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
     assert [line["name"] for line in read] == [ODD, "plain"]
@@ -297,7 +297,7 @@ def test_latex_escapes_what_would_break_it():
     assert lines[-3:] == [r"\bottomrule", r"\end{tabular}", ""]
 
 
-def test_a_row_is_a_line_whatever_its_folder_is_called():
+def test_a_row_is_one_line_whatever_its_directory_name():
     (one,) = kinds(one=2.0).values()
     rows = table.rows({"a\nb\x07c": one})
     for text in (table_text.terminal(rows), table_text.markdown(rows), table_text.latex(rows)):

@@ -111,7 +111,7 @@ def test_fewer_runs_than_jobs_have_more_threads(place):
     assert all(line.endswith("--quiet --threads 3") for line in log(place))
 
 
-def test_what_is_finished_is_not_trained_again(place):
+def test_finished_runs_are_not_trained_again(place):
     (place / "a-0").mkdir()
     (place / "a-0" / "done").touch()
     looks = Looks()
@@ -120,7 +120,7 @@ def test_what_is_finished_is_not_trained_again(place):
     assert [outcome.planned.variant.name for outcome in looks.outcomes] == ["b"]
 
 
-def test_what_fails_has_a_reason_and_the_others_go_on(place):
+def test_a_failed_run_has_a_reason_and_others_continue(place):
     looks = Looks()
     wrong = plan(place, "wrong", values={**VALUES, "model": {"arch": "rnn", "hidden_size": 0}})
     found = trainer(place, looks).train([*plan(place, "bad", "crash"), *wrong, *plan(place, "good")])
@@ -133,14 +133,14 @@ def test_what_fails_has_a_reason_and_the_others_go_on(place):
     assert sorted(map(id, looks.outcomes)) == sorted(map(id, found))
 
 
-def test_the_run_file_is_the_plan_s(place):
+def test_the_run_file_is_that_of_the_plan(place):
     import tomllib
 
     trainer(place, Looks()).train(plan(place, "a"))
     assert tomllib.loads((place / "run-files" / "a-0.toml").read_text()) == {**VALUES, "seed": 0}
 
 
-def test_when_stopped_all_save_and_nothing_else_begins(place):
+def test_an_interrupt_saves_all_runs_and_starts_no_others(place):
     looks = Looks(lambda: (place / "slow1-0" / "ready").exists() and (place / "slow2-0" / "ready").exists())
     with pytest.raises(TrainingInterrupted):
         trainer(place, looks, jobs=2).train(plan(place, "slow1", "slow2", "later"))
@@ -161,7 +161,7 @@ def test_an_error_leaves_no_process_behind(place):
     assert (place / "slow-0" / "saved").exists()  # and what it had learned is kept
 
 
-def test_a_run_that_somebody_works_on_is_waited_for(place):
+def test_a_run_in_use_is_waited_for(place):
     (place / "a-0").mkdir()
     lock = Lock(place / "a-0")
     lock.__enter__()
@@ -180,7 +180,7 @@ def test_a_run_that_somebody_works_on_is_waited_for(place):
     )
 
 
-def test_nobody_is_waited_for_where_the_disk_is_full(place, monkeypatch):
+def test_a_full_disk_is_not_waited_for(place, monkeypatch):
     (place / "a-0").mkdir()
 
     def full(descriptor: int, data: bytes, offset: int) -> int:
@@ -217,7 +217,7 @@ def test_progress_by_each_budget(tmp_path):
     assert progress(out, TrainConfig(max_steps=2)).fraction == 1.0
 
 
-def test_the_watcher_sees_where_all_stand(place):
+def test_the_callback_gets_the_progress_of_all_runs(place):
     looks = Looks(lambda: (place / "slow-0" / "ready").exists() and len(looks.seen) > 3)
     write_metrics(place / "slow-0", [{"step": 4, "epoch": 0, "tokens": 9, "train_loss": 1.0}])
     with pytest.raises(TrainingInterrupted):
@@ -231,7 +231,7 @@ def test_the_watcher_sees_where_all_stand(place):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-def test_a_tethered_command_ends_with_whoever_started_it(tmp_path):
+def test_a_tethered_command_ends_with_its_parent_process(tmp_path):
     code = "import sys, time; sys.argv = ['x']; import weft.cli.main; weft.cli.main.main = lambda: time.sleep(60)\n"
     code += "import runpy; runpy.run_module('weft.cli.child_process', run_name='__main__')"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
@@ -243,7 +243,7 @@ def test_a_tethered_command_ends_with_whoever_started_it(tmp_path):
     assert child.wait(20) == -signal.SIGTERM
 
 
-def test_nothing_in_the_current_folder_is_run(tmp_path):
+def test_modules_in_the_current_directory_are_not_imported(tmp_path):
     """Not what is called like a module that weft imports, nor like weft itself: a run file may come with anything beside it."""
     (tmp_path / "weft").mkdir()
     for name in ("weft/__init__.py", "random.py", "tomli_w.py", "torch.py"):

@@ -65,7 +65,7 @@ def test_rungs_halve_the_trials_and_double_the_budget():
     assert tune.halving_rounds(5) == [(5, 0.125), (3, 0.25), (2, 0.5)]
 
 
-def test_a_share_of_each_budget():
+def test_a_fraction_of_each_budget():
     assert tune.with_budget(LSTM, TrainConfig(max_steps=10), 0.25)["train"]["max_steps"] == 2
     assert tune.with_budget(LSTM, TrainConfig(max_steps=1), 0.25)["train"]["max_steps"] == 1
     assert tune.with_budget(LSTM, TrainConfig(max_tokens=100), 0.25)["train"]["max_tokens"] == 25
@@ -73,7 +73,7 @@ def test_a_share_of_each_budget():
     assert tune.with_budget(LSTM, TrainConfig(max_minutes=1.0), 0.25)["train"]["max_minutes"] == 0.25
 
 
-def test_trials_are_drawn_from_the_seed_alone():
+def test_trials_depend_only_on_the_seed():
     variant = Variant("lstm", LSTM)
     first = tune.trials(variant, 8, [], seed=3, base=BASE)
     assert first == tune.trials(variant, 8, [], seed=3, base=BASE)
@@ -87,20 +87,20 @@ def test_trials_are_drawn_from_the_seed_alone():
         assert settings.model.hidden_size % 8 == 0 and 32 <= settings.model.hidden_size <= 128
 
 
-def test_what_is_fixed_is_not_drawn():
+def test_fixed_options_are_not_sampled():
     found = tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout"], seed=0, base=BASE)
     assert [sorted(trial.options) for trial in found] == [[], ["lr"], ["lr"], ["lr"]]
     assert len(tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout", "lr"], seed=0, base=BASE)) == 1
 
 
-def test_the_rate_of_matrices_goes_with_the_other():
+def test_the_matrix_learning_rate_scales_with_lr():
     values = {**LSTM, "model": {"arch": "gpt", "hidden_size": 64}, "train": {"max_steps": 8, "lr": 0.004, "muon_lr": 0.02}}
     settings = resolve(values, base=BASE)
     found = tune.with_choices(values, settings, {"lr": 0.008, "hidden_size": 32})
     assert found["train"] == {"max_steps": 8, "lr": 0.008, "muon_lr": 0.04} and found["model"]["hidden_size"] == 32
 
 
-def test_a_network_of_two_sides_is_changed_on_both():
+def test_encoder_and_decoder_options_change_together():
     values = {
         "task": "seq2seq",
         "data": {"train": "pairs.tsv", "valid": 0.1},
@@ -112,7 +112,7 @@ def test_a_network_of_two_sides_is_changed_on_both():
     assert [(side.hidden_size, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 
 
-def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
+def test_the_best_of_each_rung_continue_and_the_best_of_all_wins(tmp_path):
     order = [5, 2, 7, 0, 1, 3, 4, 6]  # from the best to the worst
     asked, wanted = search(8, tmp_path, lambda one: float(order.index(trial_of(one))))
     (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
@@ -132,7 +132,7 @@ def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
     assert {one.output_dir.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
 
 
-def test_higher_may_be_better_and_of_equals_the_first_wins(tmp_path):
+def test_higher_may_be_better_and_ties_go_to_the_first(tmp_path):
     trials = [tune.Trial(number, {}, {}) for number in range(4)]
     bleu = metrics_of([TRANSLATION], ["bleu"])["bleu"]
     ranked = tune._ranked([(trials[0], (bleu, 1.0)), (trials[1], (bleu, 3.0)), (trials[2], None), (trials[3], (bleu, 3.0))])
@@ -146,7 +146,7 @@ def test_a_trial_that_fails_loses(tmp_path):
     assert found.trials[0]["score"] is None and found.trials[0]["reason"] == "the loss is nan"
 
 
-def test_what_can_t_be_chosen_is_refused():
+def test_invalid_tuning_options_are_refused():
     for number in (0, 1):
         with pytest.raises(UsageError) as caught:
             tune.check([Variant("lstm", LSTM)], number, base=BASE)
@@ -179,7 +179,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", COUNTED)
-def test_every_value_of_a_space_is_tried_and_fits(kind):
+def test_every_value_of_a_search_space_is_tried_and_valid(kind):
     found = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
     chosen = [trial.options for trial in found[1:]]
     for choice in resolve(COUNTED[kind], base=BASE).preset.search_space:
@@ -191,14 +191,14 @@ def test_every_value_of_a_space_is_tried_and_fits(kind):
         resolve(trial.values, base=BASE)
 
 
-def test_what_means_nothing_beside_another_value_is_taken_away():
+def test_options_made_meaningless_by_others_are_removed():
     values = {**COUNTED["ngram"], "model": {"arch": "ngram", "smoothing": "add-delta", "delta": 0.3}}
     found = tune.trials(Variant("ngram", values), 20, [], seed=0, base=BASE)
     smoothed = [trial.values["model"] for trial in found if trial.values["model"]["smoothing"] != "add-delta"]
     assert smoothed and not any("delta" in model for model in smoothed)
 
 
-def test_what_the_grid_decides_of_a_baseline_is_left_alone():
+def test_options_of_a_baseline_set_by_the_grid_are_kept():
     found = tune.trials(
         Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE
     )
@@ -262,7 +262,7 @@ def test_no_test_data_is_read(tmp_path):
     assert not list(tmp_path.glob("*/*/data/test.*"))
 
 
-def test_a_share_for_testing_chooses_nothing(tmp_path):
+def test_a_test_fraction_is_not_used_for_selection(tmp_path):
     """Where the test data is the end of the training file, other words at that end are chosen by as little."""
     lines = make_text(tmp_path / "text.txt", words=500).read_text().split("\n")[:-1]
     assert len(lines) == 100

@@ -28,7 +28,7 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
 
 
 @pytest.mark.parametrize(("model", "read"), [("conv", "windows"), ("gpt", "stream"), ("gpt", "lines")])
-def test_a_compiled_run_is_the_plain_one(tmp_path, graphs, model, read):
+def test_a_compiled_run_equals_the_plain_one(tmp_path, graphs, model, read):
     text = make_text(tmp_path / "text.txt")
     options = {"data__read_as": read, "model__dropout": 0.0, "train__max_steps": 8, "train__num_validations": 1}
     plain, compiled = SilentCallback(), SilentCallback()

@@ -98,18 +98,18 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES, ids=[message.split(" not ")[0] for _, message in MESSAGES])
-def test_what_is_refused_and_in_which_words(values, message):
+def test_invalid_values_and_their_messages(values, message):
     assert refused(values) == message
 
 
-def test_without_a_place_an_option_stands_alone():
+def test_without_a_prefix_errors_name_the_option_alone():
     assert refused({"steps": 2.5}, at="") == "steps: expected an integer, got 2.5"
     assert refused({"steps": 1, "inner": {"width": 0}}, at="") == "inner.width: must be at least 1, got 0"
     assert refused({"stepz": 1}, at="").startswith("stepz: unknown option; did you mean 'steps'?")
     assert refused({"steps": 2000}, at="") == "steps: must be at most 1000, got 2000; train less"
 
 
-def test_a_table_reads_back_equal_and_cannot_be_changed():
+def test_a_config_round_trips_and_is_immutable():
     table = parse_config(OuterTable, {"steps": 3, "lr": 1, "inner": {"kind": "gru"}}, prefix="train")
     assert (table.steps, table.lr, table.inner.kind) == (3, 1.0, "gru")
     values = to_dict(table)
@@ -126,7 +126,7 @@ def test_the_schema_lists_the_names():
     assert schema["additionalProperties"] is False
 
 
-def test_unknown_names_come_with_the_nearest_known_one():
+def test_unknown_names_suggest_the_nearest_known_name():
     assert unknown_name("task", "taging", ["lm", "tagging"]) == ("unknown task 'taging'", "did you mean 'tagging'?")
     assert suggest("q", ["lm", "tagging"]) == "choose from lm, tagging"
     assert suggest("tagg", iter(["lm", "tagging"])) == "did you mean 'tagging'?"
@@ -139,7 +139,7 @@ class ChildTable(OuterTable):
     """A new option."""
 
 
-def test_the_docstring_of_an_attribute_is_the_description_and_is_inherited():
+def test_attribute_docstrings_are_descriptions_and_are_inherited():
     assert OuterTable.model_fields["lr"].description == ChildTable.model_fields["lr"].description == "Learning rate."
     assert (ChildTable.model_fields["more"].description, ChildTable(steps=1).lr) == ("A new option.", 0.5)
 
@@ -168,7 +168,7 @@ def test_a_run_file_is_read_as_nested_dicts(tmp_path):
     assert read_toml(path) == {"task": "lm", "model": {"hidden_size": 3, "encoder": {"num_layers": 1}}}
 
 
-def test_a_run_file_that_cannot_be_read(tmp_path):
+def test_unreadable_run_files(tmp_path):
     missing, folder, latin, broken = tmp_path / "no.toml", tmp_path, tmp_path / "latin.toml", tmp_path / "broken.toml"
     latin.write_bytes("a = 'ü'".encode("latin-1"))
     broken.write_text("width = \n")
@@ -206,12 +206,12 @@ def test_a_run_file_that_cannot_be_read(tmp_path):
         (" 3 ", 3),
     ],
 )
-def test_a_value_is_what_toml_reads_and_else_a_word(text, value):
+def test_override_values_are_toml_or_strings(text, value):
     found = override({}, [f"model.x={text}"])["model"]["x"]
     assert found == value and type(found) is type(value)
 
 
-def test_overrides_reach_any_depth_and_change_a_copy():
+def test_overrides_work_at_any_depth_on_a_copy():
     values = {"task": "lm", "model": {"hidden_size": 3, "encoder": {"num_layers": 1, "num_heads": 2}}}
     new = override(
         values, ["model.encoder.num_layers=4", "model.hidden_size=5", "train.lr=1", " task =tagging", "model.hidden_size=6"]
@@ -234,7 +234,7 @@ def test_overrides_reach_any_depth_and_change_a_copy():
         ("model.hidden_size.x=3", "model.hidden_size.x is not an option; model.hidden_size is not a table"),
     ],
 )
-def test_overrides_that_are_refused(setting, message):
+def test_invalid_overrides(setting, message):
     values = {"task": "lm", "model": {"hidden_size": 3}}
     for where, apply in (("set", override), ("overrides", apply_overrides)):
         with pytest.raises(ConfigError) as caught:

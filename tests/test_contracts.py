@@ -29,7 +29,7 @@ def text(rows: int, length: int) -> Tensor:
 
 @every
 @pytest.mark.parametrize("cut", [1, 4, 8])
-def test_reading_in_two_pieces_changes_nothing(build, cut):
+def test_reading_in_two_chunks_changes_nothing(build, cut):
     part, x = build(), text(2, 9)
     whole, _ = part(x)
     first, state = part(x[:, :cut])
@@ -38,7 +38,7 @@ def test_reading_in_two_pieces_changes_nothing(build, cut):
 
 
 @every
-def test_reading_one_by_one_changes_nothing(build):
+def test_reading_token_by_token_changes_nothing(build):
     part, x, state, pieces = build(), text(2, 9), None, []
     whole, _ = part(x)
     for position in x.split(1, dim=1):
@@ -80,7 +80,7 @@ def test_rows_are_independent(build):
 
 
 @every
-def test_joined_rows_of_different_age_equal_each_row_alone(build):
+def test_joined_states_of_different_lengths_equal_each_row_alone(build):
     part, old, young, more = build(), text(2, 8), text(1, 5), text(3, 4)
     _, first = part(old)
     _, second = part(young)
@@ -95,7 +95,7 @@ def test_joined_rows_of_different_age_equal_each_row_alone(build):
 
 
 @every
-def test_every_leaf_of_a_state_has_its_rows_first(build):
+def test_every_state_tensor_has_the_batch_dimension_first(build):
     _, state = build()(text(3, 5))
     assert all(leaf.size(0) == 3 for leaf in tree_leaves(state))
 
@@ -114,7 +114,7 @@ def test_gradients_equal_numerical_ones(build):
 
 
 @every
-def test_autocast_to_bf16_works_forward_and_back(build):
+def test_autocast_to_bf16_works_forward_and_backward(build):
     part, x = build().train(), text(2, 9)
     with torch.autocast("cpu", torch.bfloat16):
         first, state = part(x[:, :5])
@@ -125,7 +125,7 @@ def test_autocast_to_bf16_works_forward_and_back(build):
 
 
 @pytest.mark.parametrize("build", [RNN, LSTM, GRU, ResetBeforeGRU])
-def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
+def test_a_bidirectional_layer_reads_each_row_from_both_ends(build):
     torch.manual_seed(0)
     ahead, back = build(DIM // 2, input_size=DIM), build(DIM // 2, input_size=DIM)
     x, keep = text(2, 6), torch.arange(6) < torch.tensor([[4], [6]])
@@ -139,7 +139,7 @@ def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
         torch.testing.assert_close(joined[:1], torch.cat([one[:1], other], dim=-1), **TIGHT)
 
 
-def test_a_two_way_layer_takes_no_state():
+def test_a_bidirectional_layer_takes_no_state():
     for layer in (
         Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)),
         CenteredConv(4, kernel_size=3, input_size=DIM),
@@ -153,7 +153,7 @@ reaches = pytest.mark.parametrize("reach", [1, 2, 3, 4, 5, 9])
 
 
 @reaches
-def test_a_centred_window_is_a_convolution_with_padding(reach):
+def test_a_centered_convolution_equals_conv1d_with_padding(reach):
     torch.manual_seed(0)
     part, theirs = CenteredConv(6, kernel_size=reach, input_size=DIM), nn.Conv1d(DIM, 6, reach)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_a_centred_window_is_a_convolution_with_padding(reach):
 
 
 @reaches
-def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
+def test_a_centered_convolution_sees_both_sides_within_its_kernel(reach):
     part, x = CenteredConv(6, kernel_size=reach, input_size=DIM), text(1, 15).requires_grad_()
     part(x)[0][0, 7].sum().backward()
     seen = x.grad[0].abs().sum(-1).nonzero()[:, 0].tolist()
@@ -177,7 +177,7 @@ def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
 
 
 @reaches
-def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
+def test_a_centered_convolution_sees_neither_padding_nor_other_rows(reach):
     part, x, keep = (
         CenteredConv(6, kernel_size=reach, input_size=DIM),
         text(3, 8),
@@ -190,13 +190,13 @@ def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
         torch.testing.assert_close(y[row : row + 1, :length], part(x[row : row + 1, :length])[0], **TIGHT)
 
 
-def test_gradients_of_a_centred_window_equal_numerical_ones():
+def test_gradients_of_a_centered_convolution_equal_numerical_ones():
     part, x = CenteredConv(3, kernel_size=3, input_size=2).double(), torch.randn(2, 4, 2, dtype=torch.double).requires_grad_()
     keep = torch.arange(4) < torch.tensor([[2], [4]])
     assert torch.autograd.gradcheck(lambda x, *_: part(x, None, keep)[0], (x, *part.parameters()))
 
 
-def test_what_is_compiled_has_no_fused_recurrent_kernel_and_no_step_a_position():
+def test_compiled_graphs_have_no_fused_recurrent_kernel_and_no_loop_over_positions():
     """torch's compiler refuses the one, and unrolls the other: a position a graph, minutes for each new length."""
     calls: list[nn.Module] = []
     compiled = [name for name, row in MIXERS.items() if row.compiles]

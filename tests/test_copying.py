@@ -52,7 +52,7 @@ def mixed(part: PointerGeneratorOutput, memory: Any, x: Tensor, cap: float | Non
 
 @pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_smoothing_spreads_the_target_over_what_is_copied_or_generated(smoothing, cap):
+def test_smoothing_applies_to_the_mixture_of_copying_and_generating(smoothing, cap):
     part, memory, x = part_and_inputs(cap=cap)
     probabilities = mixed(part, memory, x, cap)
     np.testing.assert_allclose(probabilities.sum(-1), 1.0)
@@ -65,7 +65,7 @@ def test_smoothing_spreads_the_target_over_what_is_copied_or_generated(smoothing
     torch.testing.assert_close(again, found.detach(), atol=1e-6, rtol=1e-6)
 
 
-def test_the_smoothed_loss_is_that_of_what_the_part_itself_predicts():
+def test_the_smoothed_loss_equals_that_of_the_predicted_distribution():
     part, memory, x = part_and_inputs()
     seen = part.init_state(memory, SOURCE)
     log_probs = torch.stack([part(x[:, at], seen) for at in range(3)], dim=1)
@@ -73,7 +73,7 @@ def test_the_smoothed_loss_is_that_of_what_the_part_itself_predicts():
     torch.testing.assert_close(part.loss(x, TARGETS, seen, 0.2), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_where_nothing_is_copied_the_loss_is_the_plain_head_s():
+def test_without_copying_the_loss_equals_the_plain_head():
     part, memory, x = part_and_inputs()
     with torch.no_grad():
         part.gate.weight.zero_()
@@ -98,7 +98,7 @@ def test_the_smoothed_loss_is_never_below_the_entropy_of_its_targets():
     assert min(lowest) >= entropy
 
 
-def test_the_gradient_of_the_smoothed_loss_is_finite_and_that_of_the_explicit_mixture():
+def test_the_gradient_of_the_smoothed_loss_is_finite_and_equals_the_explicit_mixture():
     part, memory, x = part_and_inputs()
     x.requires_grad_()
     part.loss(x, TARGETS, part.init_state(memory, SOURCE), 0.1).sum().backward()
@@ -117,7 +117,7 @@ def test_the_gradient_of_the_smoothed_loss_is_finite_and_that_of_the_explicit_mi
         torch.testing.assert_close(found[name], weight.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_a_share_of_zero_has_a_finite_gradient():
+def test_a_copy_probability_of_zero_has_a_finite_gradient():
     part, memory, x = part_and_inputs()
     with torch.no_grad():
         part.to_k.weight.mul_(1e4)  # the pointer is certain: other positions have a share of exactly 0

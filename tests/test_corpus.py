@@ -57,7 +57,7 @@ def test_running_text_is_the_text_encoded(kind, tmp_path):
 
 
 @every_kind
-def test_where_lines_are_units_each_is_followed_by_its_end(kind, tmp_path):
+def test_each_line_is_followed_by_eos_if_lines_are_sequences(kind, tmp_path):
     corpus = write_corpus(Source((write(tmp_path),), lines=True), trained(kind), tmp_path, "train")
     lines = TEXT.split("\n")
     assert corpus.lines == len(lines)
@@ -68,7 +68,7 @@ def test_where_lines_are_units_each_is_followed_by_its_end(kind, tmp_path):
 
 @every_kind
 @pytest.mark.parametrize("as_lines", [True, False])
-def test_units_are_exact_at_line_edges(kind, as_lines, tmp_path):
+def test_units_are_exact_at_line_boundaries(kind, as_lines, tmp_path):
     corpus = write_corpus(Source((write(tmp_path),), lines=as_lines), trained(kind), tmp_path, "train")
     lines = [line + "\n" for line in TEXT.split("\n")]
     if not as_lines:
@@ -92,14 +92,14 @@ def test_units_are_exact_at_line_edges(kind, as_lines, tmp_path):
 
 @given(texts=st.lists(st.text(st.sampled_from("ab \t\n\u00a0\u3000\x1cé日🙂")), max_size=6))
 @settings(deadline=None)
-def test_units_are_what_python_counts(texts):
+def test_units_equal_python_counts(texts):
     lines = [text.replace("\n", " ") + "\n" for text in texts]
     expected = [[len(line), len(line.encode()), words_of(line)] for line in lines]
     assert count_units(lines).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "whitespace"])
-def test_very_long_lines_and_white_space_at_the_end(kind, tmp_path, monkeypatch):
+def test_very_long_lines_and_trailing_whitespace(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "CHUNK_CHARS", 16)
     text = "one two three four five six seven\n" + "x" * 50 + "\n\nshort\n" + " " * 40
     corpus = write_corpus(Source((write(tmp_path, text),)), trained(kind), tmp_path, "a")
@@ -121,7 +121,7 @@ def test_many_batches_of_lines_are_one_corpus(tmp_path, monkeypatch):
     assert np.diff(corpus.starts).tolist() == [len(line) + 1 for line in lines]
 
 
-def test_shares_are_taken_off_the_end_in_order(tmp_path):
+def test_splits_are_taken_from_the_end_in_order(tmp_path):
     write(tmp_path, "".join(f"{number:03}\n" for number in range(100)))
     for read, total in (("windows", 400), ("lines", 100)):
         sources = TextDataConfig(train="a.txt", valid=0.1, test=0.2, read_as=read).sources(tmp_path)
@@ -147,7 +147,7 @@ def test_a_tenth_of_tiny_shakespeare_is_the_usual_split():
     assert "".join(sources["valid"].texts()) == text[place + 2 :]
 
 
-def test_a_share_of_too_little_is_refused(tmp_path):
+def test_a_split_of_too_little_text_is_refused(tmp_path):
     path = write(tmp_path, "one\ntwo\n")
     source = TextDataConfig(train="a.txt", valid=0.1, read_as="lines").sources(tmp_path)["train"]
     assert list(source.batches()) == [["one"]]
@@ -159,7 +159,7 @@ def test_a_share_of_too_little_is_refused(tmp_path):
     )
 
 
-def test_an_unchanged_corpus_is_not_made_again(tmp_path):
+def test_an_unchanged_corpus_is_not_rebuilt(tmp_path):
     source = Source((write(tmp_path),))
     made = write_corpus(source, trained("char"), tmp_path, "a")
     before = (tmp_path / "a.tokens").stat()
@@ -171,7 +171,7 @@ def test_an_unchanged_corpus_is_not_made_again(tmp_path):
     assert len(write_corpus(source, trained("byte"), tmp_path, "a").tokens) == len((TEXT + "!").encode())
 
 
-def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
+def test_a_changed_file_is_refused_if_it_must_be_unchanged(tmp_path):
     path = write(tmp_path)
     source = Source((path,))
     known = write_corpus(source, trained("char"), tmp_path, "a").provenance
@@ -194,7 +194,7 @@ def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     assert told == f"{path}: file not found"
 
 
-def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
+def test_a_failed_corpus_leaves_no_files(tmp_path):
     source = Source((write(tmp_path, "good\n" * 100000 + "bad \0\n"),))
     folder = tmp_path / "out"
     with pytest.raises(DataError):
@@ -215,7 +215,7 @@ def test_text_without_a_token_is_refused(tmp_path):
     assert told == f"{path}: no tokens; the file has no text"
 
 
-def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
+def test_progress_is_reported_in_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "CHUNK_CHARS", 64)
     text = "some words and é\n" * 50
     packed = tmp_path / "a.gz"
@@ -266,7 +266,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path, monkeypatch):
     assert write_corpus(Source((write(tmp_path),)), tokenizer, tmp_path, "a").tokens.dtype == np.uint32
 
 
-def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
+def test_the_config_fills_in_its_stride_and_finds_its_files(tmp_path):
     assert TextDataConfig(train="a").with_defaults().stride == 256
     assert TextDataConfig(train="a", context_length=64, stride=16).with_defaults().stride == 16
     assert TextDataConfig(train="a", read_as="lines").with_defaults().stride is None
@@ -298,11 +298,11 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
         ),
     ],
 )
-def test_tables_that_cannot_be_right_are_refused(values, told):
+def test_invalid_configs_are_refused(values, told):
     assert refusal(ConfigError, lambda: parse_config(TextDataConfig, values, prefix="data")) == told
 
 
-def test_rows_are_the_lines_with_their_places(tmp_path):
+def test_rows_are_lines_with_their_positions(tmp_path):
     one, other = write(tmp_path, "a\nbb\n\nccc\n", "1.txt"), write(tmp_path, "d\nee", "2.txt")
     rows = [Row((text,), (path,), line) for path, line, text in [
         (one, 1, "a"), (one, 2, "bb"), (one, 3, ""), (one, 4, "ccc"), (other, 1, "d"), (other, 2, "ee"),

@@ -65,7 +65,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_crf_is_what_enumeration_says(case):
+def test_a_crf_equals_enumeration(case):
     labels, allowed, lengths = CASES[case]
     head = shaken(CRF(DIM, labels, allowed_transitions=allowed))
     y, keep = ragged(lengths)
@@ -97,7 +97,7 @@ def test_the_probabilities_of_all_allowed_sequences_add_up_to_one():
 @pytest.mark.parametrize(
     "head", [LinearTagHead(DIM, 3), CRF(DIM, 3), CRF(DIM, 3, allowed_transitions=BIO)], ids=["linear", "crf", "BIO"]
 )
-def test_gradients_are_right(head):
+def test_gradients_equal_numerical_ones(head):
     head = shaken(head)
     y, keep = ragged([3, 1, 2])
     tags = torch.tensor([[1, 2, 0], [0, 0, 0], [1, 1, 0]])
@@ -120,7 +120,7 @@ class Loss(torch.nn.Module):
         return self.head.loss(y, tags, token_mask)
 
 
-def test_the_gradient_of_the_scores_is_marginals_less_the_gold_tags():
+def test_the_gradient_of_the_scores_is_marginals_minus_gold_tags():
     head = shaken(CRF(DIM, 3, allowed_transitions=BIO))
     y, keep = ragged([4, 2])
     tags = torch.tensor([[1, 2, 0, 1], [0, 1, 0, 0]])
@@ -148,7 +148,7 @@ def test_padding_changes_nothing_and_rows_are_independent(name):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_sentence_without_a_token_costs_nothing(name):
+def test_an_empty_sentence_has_zero_loss(name):
     head = shaken(HEADS[name](DIM, 3))
     y, keep = ragged([2, 0])
     nats = head.loss(y, torch.zeros_like(keep, dtype=torch.long), keep)
@@ -157,7 +157,7 @@ def test_a_sentence_without_a_token_costs_nothing(name):
     assert all(weight.grad.isfinite().all() for weight in head.parameters())
 
 
-def test_a_fresh_crf_is_the_linear_head():
+def test_an_untrained_crf_equals_the_linear_head():
     linear, chain = LinearTagHead(DIM, 4).double(), CRF(DIM, 4).double()
     chain.emissions.load_state_dict(linear.emissions.state_dict())
     y, keep = ragged([4, 2, 3])
@@ -167,7 +167,7 @@ def test_a_fresh_crf_is_the_linear_head():
     assert torch.equal(chain.decode(y, keep), linear.decode(y, keep))
 
 
-def test_scores_may_all_move_together():
+def test_a_constant_added_to_all_scores_changes_nothing():
     """A constant added to a position's scores, or to all moves from the start, is normalised away."""
     head = shaken(CRF(DIM, 3))
     y, keep = ragged([4, 3])
@@ -181,7 +181,7 @@ def test_scores_may_all_move_together():
     assert torch.equal(head.decode(y, keep), best)
 
 
-def test_long_sentences_neither_overflow_nor_vanish():
+def test_long_sentences_neither_overflow_nor_underflow():
     head = CRF(DIM, 6)
     with torch.no_grad():
         head.emissions.weight.normal_(std=30.0, generator=torch.Generator().manual_seed(0))
@@ -194,7 +194,7 @@ def test_long_sentences_neither_overflow_nor_vanish():
     torch.testing.assert_close(head.marginals(y).sum(-1), torch.ones(2, 400))
 
 
-def test_a_forbidden_move_is_never_decoded_and_costs_much():
+def test_a_forbidden_transition_is_never_decoded_and_has_a_high_loss():
     head = shaken(CRF(DIM, 3, allowed_transitions=BIO)).float()
     with torch.no_grad():
         head.transitions[0, 2] = head.start[2] = 50.0  # what was learned does not matter: it is forbidden
@@ -211,7 +211,7 @@ def test_a_forbidden_move_is_never_decoded_and_costs_much():
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_losses_under_autocast_are_in_single_precision(name):
+def test_losses_under_autocast_are_float32(name):
     head = HEADS[name](DIM, 3)
     y, keep = ragged([4, 2])
     tags = torch.zeros_like(keep, dtype=torch.long)
@@ -221,7 +221,7 @@ def test_losses_under_autocast_are_in_single_precision(name):
     torch.testing.assert_close(loss, head.loss(y.float(), tags, keep), rtol=0.02, atol=0.02)
 
 
-def test_everything_works_where_no_gradient_is_kept():
+def test_everything_works_in_inference_mode():
     head = CRF(DIM, 3, allowed_transitions=BIO)
     y, keep = ragged([4, 2])
     with torch.inference_mode():
@@ -229,7 +229,7 @@ def test_everything_works_where_no_gradient_is_kept():
         torch.testing.assert_close(head.marginals(y.float(), keep).sum(-1), keep.float())
 
 
-def test_what_is_allowed_is_not_among_the_weights_and_fits_the_labels():
+def test_allowed_transitions_are_not_parameters_and_match_the_labels():
     assert sorted(CRF(DIM, 3, allowed_transitions=BIO).state_dict()) == [
         "emissions.bias",
         "emissions.weight",
@@ -242,7 +242,7 @@ def test_what_is_allowed_is_not_among_the_weights_and_fits_the_labels():
     assert str(caught.value) == "CRF: allowed_transitions must be 5x5, got (4, 4)"
 
 
-def test_a_crf_learns_what_no_position_says_by_itself():
+def test_a_crf_learns_tags_that_depend_on_their_neighbors():
     """Tags that alternate over words that say nothing: only moves can tell."""
     torch.manual_seed(0)
     y, tags = torch.zeros(8, 6, DIM), torch.arange(6).remainder(2).expand(8, -1)
@@ -260,7 +260,7 @@ def test_a_crf_learns_what_no_position_says_by_itself():
     assert found["linear"][0] == pytest.approx(6 * math.log(2), rel=0.01) and not found["linear"][1]
 
 
-def test_training_with_a_crf_takes_at_most_half_as_long_again_as_without():
+def test_training_with_a_crf_is_at_most_half_slower():
     """Under a small tagger: two layers of a two-way LSTM, 32 sentences of 25 words, 20 tags."""
     torch.manual_seed(0)
     rnn = torch.nn.LSTM(256, 128, 2, batch_first=True, bidirectional=True)

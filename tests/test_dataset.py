@@ -92,7 +92,7 @@ def test_the_toy_task_has_a_vocabulary_and_corpora(toy, tmp_path):
     assert NUMBERS.load(folder).hash == vocabulary.hash
 
 
-def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
+def test_check_and_evaluate_work_for_the_toy_task(toy, tmp_path):
     path = write(tmp_path / "a.tsv", [*ROWS, ROWS[0]])
     settings = settings_of(path, toy)
     plan = NUMBERS.check(settings)
@@ -115,7 +115,7 @@ def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "json"])
-def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
+def test_tables_of_all_formats_have_the_same_records(kind, tmp_path):
     path = write(tmp_path / f"a.{kind}")
     data = Dataset((path,), TableFormat(("text",), ("number",)))
     assert [(record.texts[0], number(record)) for record in data.records()] == ROWS
@@ -125,7 +125,7 @@ def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
     assert rest[-3:] == [f"  e.g.: {text} -> {value}" for text, value in ROWS[:3]]
 
 
-def test_columns_have_names_origins_and_sizes_of_their_own(tmp_path):
+def test_columns_have_their_own_names_origins_and_sizes(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\nxy\té\nz\t\n")
     data = Dataset((path,), TableFormat(("a", "b")))
@@ -142,7 +142,7 @@ def test_columns_have_names_origins_and_sizes_of_their_own(tmp_path):
     assert [row.texts for row in data.rows()] == [("xy", "é"), ("z", "")]
 
 
-def test_shares_come_off_the_end(tmp_path):
+def test_splits_are_taken_from_the_end(tmp_path):
     path = write(tmp_path / "a.csv")
     found = datasets(tmp_path, TableFormat(("text",), ("number",)), path.name, 0.2, 0.3)
     values = {name: [number(record) for record in part.records()] for name, part in found.items()}
@@ -150,7 +150,7 @@ def test_shares_come_off_the_end(tmp_path):
     assert values == {"train": wanted[:5].tolist(), "valid": wanted[5:7].tolist(), "test": wanted[7:].tolist()}
 
 
-def test_tables_that_can_t_be_right(tmp_path):
+def test_invalid_configs(tmp_path):
     def refusal(name: str, text: str) -> str:
         path = tmp_path / name
         path.write_text(text)

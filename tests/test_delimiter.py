@@ -24,7 +24,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_labels_pairs_and_questions_are_read_by_it(tmp_path):
+def test_classification_seq2seq_and_qa_tables_use_it(tmp_path):
     write(tmp_path / "a.csv", 'label|text\npos|"a, ""b""|c"\nneg|x;y\n')
     source = LabeledDataConfig(train="a.csv", delimiter="|").sources(tmp_path)["train"]
     assert [(one.labels, one.texts) for one in source.records()] == [(("pos",), ('a, "b"|c',)), (("neg",), ("x;y",))]
@@ -39,7 +39,7 @@ def test_labels_pairs_and_questions_are_read_by_it(tmp_path):
     assert (found.question, found.passage, found.answers[0].text) == ("Who, is it?", "Ada, here", "Ada")
 
 
-def test_it_goes_before_what_the_first_line_shows(tmp_path):
+def test_it_overrides_the_detected_delimiter(tmp_path):
     path = write(tmp_path / "a.csv", "label;text, if any\npos;x, y\n")
 
     def read(**options: str) -> list[tuple[str, ...]]:
@@ -52,7 +52,7 @@ def test_it_goes_before_what_the_first_line_shows(tmp_path):
     assert str(caught.value).startswith(f"{path}:1: no column 'label'; set data.label_column to one of: ")
 
 
-def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
+def test_a_table_with_one_apparent_column_suggests_the_option(tmp_path):
     path = write(tmp_path / "a.csv", "label|text\npos|x\n")
 
     def refusal(**options: str) -> str:
@@ -75,13 +75,13 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["", "ab", '"', "\n", "\r", "\0"])
-def test_what_is_no_delimiter(given):
+def test_invalid_delimiters(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, prefix="data")
     assert str(caught.value) == (f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}')
 
 
-def test_where_there_are_no_columns_it_is_refused(tmp_path):
+def test_it_is_refused_for_data_without_columns(tmp_path):
     path = write(tmp_path / "a.txt", "pos x\n")
     with pytest.raises(DataError) as caught:
         list(LabeledDataConfig(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
@@ -95,7 +95,7 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
     assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"
 
 
-def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
+def test_it_is_part_of_the_token_cache_only_if_set(tmp_path):
     write(tmp_path / "a.csv", "label,text\npos,x\n")
     for table in (LabeledDataConfig, QADataConfig, PairDataConfig):
         name = {"LabeledDataConfig": "0", "QADataConfig": "questions", "PairDataConfig": "source"}[table.__name__]
@@ -105,7 +105,7 @@ def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
         assert found.column(name).provenance()["delimiter"] == "|"
 
 
-def test_a_run_reads_every_file_by_it(tmp_path, capsys):
+def test_all_files_of_a_run_use_it(tmp_path, capsys):
     """Training, check, evaluate and predict."""
     table = write(tmp_path / "a.csv", "label|text\n" + "".join(f"{label}|{text}\n" for label, text in single_label_rows(60)))
     values = classification_run_file(table, "naive-bayes", "data.delimiter=|")

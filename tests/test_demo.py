@@ -82,14 +82,14 @@ def words(place, monkeypatch):
     return place / "runs/demo/seq2seq"
 
 
-def test_words_that_are_said_in_one_way_are_kept_without_their_stress():
+def test_words_with_one_pronunciation_are_kept_without_stress():
     found = demo_pronunciation.pronunciations(dictionary())
     assert len(found) == len(SYLLABLES) ** 3 + 1  # the two ways to say biba differ in stress alone
     assert found["bachedi"] == "B AA CH EH D IY" and found["biba"] == "B IY B AA"
     assert "read" not in found and "'bout" not in found
 
 
-def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, capsys):
+def test_the_demo_trains_three_models_and_reports_exact_match(words, capsys):
     assert main(["demo", "--quiet", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["model"] for row in found["models"]] == ["lstm", "lstm-attention", "transformer"]
@@ -115,7 +115,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
         assert len({(words / name / f"tokenizer.{side}.json").read_bytes() for name in demo_pronunciation.MODELS}) == 1
 
 
-def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures_once(words, capsys, monkeypatch):
+def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_evaluates_once(words, capsys, monkeypatch):
     monkeypatch.setattr(results, "evaluate_run", None)
     weights = words / "transformer/model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -165,7 +165,7 @@ def test_on_a_terminal_words_are_pronounced_until_an_empty_line(words, capsys, m
     assert answers[3] == "> > "  # none for what has no letters, and none for the empty line
 
 
-def test_the_picture_has_a_row_a_phone_and_a_column_a_letter(monkeypatch):
+def test_the_alignment_has_a_row_per_phone_and_a_column_per_letter(monkeypatch):
     weights = np.array([[1.0, 0.0, 0.0], [0.06, 0.88, 0.06], [0.0, 0.3, 0.7]])
     found = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
     assert demo_pronunciation.attention_text(found) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
@@ -197,7 +197,7 @@ def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
 # ---- both
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capfd, monkeypatch):
+def test_ctrl_c_saves_and_the_same_command_resumes(tmp_path, capfd, monkeypatch):
     shrink(monkeypatch)
     monkeypatch.chdir(tmp_path)
     step = TrainProgress.on_step
@@ -269,5 +269,5 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
     assert again.err.endswith("\n      weft init lm > run.toml\n")
 
 
-def test_the_demo_of_language_models_reads_a_text_that_every_python_has():
+def test_the_demo_of_language_models_reads_a_text_that_ships_with_python():
     assert len(demo_language.help_text()) > 100_000 and "statement" in demo_language.help_text()

@@ -214,7 +214,7 @@ def anchors(path: Path) -> set[str]:
     return {*map(slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)), *re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
 
 
-def test_every_link_leads_somewhere():
+def test_every_link_resolves():
     lost = []
     for page in PAGES:
         prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -234,7 +234,7 @@ def test_every_page_is_in_the_site_and_every_entry_has_its_page():
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in {*SITE, *COPIED})
 
 
-def test_the_site_asks_nothing_of_the_network():
+def test_the_site_loads_nothing_from_the_network():
     assert "font: false" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in SITE:
         prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
@@ -242,7 +242,7 @@ def test_the_site_asks_nothing_of_the_network():
 
 
 @pytest.mark.parametrize("page", ["docs/concepts/architecture.md", "CONTRIBUTING.md"])
-def test_files_that_a_page_names_are_there(page):
+def test_files_named_on_a_page_exist(page):
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
     tasks = ROOT / "src" / "weft" / "tasks"
     places = [*tasks.glob("*/"), tasks, tasks.parent, ROOT]
@@ -258,7 +258,7 @@ def test_the_table_of_packages_has_every_package():
 
 
 @pytest.mark.parametrize("name", ["results.md", "experiments.md"])
-def test_scripts_that_results_name_are_there_and_have_these_flags(name):
+def test_scripts_named_in_results_exist_and_have_the_flags(name):
     text = (DOCS / name).read_text(encoding="utf-8")
     lines = [*re.findall(r"`([^`\n]+)`", text), *(line for block in blocks(DOCS / name, "text") for line in block.split("\n"))]
     commands = [match for line in lines if (match := re.match(r"(?:python benchmarks/)?(\w+\.py)\b(.*)", line))]

@@ -31,14 +31,14 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_committed_pages_are_what_the_generator_makes(generator):
+def test_committed_pages_equal_the_generator_output(generator):
     pages = generator.pages()
     assert len(pages) == 4
     old = [path.name for path, text in pages.items() if path.read_text(encoding="utf-8") != text]
     assert not old, f"run python docs/gen_reference.py: {', '.join(old)}"
 
 
-def test_pages_from_the_root_lead_only_to_pages_of_the_site(generator):
+def test_pages_copied_from_the_root_link_only_to_pages_of_the_site(generator):
     for path, text in generator.copies().items():
         targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
         assert [target for target in targets if not (DOCS / target).is_file()] == [], path.name

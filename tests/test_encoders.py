@@ -77,7 +77,7 @@ def alone(batch: Any, at: int, size: int) -> Any:
 
 @every_pool
 @every_mixer
-def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
+def test_a_batch_of_texts_equals_single_texts(mixer, pool):
     model, batch = make_classifier(layer_type=mixer, pooling=pool, segments=True), texts(32, segments=True)
     with torch.no_grad():
         together = model(batch)
@@ -90,7 +90,7 @@ def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
 
 @every_pool
 @every_mixer
-def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
+def test_padding_and_other_rows_change_nothing(mixer, pool):
     model, batch = make_classifier(layer_type=mixer, pooling=pool), texts()
     other = torch.where(batch.token_mask, batch.tokens, 7)
     other[0] = 5
@@ -100,7 +100,7 @@ def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
 
 @every_pool
 @every_mixer
-def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
+def test_every_parameter_of_a_classifier_gets_a_gradient(mixer, pool):
     model, batch = (
         make_classifier(layer_type=mixer, pooling=pool, segments=True, embedding_norm=True),
         texts(segments=True),
@@ -115,7 +115,7 @@ def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
 
 @pytest.mark.parametrize("several", [False, True])
 @every_mixer
-def test_a_step_of_training_under_bfloat16(mixer, several):
+def test_a_training_step_under_bfloat16(mixer, several):
     model = make_classifier(layer_type=mixer, pooling="attention", several=several, segments=True).train()
     text = texts(segments=True)
     labels = torch.ones(6, LABELS, dtype=torch.long) if several else torch.zeros(6, 1, dtype=torch.long)
@@ -128,7 +128,7 @@ def test_a_step_of_training_under_bfloat16(mixer, several):
 
 
 @every_mixer
-def test_two_texts_are_told_apart_by_their_segments(mixer):
+def test_segments_distinguish_the_texts_of_a_pair(mixer):
     model, batch = make_classifier(layer_type=mixer, segments=True), texts(segments=True)
     with torch.no_grad():
         assert not torch.allclose(model(batch), model(batch._replace(segments=torch.zeros_like(batch.tokens))), atol=1e-3)
@@ -139,7 +139,7 @@ def test_two_texts_are_told_apart_by_their_segments(mixer):
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention", "conv"])
-def test_a_one_way_stack_ends_at_the_last_token(mixer):
+def test_last_pooling_of_a_unidirectional_stack_is_the_last_token(mixer):
     model, batch = make_classifier(layer_type=mixer, pooling="last", bidirectional=False), texts()
     with torch.no_grad():
         y, keep = model.encoder(batch)
@@ -148,7 +148,7 @@ def test_a_one_way_stack_ends_at_the_last_token(mixer):
         torch.testing.assert_close(model(batch), model.head(wanted))
 
 
-def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
+def test_last_pooling_of_a_bidirectional_stack_takes_the_end_of_each_direction():
     kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "conv", "attention")]
     assert kinds == [BidirectionalLastPooling, LastPooling, LastPooling]  # a window has no direction
     y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
@@ -164,14 +164,14 @@ def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
         assert all(not torch.allclose(model(batch), model(batch._replace(tokens=other.tokens))) for other in read)
 
 
-def test_the_first_of_a_one_way_stack_is_refused():
+def test_first_pooling_of_a_unidirectional_stack_is_refused():
     with pytest.raises(ConfigError) as caught:
         make_classifier(pooling="first", bidirectional=False)
     assert str(caught.value) == "model.pooling: 'first' requires bidirectional = true; use 'last'"
     assert isinstance(make_classifier(pooling="first").pooling, FirstPooling)
 
 
-def test_an_embedding_of_another_width_and_its_norm_are_the_stack_s_inlet():
+def test_an_embedding_of_another_size_is_normalized_and_projected_to_hidden_size():
     model = make_classifier(embedding_dim=6, embedding_norm=True, skip_connection="residual", norm="rmsnorm")
     assert model.encoder.embedder.embedding.weight.shape == (WORDS, 6)
     assert isinstance(model.encoder.stack.input_proj, nn.RMSNorm) and model.encoder.stack.input_proj.normalized_shape == (6,)
@@ -181,7 +181,7 @@ def test_an_embedding_of_another_width_and_its_norm_are_the_stack_s_inlet():
 
 
 @every_mixer
-def test_matrices_are_those_inside_the_stack(mixer):
+def test_matrix_parameters_are_those_inside_the_stack(mixer):
     for model in (
         make_classifier(layer_type=mixer, position_encoding="learned"),
         make_tagger(layer_type=mixer, position_encoding="learned"),
@@ -212,7 +212,7 @@ def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
     torch.testing.assert_close(head.loss(scores, labels, weights=weights), by_hand)
 
 
-def test_the_loss_of_several_labels_is_that_of_each():
+def test_the_multilabel_loss_is_the_sum_over_labels():
     head, scores = LabelHead(WIDTH, LABELS, multilabel=True), torch.randn(3, LABELS)
     labels, weights = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]), torch.tensor([0.5, 2.0, 1.0, 0.25])
     each = -torch.where(labels == 1, scores.sigmoid(), 1 - scores.sigmoid()).log()
@@ -223,7 +223,7 @@ def test_the_loss_of_several_labels_is_that_of_each():
     torch.testing.assert_close(head.loss(scores, labels, label_smoothing=0.2), (0.9 * each + 0.1 * other).sum(1))
 
 
-def test_temperature_divides_scores_and_is_no_weight():
+def test_temperature_divides_logits_and_is_not_a_parameter():
     scores = torch.tensor([[2.0, 0.0, -1.0, 4.0]])
     one, several = (LabelHead(WIDTH, LABELS, multilabel=kind) for kind in (False, True))
     for head in (one, several):
@@ -293,7 +293,7 @@ every_tagger = pytest.mark.parametrize(("mixer", "spelling"), COMBINED, ids=map(
 
 
 @every_tagger
-def test_a_batch_of_sentences_is_one_sentence_at_a_time(mixer, spelling):
+def test_a_batch_of_sentences_equals_single_sentences(mixer, spelling):
     data, model = make_sentences(12, letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling)
     batch = data.batch(np.arange(12))
     with torch.no_grad():
@@ -325,7 +325,7 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
 
 @pytest.mark.parametrize("head", TAG_HEADS)
 @every_tagger
-def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
+def test_every_parameter_of_a_tagger_gets_a_gradient_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)
     batch = data.batch(np.arange(8))
     task = TaggingObjective(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
@@ -341,7 +341,7 @@ def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spe
     assert task.validate(model) is None
 
 
-def test_the_first_token_of_a_word_is_read():
+def test_the_first_token_of_a_word_represents_it():
     data, model = make_sentences(letters=False), tagger_of("lstm", "words")
     batch = data.batch(np.array([0]))
     with torch.no_grad():
@@ -355,7 +355,7 @@ def test_the_first_token_of_a_word_is_read():
     assert place == batch.tokens.size(1) - 1
 
 
-def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
+def test_character_features_are_concatenated_to_the_first_token_only():
     data, model = make_sentences(), tagger_of("lstm", "lstm-max")
     batch = data.batch(np.array([0, 1]))
     assert batch.char_ids is not None and batch.char_mask is not None
@@ -372,7 +372,7 @@ def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
         torch.testing.assert_close(x[row, place, 5:], wanted)
 
 
-def test_attention_has_the_spelling_added():
+def test_character_features_are_added_in_attention_stacks():
     data, model = make_sentences(), tagger_of("attention", "lstm-max")
     batch = data.batch(np.array([0]))
     assert batch.char_ids is not None and batch.char_mask is not None
@@ -386,7 +386,7 @@ def test_attention_has_the_spelling_added():
     torch.testing.assert_close(x[0], wanted)
 
 
-def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
+def test_character_features_do_not_depend_on_the_batch():
     data, model = make_sentences(), tagger_of("lstm", "lstm-last")
     batch = data.batch(np.arange(4))
     assert batch.char_ids is not None and batch.char_mask is not None
@@ -402,7 +402,7 @@ def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
     assert isinstance(front.char_encoder.pooling, BidirectionalLastPooling)
 
 
-def test_moves_that_are_not_allowed_are_never_said():
+def test_forbidden_transitions_are_never_predicted():
     allowed = torch.ones(LABELS + 1, LABELS + 1, dtype=torch.bool)
     allowed[:, 2] = False
     model, batch = make_tagger(allowed=allowed), make_sentences(letters=False).batch(np.arange(8))
@@ -413,7 +413,7 @@ def test_moves_that_are_not_allowed_are_never_said():
     assert isinstance(model.head, CRF)
 
 
-def test_letters_have_no_learned_positions():
+def test_the_character_encoder_refuses_learned_positions():
     with pytest.raises(ConfigError) as caught:
         parse_config(CharEncoderConfig, {"position_encoding": "learned"}, prefix="model.char_encoder")
     assert str(caught.value) == (
@@ -431,7 +431,7 @@ def test_letters_have_no_learned_positions():
         ("embedding_dim", -1, "must be at least 1, got -1"),
     ],
 )
-def test_options_of_letters_are_checked_as_those_of_words(option, value, message):
+def test_character_encoder_options_are_validated_like_encoder_options(option, value, message):
     for table, at in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
         with pytest.raises(ConfigError) as caught:
             parse_config(table, {option: value}, prefix=at)
@@ -466,7 +466,7 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
 
 
 @pytest.mark.parametrize("name", ["classifier", "several labels", "tagger", "words"])
-def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
+def test_memory_is_measured_with_the_largest_batch_and_its_parts(name):
     learner, order = learners()[name]
     batch = order.largest_batch()
     place = DeviceConfig(CPU, torch.float32)
@@ -477,7 +477,7 @@ def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(nam
         assert batch_bytes(learner, corner, place) > 0
 
 
-def test_words_without_tokens_do_not_break_the_measure():
+def test_words_without_tokens_do_not_break_the_memory_measurement():
     words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
     data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
     task = TaggingObjective(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a",)), device=CPU)

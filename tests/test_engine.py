@@ -75,7 +75,7 @@ def check(written: Written, number: int, expected: list[tuple[int, float]], *, e
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *PLACES])
-def test_rows_admitted_at_different_times_with_different_options_get_what_sample_gives_each_alone(name):
+def test_rows_admitted_at_different_times_equal_sample_on_each_alone(name):
     """Networks: the same tokens, log-probabilities to 1e-5, for products of other sizes are rounded otherwise."""
     model = made(name)
     engine, written = Engine(model), Written()
@@ -113,7 +113,7 @@ def test_sources_of_several_lengths_admitted_at_different_times(name):
 @pytest.mark.parametrize(
     "make", [lambda: Hashed(7), lambda: made("ngram-5"), lambda: made("gpt-window-4")], ids=["hashed", "ngram", "gpt"]
 )
-def test_whatever_is_admitted_and_cancelled_nobody_else_gets_anything_else(make: Callable[[], Any], actions):
+def test_admitting_and_cancelling_rows_does_not_change_other_rows(make: Callable[[], Any], actions):
     model = make()
     engine, written, requests, cancelled = Engine(model), Written(), list[Request](), set[int]()
     for action in [*actions, *["step"] * 13]:
@@ -155,7 +155,7 @@ def test_cancelling_frees_the_row_at_once():
     assert columns(engine) == [] and engine.step() == []
 
 
-def test_rows_that_end_say_why_and_leave():
+def test_finished_rows_report_a_reason_and_are_removed():
     model = chain_model([1, 3, 4, 5, 6, 2], 7)
     engine = Engine(model)
     engine.admit([Request([6], 9, END), Request([3], 2, END), Request([6], 9, END, min_new_tokens=2), Request([3], 9, END)])
@@ -170,7 +170,7 @@ def test_rows_that_end_say_why_and_leave():
     assert model.steps_taken == [2, 1]
 
 
-def test_rows_with_the_same_processor_are_processed_together():
+def test_rows_with_the_same_processor_are_processed_in_one_call():
     seen: list[int] = []
 
     def counted(log_probs, tokens):
@@ -205,7 +205,7 @@ def test_a_processor_sees_each_rows_own_tokens_aligned_on_the_right(toy):
     assert seen == [[[1, 3, 4, 3, 5]], [[1, 3, 4, 3, 5, first[0]], [3], [4, 4]], [[3, second[0]], [4, 4, third[0]]]]
 
 
-def test_states_that_do_not_join_step_apart():
+def test_states_that_cannot_be_joined_step_separately():
     class Apart(Bigram):
         """Its state has as many tensors as its prompt has tokens."""
 
@@ -229,7 +229,7 @@ def test_states_that_do_not_join_step_apart():
         check(written, number, alone(Bigram(6), request), exact=True)
 
 
-def test_a_cache_that_rows_come_and_go_in_stays_as_wide_as_its_rows_need():
+def test_the_cache_stays_as_long_as_its_rows_need():
     model = made("gpt-rotary")  # sees 32 tokens: would forget at 64 columns
     engine = Engine(model)
     for _ in range(40):
@@ -240,7 +240,7 @@ def test_a_cache_that_rows_come_and_go_in_stays_as_wide_as_its_rows_need():
     assert len(caches) == 2 and all(cache.positions.size(1) <= 2 + 4 for cache in caches)
 
 
-def test_compacting_drops_the_columns_in_which_no_row_has_a_token():
+def test_compacting_removes_columns_without_tokens():
     at = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
     keys = torch.arange(2 * 3 * 5 * 2.0).view(2, 3, 5, 2)
     mask = torch.tensor([[True, True, False], [True, False, False]])
@@ -259,7 +259,7 @@ def test_all_states_are_joined_in_order():
     assert join_all(states)[0].tolist() == [[1, -1, -1], [3, 3, 3], [2, 2, -1]]
 
 
-def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighbours_do():
+def test_the_position_limit_of_a_row_does_not_depend_on_other_rows():
     model = made("gpt-learned")
     engine, written = Engine(model), Written()
     requests = [Request([1], WINDOW), Request([1, 3, 4], WINDOW - 2), Request([1] * (WINDOW - 3), 4)]
@@ -283,7 +283,7 @@ def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighb
         (Request([1], 0), "max_new_tokens: must be at least 1, got 0"),
     ],
 )
-def test_rows_that_nothing_can_be_written_to_are_refused(request_, message):
+def test_rows_without_room_for_a_token_are_refused(request_, message):
     engine = Engine(Bigram(6))
     with pytest.raises(UsageError) as caught:
         engine.admit([Request([1], 2), request_])
@@ -298,7 +298,7 @@ def test_a_row_that_was_never_admitted_can_not_be_cancelled():
     assert str(caught.value) == "engine: unknown row 0"
 
 
-def test_a_model_that_gives_nan_is_refused():
+def test_nan_log_probabilities_are_refused():
     engine = Engine(Bigram(6, table=torch.full((6, 6), float("nan"))))
     engine.admit([Request([1], 2)])
     with pytest.raises(ModelError) as caught:

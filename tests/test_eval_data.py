@@ -34,7 +34,7 @@ def language(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "run", test
 
 
-def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monkeypatch, tmp_path):
+def test_no_command_reads_a_file_that_training_did_not_read(language, capsys, monkeypatch, tmp_path):
     run, test = language
     monkeypatch.chdir(tmp_path)
     for command in (("evaluate",), ("compare", "--report", str(tmp_path / "report.html"))):
@@ -49,7 +49,7 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
     assert expect_error(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
 
 
-def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
+def test_the_same_text_moved_or_restored_is_read(language, tmp_path):
     run, test = language
     make_text(test, words=200, seed=9)
     before = [score.value for score in load(run, device="cpu").evaluate()]
@@ -57,7 +57,7 @@ def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
     assert [score.value for score in load(run, device="cpu").evaluate()] == before
 
 
-def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
+def test_a_run_without_a_record_reads_only_given_files(language):
     run, test = language
     for path in (run / "data").glob("test.*"):
         path.unlink()
@@ -73,7 +73,7 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
 
 
 @pytest.mark.parametrize("kind", ["naive-bayes", "lstm"])
-def test_labelled_texts(kind, tmp_path):
+def test_labeled_texts(kind, tmp_path):
     data, test = (
         write_tsv(tmp_path / f"{name}.tsv", single_label_rows(60, seed=seed)) for seed, name in enumerate(("train", "test"))
     )
@@ -88,7 +88,7 @@ def test_labelled_texts(kind, tmp_path):
     assert str(caught.value) == differs(test, "test", run)
 
 
-def test_a_training_text_that_changed_counts_as_gone(tmp_path):
+def test_a_changed_training_text_counts_as_missing(tmp_path):
     """Which words training had is not told from another text."""
     data, test = (
         write_conll(tmp_path / f"{name}.txt", tagged_sentences(40, seed=at)) for at, name in enumerate(("train", "test"))
@@ -101,7 +101,7 @@ def test_a_training_text_that_changed_counts_as_gone(tmp_path):
     assert changed == {score.name for score in load(run, device="cpu").evaluate()} < known
 
 
-def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):
+def test_a_pruned_run_knows_the_data_of_the_original(language, capsys):
     run, test = language
     small = run.parent / "small"
     assert main(["prune", str(run), "--remove", "1", "--output-dir", str(small), "-q"]) == 0

@@ -111,7 +111,7 @@ def test_the_readme_names_every_run_file_and_every_row():
     assert len(rows) >= 30 and [path.name for path in FILES if path.name not in rows] == []
 
 
-def test_every_part_has_an_example():
+def test_every_option_value_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
     assert {(one.task, one.arch) for one in trained} == {
         (task, kind) for task in TASKS for kind in find_task(task).presets
@@ -156,7 +156,7 @@ def test_every_part_of_classifiers_and_taggers_has_an_example():
     assert {Path(one.data.train).suffix for one in tags} == {".conllu", ".txt"}
 
 
-def test_the_tests_that_examples_point_to_are_there():
+def test_tests_named_in_examples_exist():
     named = {match for path in [*FILES, README] for match in re.findall(r"pytest (tests/\S+\.py) -k (\w+)", path.read_text())}
     assert named
     for file, word in named:
@@ -173,7 +173,7 @@ OPENING = {"yes": 0.5, "ok": 0.4, "</s>": 0.1}
 AFTER = {"yes": {"yes": 0.4, "ok": 0.3, "</s>": 0.3}, "ok": {"yes": 0.2, "ok": 0.7, "</s>": 0.1}}
 
 
-def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys):
+def test_greedy_search_misses_the_answer_that_beam_size_two_finds(place, capsys):
     """The tree of Jurafsky and Martin's Figure 10.8: every probability of it, and what each search makes of them."""
     assert main(["train", "examples/yes-ok.toml", "--quiet"]) == 0
     for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):
@@ -193,7 +193,7 @@ def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys)
     )
 
 
-def test_the_texts_are_what_their_script_writes():
+def test_the_texts_equal_the_output_of_their_script():
     made = runpy.run_path(str(EXAMPLES / "data" / "make.py"))["TEXTS"]
     for name, text in made.items():
         assert (DATA / name).read_bytes() == text().encode(), name
@@ -221,7 +221,7 @@ def test_the_texts_are_what_their_script_writes():
     assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_100_000
 
 
-def test_the_countries_are_what_their_script_writes():
+def test_the_countries_equal_the_output_of_their_script():
     babel = pytest.importorskip("babel")
     made = runpy.run_path(str(EXAMPLES / "make_countries.py"))
     found = {path.name: path.read_text() for path in (DATA / "countries").iterdir()}
@@ -234,7 +234,7 @@ def test_the_countries_are_what_their_script_writes():
     assert found == made["texts"]()
 
 
-def test_labels_and_tags_are_right():
+def test_labels_and_tags_are_correct():
     made = runpy.run_path(str(EXAMPLES / "make_labeled.py"))
     chance = made["Chance"](0)
     for _ in range(200):
@@ -256,7 +256,7 @@ def test_labels_and_tags_are_right():
             assert (bool(words & praise), bool(words & blame)) == ((True, False) if row.startswith("good") else (False, True))
 
 
-def test_the_dates_are_what_their_script_writes():
+def test_the_dates_equal_the_output_of_their_script():
     babel = pytest.importorskip("babel")
     made = runpy.run_path(str(EXAMPLES / "make_dates.py"))
     rows = [line.split("\t") for line in (DATA / "dates.tsv").read_text().split("\n")[1:-1]]
@@ -268,7 +268,7 @@ def test_the_dates_are_what_their_script_writes():
     assert (DATA / "dates.tsv").read_bytes() == made["text"]().encode()
 
 
-def test_numbers_sounds_and_brackets_are_right():
+def test_numbers_sounds_and_brackets_are_correct():
     made = runpy.run_path(str(EXAMPLES / "make_data.py"))
     words = {
         0: "zero",

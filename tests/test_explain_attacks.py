@@ -81,17 +81,17 @@ def reader(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_every_drawing_is_well_formed_whatever_its_words_hold(name):
+def test_every_figure_is_well_formed_whatever_its_text(name):
     svg = DRAWN[name]()
     tags = [element.tag for element in ET.fromstring(svg).iter()]  # refuses what XML may not hold
     assert not any(tag.endswith("}b") for tag in tags) and not set(STEERING) & set(svg)
 
 
-def test_a_row_of_a_table_stays_a_line_and_steers_no_terminal():
+def test_table_rows_stay_on_one_line_without_control_characters():
     assert align_columns([["a\nb\tc", "\x1b[31m"], ["x", "y"]]) == ["a⏎b⇥c  \\x1b[31m", "x             y"]
 
 
-def test_a_page_says_once_what_its_drawings_look_like():
+def test_a_page_has_one_style_sheet_for_its_figures():
     chart = DRAWN["lines"]()
     view = Explanation("x", EVIL, {}, [Figure("one", chart), Figure("two", chart), Figure(EVIL, DRAWN["heatmap"]())], [EVIL])
     whole = page([view])
@@ -103,7 +103,7 @@ def test_a_page_says_once_what_its_drawings_look_like():
 # ---- what is explained is what the run says
 
 
-def test_a_beam_of_one_is_the_greedy_output(pairs):
+def test_beam_size_one_is_the_greedy_output(pairs):
     run, differ = weft.load(pairs.run_dir("sutskever"), device="cpu"), 0
     for text in ("abcde", "fa", "b", "cafe"):
         found = run.predict(text, beam_size=1)
@@ -114,7 +114,7 @@ def test_a_beam_of_one_is_the_greedy_output(pairs):
     assert differ  # a search with a length penalty would have gone on
 
 
-def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
+def test_explained_tags_are_those_of_viterbi_decoding(labels):
     run = weft.load(labels.run_dir("spans-lstm"), device="cpu")
     model, differ = run.model, 0
     with torch.no_grad():
@@ -128,7 +128,7 @@ def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
     assert differ
 
 
-def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
+def test_the_explained_answer_is_the_predicted_one(reader):
     run = weft.load(reader, device="cpu")
     run.model.head.threshold.fill_(-100.0)  # an answer is always said
     for question, passage, _ in make_questions(12, seed=5):
@@ -144,7 +144,7 @@ def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
         assert str(caught.value) == message
 
 
-def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
+def test_next_token_candidates_exclude_tokens_that_are_never_generated(tmp_path):
     words = [f"w{at}" for at in range(40)]
     (tmp_path / "text.txt").write_text("\n".join(" ".join(words[at:] + words[:at]) for at in range(40)) + "\n")
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines", "valid": 0.1}}
@@ -163,7 +163,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
 # ---- what nobody knows
 
 
-def test_a_text_without_known_words_has_nothing_to_explain(labels):
+def test_a_text_without_known_words_is_refused(labels):
     run = weft.load(labels.run_dir("labels-naive-bayes"), device="cpu")
     for text, method in (("zzz qqq", "coefficients"), ("", "coefficients"), ("", "occlusion")):
         with pytest.raises(DataError) as caught:
@@ -173,7 +173,7 @@ def test_a_text_without_known_words_has_nothing_to_explain(labels):
     assert [one["text"] for one in view.data["tokens"]] == ["the", "red", "cat"]
 
 
-def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
+def test_units_of_a_decoder_follow_its_output(pairs, tmp_path):
     values = override(seq2seq_run_file(pairs.pairs), ["train.max_steps=3", "train.num_validations=1"])
     values["model"] = {"arch": "transformer", "hidden_size": 16, "decoder": {"layer_type": "lstm"}}
     train_here(values, tmp_path / "run", SilentCallback())
@@ -184,7 +184,7 @@ def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
 # ---- readers
 
 
-def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
+def test_the_loss_of_a_qa_model_is_that_of_its_windows(reader, tmp_path):
     run = weft.load(reader, device="cpu")
     rows, nats = [row for row in make_questions(20, seed=9) if row[2]], []
     for question, passage, answer in rows:
@@ -200,7 +200,7 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
     assert mean_loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.num_items for one in found) == len(rows)
 
 
-def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):
+def test_qa_models_have_geometry_and_similarity_views(reader, capsys):
     assert main(["analyze", "geometry", str(reader), "-q"]) == 0
     assert re.match(r"text: \d+ tokens; compared with themselves: \d+", capsys.readouterr().out)
     assert main(["analyze", "similarity", str(reader), str(reader), "--max-words", "60", "--json", "-q"]) == 0
@@ -211,7 +211,7 @@ def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, cap
 # ---- heads that are gone
 
 
-def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
+def test_a_run_with_all_heads_pruned_is_refused(labels, tmp_path, capsys):
     whole, bare = labels.run_dir("labels-transformer"), tmp_path / "bare"
     assert main(["prune", str(whole), "--remove", "100%", "--output-dir", str(bare), "--importance", "gradient", "-q"]) == 0
     capsys.readouterr()
@@ -225,7 +225,7 @@ def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
 # ---- files
 
 
-def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reader, tmp_path, capsys):
+def test_an_unwritable_output_directory_is_refused_before_any_work(reader, tmp_path, capsys):
     place = tmp_path / "x.html"
     place.mkdir()
     assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
@@ -237,14 +237,14 @@ def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reade
     assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
 
 
-def test_one_of_something_is_said_as_one(tmp_path):
+def test_counts_of_one_are_singular(tmp_path):
     assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
     told = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
     assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
 
 
-def test_the_name_of_an_axis_keeps_its_end_where_it_is_too_long():
+def test_a_long_axis_name_keeps_its_end():
     svg = heatmap(ONE, rows=["a"], columns=["b"], axes=("/a/very/long/way/to/" * 9 + "one", "/two"))
     names = re.findall(r"<text[^>]*>([^<]*(?:one|two))</text>", svg)
     assert names[0] == "/two" and re.fullmatch(r"….{5,40}/one", names[1])

@@ -41,7 +41,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["transformer", "lstm", "bahdanau"])
-def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
+def test_cross_attention_equals_the_alignment(pairs, kind):
     run = weft.load(pairs.run_dir(kind))
     best = run.predict("badac", beam_size=3).ranked()
     data = attention(run, "badac", ExplainConfig(beam_size=3, component="cross")).data
@@ -53,7 +53,7 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     assert [(token["start"], token["end"]) for token in data["tokens"]] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
 
 
-def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
+def test_all_heads_of_all_layers_are_shown_and_one_can_be_selected(pairs):
     run = weft.load(pairs.run_dir("transformer"))
     view = attention(run, "bada", ExplainConfig(target="B A"))
     assert [(one["component"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
@@ -71,7 +71,7 @@ def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     assert [picture.caption for picture in alone.figures] == ["Encoder self-attention, layer 2, head 2"]
 
 
-def test_a_language_model_looks_back_only(language):
+def test_a_language_model_attends_only_to_the_left(language):
     run = weft.load(language)
     data = attention(run, "the cat", ExplainConfig()).data
     weights = np.array(data["layers"][0]["weights"])
@@ -79,7 +79,7 @@ def test_a_language_model_looks_back_only(language):
     assert [token["text"] for token in data["tokens"]] == [".", "\n", *"the cat"]
 
 
-def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
+def test_attention_pooling_is_shown_over_the_text(labels, tmp_path):
     values = labels.values("labels-lstm", "model.pooling=attention", "train.max_steps=3")
     train_here(values, tmp_path / "run")
     run = weft.load(tmp_path / "run")
@@ -113,7 +113,7 @@ def test_rollout_of_runs(pairs, language, labels):
         np.testing.assert_allclose(weights, attention_rollout([np.array(one["weights"]) for one in layers]), atol=1e-3)
 
 
-def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
+def test_undefined_rollout_is_refused(pairs, labels, tmp_path):
     run = weft.load(pairs.run_dir("lstm"))
     with pytest.raises(UsageError) as caught:
         explain_text(run, "bada", "rollout", ExplainConfig())
@@ -133,7 +133,7 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
 # ---- refusals
 
 
-def test_refusals(pairs):
+def test_invalid_options_are_refused(pairs):
     run = weft.load(pairs.run_dir("transformer"))
     wrong = {
         "component: the model has no pooling attention; choose from cross, encoder, decoder": {"component": "pooling"},
@@ -170,7 +170,7 @@ def test_a_compiled_model_is_refused_by_name(pairs):
     assert str(caught.value) == ("record_activations: 'decoder' is compiled; load the run again without compiling")
 
 
-def test_nothing_stays_behind_in_the_model(pairs):
+def test_no_hook_stays_in_the_model(pairs):
     run = weft.load(pairs.run_dir("transformer"))
     for what in ("attention", "attribution"):
         run.explain("bada", what, target="B A")

@@ -58,7 +58,7 @@ def attends(model: torch.nn.Module, part: str | None = None) -> list[str]:
 
 @every_position
 @torch.no_grad()
-def test_a_causal_text(positions):
+def test_causal_attention(positions):
     model = language(positions)
     with record_activations(model, attends(model)) as seen:
         model(text())
@@ -79,7 +79,7 @@ def test_padding(positions):
 
 @every_position
 @torch.no_grad()
-def test_a_window_and_decoding_with_a_cache_that_forgets_what_is_past_it(positions):
+def test_a_limited_context_and_decoding_with_a_sliding_cache(positions):
     if positions == "learned":
         pytest.skip("learned positions end where the window does")
     model, tokens = language(positions, window=3), text()
@@ -94,7 +94,7 @@ def test_a_window_and_decoding_with_a_cache_that_forgets_what_is_past_it(positio
 
 @every_position
 @torch.no_grad()
-def test_a_text_read_both_ways(positions):
+def test_bidirectional_attention(positions):
     torch.manual_seed(0)
     table = ClassifierConfig(
         layer_type="attention", hidden_size=16, num_layers=2, num_heads=4, position_encoding=positions, pooling="attention"
@@ -124,7 +124,7 @@ LOOKING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LOOKING)
 @torch.no_grad()
-def test_a_source_and_its_output_in_one_pass_and_under_a_beam(name):
+def test_cross_attention_in_one_pass_and_in_beam_search(name):
     model = large_weight_model(**LOOKING[name])
     names = attends(model)
     with record_activations(model, names) as seen:

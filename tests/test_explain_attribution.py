@@ -138,7 +138,7 @@ CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in na
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_captum_finds_the_same(runs, name):
+def test_attributions_equal_captum(runs, name):
     captum = pytest.importorskip("captum.attr", reason="captum is not installed: pip install captum")
     run, options = runs(name), ExplainConfig()
     reading = read(run, TEXTS[name], options)
@@ -173,7 +173,7 @@ def test_captum_finds_the_same(runs, name):
 
 
 @every
-def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
+def test_integrated_gradients_are_complete_within_one_percent(runs, name):
     run, options = runs(name), ExplainConfig(max_new_tokens=6)
     data = attribution(run, TEXTS[name], options).data
     assert data["method"] == "integrated-gradients" and data["outputs"]
@@ -188,7 +188,7 @@ def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
 # (no text says what their baselines do: words without a spelling, a gap that is still asked for, a token that may be copied
 # though its vector is another's)
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.split(":")[1][:5] not in ("spans", "maske", "joint")])
-def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name):
+def test_the_difference_is_between_the_text_and_the_baseline(runs, name):
     """What they add up to, by a text in which every word is unknown."""
     run, options = runs(name), ExplainConfig(max_new_tokens=6, baseline="unk")
     reading = read(run, TEXTS[name], options)
@@ -201,7 +201,7 @@ def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name)
     np.testing.assert_allclose(found.expected_sum, found.log_probs - blank, atol=1e-4)
 
 
-def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
+def test_too_few_steps_are_reported_and_increased_by_default(runs):
     run = runs("labels:pairs-transformer")
     generator = torch.Generator().manual_seed(0)
     for parameter in run.model.parameters():  # the weights that training comes to differ from processor to processor
@@ -214,7 +214,7 @@ def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
     assert not many.lines[-1].startswith("warning: ")
 
 
-def test_what_is_next_to_nothing_is_not_divided_by():
+def test_the_error_is_not_relative_to_a_tiny_difference():
     assert completeness_error(np.array([0.5, 0.5]), 2.0) == 0.5
     assert completeness_error(np.array([0.001]), 0.0) == pytest.approx(0.01)
 
@@ -222,7 +222,7 @@ def test_what_is_next_to_nothing_is_not_divided_by():
 # ---- baselines
 
 
-def test_what_stands_in_a_tokens_place(runs):
+def test_the_replacement_of_a_token(runs):
     run, options = runs("lm:lstm"), ExplainConfig()
     reading = read(run, "the", options)
     weight = run.model.embedding.weight.detach()
@@ -239,7 +239,7 @@ def test_what_stands_in_a_tokens_place(runs):
     torch.testing.assert_close(vectors.baselines[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())
 
 
-def test_a_shared_embedding_is_blanked_on_both_sides(runs):
+def test_a_shared_embedding_is_replaced_in_source_and_target(runs):
     run, options = runs("pairs:joint"), ExplainConfig(target="B A")
     reading = read(run, "ab", options)
     assert run.model.encoder.embedder.embedding is run.model.decoder.embedder.embedding
@@ -249,7 +249,7 @@ def test_a_shared_embedding_is_blanked_on_both_sides(runs):
         torch.testing.assert_close(blank[0, torch.tensor(side.text_mask)], unknown.expand(sum(side.text_mask), -1))
 
 
-def test_the_baseline_is_one_that_training_has_shown(runs):
+def test_the_baseline_occurs_in_training(runs):
     kinds = {"lm:lstm": "mean", "lm:masked": "mask", "labels:labels-lstm": "unk", "labels:spans-lstm": "unk"}
     assert {name: credit.baseline_of(runs(name), ExplainConfig()) for name in kinds} == kinds
 
@@ -257,7 +257,7 @@ def test_the_baseline_is_one_that_training_has_shown(runs):
 # ---- what is asked
 
 
-def test_the_parts_of_the_answer_have_places_in_the_text(runs):
+def test_the_parts_of_the_answer_have_positions_in_the_text(runs):
     run = runs("labels:spans-lstm")
     data = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient")).data
     assert [(one["text"], one["start"], one["end"]) for one in data["tokens"]] == [
@@ -270,7 +270,7 @@ def test_the_parts_of_the_answer_have_places_in_the_text(runs):
     assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
 
 
-def test_probabilities_are_those_the_run_says(runs):
+def test_probabilities_equal_the_predictions_of_the_run(runs):
     labels = runs("labels:labels-lstm")
     said = labels.predict("here the old cat")
     asked = attribution(labels, "here the old cat", ExplainConfig(method="input-x-gradient", target="tool")).data["outputs"][0]
@@ -295,7 +295,7 @@ def test_probabilities_are_those_the_run_says(runs):
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
-def test_both_ends_of_an_answer_are_asked_for(runs):
+def test_start_and_end_of_an_answer_are_explained(runs):
     run, text = runs("qa:transformer"), TEXTS["qa:transformer"]
     data = attribution(run, text, ExplainConfig(method="occlusion", target="red cat")).data
     assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
@@ -310,14 +310,14 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_later_tokens_have_no_share_in_earlier_outputs(runs):
+def test_later_tokens_have_no_attribution_for_earlier_outputs(runs):
     run = runs("lm:lstm")
     values = np.array(attribution(run, "the", ExplainConfig(target=" cat")).data["sides"][0]["values"])
     own = len(run.predictor.bos_ids) + 3
     assert values.shape == (4, own + 3) and (values[0, own:] == 0).all() and values[3, -1] != 0
 
 
-def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
+def test_a_truncated_text_is_explained_up_to_the_truncation(runs):
     run = runs("labels:labels-lstm")
     text = " ".join(["old"] * 1200)
     view = attribution(run, text, ExplainConfig(method="input-x-gradient"))
@@ -401,7 +401,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("asked", REFUSALS)
-def test_refusals(runs, asked):
+def test_invalid_options_are_refused(runs, asked):
     name, text, given = asked
     run = runs(name)
     pairs = re.findall(r"(\w+)=(.*?)(?= \w+=|$)", given)
@@ -411,7 +411,7 @@ def test_refusals(runs, asked):
     assert str(caught.value).replace(str(run.directory.path), "RUN") == REFUSALS[asked]
 
 
-def test_several_models_are_not_explained_together(runs):
+def test_ensembles_are_refused(runs):
     run = weft.ensemble([runs.pairs.run_dir("lstm"), runs.pairs.run_dir("luong")])
     with pytest.raises(UsageError) as caught:
         attribution(run, "ab", ExplainConfig())
@@ -420,7 +420,7 @@ def test_several_models_are_not_explained_together(runs):
 
 @pytest.mark.parametrize("name", ["lm:lstm", "labels:labels-lstm", "pairs:bahdanau", "qa:lstm"])
 @pytest.mark.parametrize("what", ["gradient-flow", "attribution"])
-def test_fused_recurrent_kernels_are_never_asked_for_gradients(runs, name, what):
+def test_no_gradients_through_fused_recurrent_kernels(runs, name, what):
     """On a GPU they go backwards in training only, and a model that is explained is not in training."""
     text = "\t".join(questions_asked(1)[0][:2]) if name == "qa:lstm" else TEXTS.get(name, "abcab")
     run, allowed = runs(name), set[bool]()
@@ -451,7 +451,7 @@ class Heard(list[tuple[float, str]]):
     ("what", "options"),
     [("gradient-flow", {}), ("attribution", {"n_steps": 20}), ("attribution", {"method": "occlusion"})],
 )
-def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
+def test_long_explanations_report_progress(runs, monkeypatch, what, options):
     monkeypatch.setattr(credit, "MAX_BATCH_TOKENS", 32)  # few copies at a time, as of a long text
     heard, text = Heard(), "the old cat sees"
     explain_text(runs("lm:lstm"), text, what, ExplainConfig(**options), progress=heard)

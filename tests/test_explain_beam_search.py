@@ -68,7 +68,7 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
 @pytest.mark.parametrize("toy", ["hashed", "gru"])  # a bigram has many hypotheses of one score
 @pytest.mark.parametrize("options", [BeamOptions(3, 6, END), BeamOptions(2, 5, END, 1.0), BeamOptions(4, 4, END, 0.5)])
 @pytest.mark.parametrize("banned", [[], [0, 1, 4]])
-def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
+def test_the_tree_equals_beam_search_in_plain_python(toy, options, banned):
     model = TOY_MODELS[toy](WORDS)
     found = SearchTree(options)
     ((best,),) = beam_search(
@@ -88,7 +88,7 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     assert found.nodes[way[-1]].score == pytest.approx(best.score)
 
 
-def test_what_a_ban_took_away_is_told():
+def test_banned_candidates_are_reported():
     """At each step the banned tokens that would have gone on, were they allowed."""
     model, options, banned = TOY_MODELS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
     found = SearchTree(options)
@@ -120,7 +120,7 @@ def lstm(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer", "bahdanau"])
-def test_the_best_of_the_tree_is_what_predict_says(runs, name):
+def test_the_best_leaf_equals_predict(runs, name):
     run = weft.load(runs.run_dir(name))
     view = beam_search_tree(run, "fade", ExplainConfig(beam_size=4))
     found = run.predict("fade", beam_size=4)
@@ -133,7 +133,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     ET.fromstring(view.figures[0].svg)
 
 
-def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
+def test_the_best_leaf_equals_generate(lstm, runs):
     for run, text in ((lstm, "the "), (weft.load(runs.run_dir("lm-ngram")), "F A")):
         view = beam_search_tree(run, text, ExplainConfig(beam_size=3, max_new_tokens=6, length_penalty=0.7))
         found = run.generate(text, beam_size=3, max_new_tokens=6, length_penalty=0.7)
@@ -146,7 +146,7 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
     assert why_no_search(both) == why_no_distribution(both) == "ensembles and shallow fusion cannot be explained"
 
 
-def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
+def test_beam_size_one_is_greedy_in_every_command(lstm, runs):
     """`generate`, `predict` and `explain` alike, at any alpha: all end at the first end."""
     words = weft.load(runs.run_dir("lm-ngram"))
     for text in ("", "F", "F A", "K"):
@@ -183,7 +183,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return found / found.sum()
 
 
-def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
+def test_distributions_before_and_after_filtering_equal_filters_by_hand(lstm):
     options = ExplainConfig(target="cat", temperature=0.7, top_k=6, top_p=0.8, top=50)
     view = distribution(lstm, "the ", options)
     assert view.data["filters"] == ["banned tokens", "temperature 0.7", "top-k 6", "top-p 0.8"]
@@ -222,7 +222,7 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
     ET.fromstring(view.figures[0].svg)
 
 
-def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
+def test_without_a_target_the_output_of_the_model_is_explained(lstm, runs):
     view = distribution(lstm, "the ", ExplainConfig(max_new_tokens=4, min_p=0.1))
     assert (
         "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, max_new_tokens=4).text
@@ -238,7 +238,7 @@ def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     assert all(step["remaining"][-1] == 2 for step in view.data["steps"])
 
 
-def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
+def test_a_text_without_continuation_is_refused(lstm):
     with pytest.raises(UsageError) as caught:
         distribution(lstm, "the", ExplainConfig(target=""))
     assert str(caught.value) == "input: the model generates no token after it; set `target` or use another text"
@@ -248,7 +248,7 @@ def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
 
 
 @pytest.mark.parametrize("page", ["how-to/explain-a-prediction.md", "concepts/vanishing-gradients.md"])
-def test_the_pages_about_the_inside_name_commands_views_and_options_that_exist(page):
+def test_docs_pages_name_commands_views_and_options_that_exist(page):
     text = (Path(__file__).parents[1] / "docs" / page).read_text().replace("\\\n", " ")
     group = typer.main.get_command(app)
     found = [shlex.split(line) for line in re.findall(r"^(?:\$ )?(weft .*)", text, re.MULTILINE)]
@@ -291,13 +291,13 @@ def test_no_two_edges_of_a_tree_cross():
         ([Node(0, "a", "", "kept", "")], "tree: 1 of 1 nodes have an unknown kind or precede their parent"),
     ],
 )
-def test_a_tree_that_is_none_is_refused(nodes, message):
+def test_an_invalid_tree_is_refused(nodes, message):
     with pytest.raises(UsageError) as caught:
         tree(nodes)
     assert str(caught.value) == message
 
 
-def test_bars_are_as_long_as_their_shares():
+def test_bar_lengths_are_proportional_to_probabilities():
     svg = bars([("1. a", [Bar("a", 0.5, 1.0, "told", is_chosen=True), Bar("<b>", 0.25, 0.0, "told", "top-k 1")])])
     root = ET.fromstring(svg)
     long = [float(box.get("width")) for box in root.findall(".//{*}rect") if box.get("class") in ("before", "after")][:4]

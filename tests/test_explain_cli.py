@@ -70,7 +70,7 @@ def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_has_the_numbers_with_places(run, capsys, restore_openmp_env):
+def test_json_has_values_with_positions(run, capsys, restore_openmp_env):
     words = [
         "explain",
         str(run),
@@ -92,7 +92,7 @@ def test_json_has_the_numbers_with_places(run, capsys, restore_openmp_env):
     assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
 
 
-def test_what_was_written_is_named(run, capsys, tmp_path, restore_openmp_env):
+def test_written_files_are_listed(run, capsys, tmp_path, restore_openmp_env):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--output"]
     for name in ("a.html", "a.json"):
         assert main([*words, str(tmp_path / name)]) == 0
@@ -101,7 +101,7 @@ def test_what_was_written_is_named(run, capsys, tmp_path, restore_openmp_env):
         assert capsys.readouterr().err == ""
 
 
-def test_what_out_writes(run, capsys, tmp_path, restore_openmp_env):
+def test_files_in_the_output_directory(run, capsys, tmp_path, restore_openmp_env):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--quiet"]
     for name in ("a.html", "a.svg", "a.json"):
         assert main([*words, "--output", str(tmp_path / name)]) == 0
@@ -125,7 +125,7 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, restore_openmp_e
     assert err == ""  # running text
 
 
-def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, restore_openmp_env):
+def test_joined_input_lines_are_reported(run, capsys, monkeypatch, restore_openmp_env):
     told = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
     for given_lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
         set_stdin(monkeypatch, given_lines)
@@ -133,13 +133,13 @@ def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, restore_
         assert capsys.readouterr().err == said
 
 
-def test_a_text_that_nobody_could_look_at_is_refused(run):
+def test_a_text_too_long_to_display_is_refused(run):
     with pytest.raises(DataError) as caught:
         weft.load(run).explain("a" * 20_001)
     assert str(caught.value) == "input: 20,001 characters exceed the limit of 20,000; use a part of the text"
 
 
-def test_refusals(run, counted, capsys, restore_openmp_env):
+def test_invalid_options_are_refused(run, counted, capsys, restore_openmp_env):
     assert expect_error(capsys, "explain", str(run), "x", "--output", "x.pdf") == (
         2, "--output: x.pdf must end in .html, .svg, .png or .json",
     )  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_page_of_odd_texts_stays_a_page():
     assert data[0]["rows"] == ["</script><b>&\\u202e"] and base64.b64decode(data[0]["weights"]) == b"\xff"
 
 
-def test_every_view_says_how_its_pictures_are_read():
+def test_every_view_explains_its_figures():
     """Each `Explanation(...)` of explain/ has a guide, its sixth argument, and the page shows it above the pictures."""
     found = []
     for path in sorted(Path(explain.__file__).parent.glob("*.py")):
@@ -179,7 +179,7 @@ def test_every_view_says_how_its_pictures_are_read():
     assert "guide" not in page([view._replace(figures=[])]).split("</style>")[1]
 
 
-def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tmp_path):
+def test_figures_are_in_two_columns_and_wide_ones_scroll(tmp_path):
     wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
     chart = lines([Series("", [1, 2], [1, 2])], x_axis=Axis("x"), y_axis=Axis("y"))
     one = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
@@ -203,7 +203,7 @@ def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tm
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_browser_shows_any_head(run, capsys, tmp_path, restore_openmp_env):
+def test_any_head_can_be_selected_in_a_browser(run, capsys, tmp_path, restore_openmp_env):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     if not CHROMIUM.exists():
         pytest.skip("no Chromium here: apt-get install chromium")
@@ -228,7 +228,7 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, restore_openmp_env):
     capsys.readouterr()
 
 
-def test_tokens_that_look_alike_are_told_apart():
+def test_equal_tokens_are_distinguished():
     assert unique_labels([TokenSpan("a", 0, 1), TokenSpan(" ", 1, 2), TokenSpan("a", 2, 3)]) == ["a(1)", "␣", "a(3)"]
 
 
@@ -254,7 +254,7 @@ def pixels(data: bytes) -> np.ndarray:
     return rows[:, 1:]
 
 
-def test_small_maps_are_pictures_of_the_weights():
+def test_small_heat_maps_equal_the_weights():
     weights = np.array([[1.0, 0.25, 0.0], [0.0, 0.5, 0.5]])
     grey = np.array([[255, 128, 0], [0, 180, 180]], np.uint8)
     np.testing.assert_array_equal(pixels(png(grey)), grey)
@@ -269,7 +269,7 @@ def test_small_maps_are_pictures_of_the_weights():
     assert str(caught.value) == "grid: nothing to draw: every row needs a map"
 
 
-def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
+def test_the_heat_map_of_a_long_text_equals_its_cells():
     weights = np.random.default_rng(0).random((MAX_LABELED // 50, 60))
     drawn = heatmap(weights, rows=["a"] * len(weights), columns=["b"] * 60)
     (image,) = ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image")
@@ -278,7 +278,7 @@ def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
     assert len(drawn) < 100_000
 
 
-def test_signed_cells_have_the_colour_of_their_sign():
+def test_signed_cells_have_the_color_of_their_sign():
     values = np.array([[1.0, -2.0], [0.0, 0.5]])
     root = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", title="t"))
     cells = [
@@ -315,7 +315,7 @@ TEXTS = st.text(st.sampled_from([*set(SAMPLE), "é", "\u0301", "İ", "\u2028"]),
 @pytest.mark.parametrize("kind", TYPES)
 @settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
-def test_spans_say_where_each_token_stands(kind, text):
+def test_spans_are_the_positions_of_tokens(kind, text):
     tokenizer = TOKENIZERS[kind]
     numbers, spans = tokenizer.encode(text).tolist(), tokenizer.offsets(text)
     assert len(numbers) == len(spans)
@@ -332,7 +332,7 @@ def test_spans_say_where_each_token_stands(kind, text):
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "word"])
-def test_spans_are_those_of_the_text_before_it_was_lowered(kind):
+def test_spans_refer_to_the_text_before_lowercasing(kind):
     tokenizer = tokenizer_of(kind, lowercase=True)
     text = "THE İCat"  # İ becomes two characters
     numbers, spans = tokenizer.encode(text), tokenizer.offsets(text)

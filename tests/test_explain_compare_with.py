@@ -44,7 +44,7 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_several_runs_say_what_each_says_alone(place, capsys, restore_openmp_env):
+def test_several_runs_equal_each_run_alone(place, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
     found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
     assert (found["run"], found["compare_with"], found["input"]) == (lstm, [transformer], TEXT)
@@ -56,7 +56,7 @@ def test_several_runs_say_what_each_says_alone(place, capsys, restore_openmp_env
             assert one[part] == alone[part]
 
 
-def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys, restore_openmp_env):
+def test_the_table_has_a_row_per_run_initialized_and_trained(place, capsys, restore_openmp_env):
     words = [
         "explain",
         str(place / "lstm"),
@@ -87,14 +87,14 @@ def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys,
     assert short.lines[0].split() == ["run", "weights", "2", "steps", "back", "lowest"]
 
 
-def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, restore_openmp_env):
+def test_run_directories_with_the_same_name_are_shown_by_path(place, capsys, restore_openmp_env):
     words = [str(place / "lstm"), TEXT, "--compare-with", str(place / "more" / "lstm")]
     (view,) = asked(capsys, *words)["views"]
     assert [one["name"] for one in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
     assert view["runs"][0]["time"] != view["runs"][1]["time"]
 
 
-def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys, restore_openmp_env):
+def test_runs_that_cannot_share_a_plot_are_refused(place, tmp_path_factory, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
     pairs, labels = Seq2SeqRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
     translator, ngram = (str(pairs.run_dir("lstm", "train.max_steps=2")), str(pairs.run_dir("lm-ngram")))
@@ -117,7 +117,7 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
 # ---- compiled
 
 
-def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, monkeypatch, capsys, restore_openmp_env):
+def test_a_run_trained_with_compile_is_explained_like_any_other(tmp_path, monkeypatch, capsys, restore_openmp_env):
     """What is compiled is what training calls; the model that is saved, loaded and looked into is the plain one."""
     compiled, original = list[nn.Module](), nn.Module.compile
 
@@ -153,7 +153,7 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
 
 
 @pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
-def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_path_factory, kind, capsys, restore_openmp_env):
+def test_attention_in_beam_search_is_that_of_the_best_hypothesis(tmp_path_factory, kind, capsys, restore_openmp_env):
     """The search reads one token at a time from a cache; where its winner looked then is what the view shows."""
     runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
     run = weft.load(runs.run_dir(kind, "train.max_steps=3", "train.num_validations=1"))

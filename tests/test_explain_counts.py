@@ -42,7 +42,7 @@ def test_students_opened_their_books_four_times_in_ten(students, capsys):
     assert nothing["context"] == [] and nothing["tokens"][0]["probability"] is None
 
 
-def test_counts_are_those_of_a_plain_loop_over_the_lines(students):
+def test_counts_equal_a_plain_loop_over_the_lines(students):
     lines = [["<s>", *line.split(), "</s>"] for line in (EXAMPLES / "data/students.txt").read_text().split("\n")[:-1]]
     found = explain(load(students), "the students", "counts", ExplainConfig(top=50), {}).data["contexts"]
     assert [one["context"] for one in found] == [["<s>", "the", "students"], ["the", "students"], ["students"], []]
@@ -58,21 +58,21 @@ def test_counts_are_those_of_a_plain_loop_over_the_lines(students):
         assert one["count"] == after.total() and one["followers"] == len(after)
 
 
-def test_a_context_that_never_came_says_so(students, capsys):
+def test_an_unseen_context_is_reported(students, capsys):
     assert main(["explain", "runs/students", "books opened", "--view", "counts", "--top", "2"]) == 0
     out = capsys.readouterr().out.split("\n")
     assert "not in the training text" in out[1] and out[1].startswith("<s> books opened")
     assert any("(+" in line and "more)" in line for line in out)
 
 
-def test_followers_are_found_at_every_place():
+def test_continuations_are_counted_at_every_position():
     text = np.array([1, 2, 1, 2, 3, 1, 2])
     assert next_tokens(text, [1, 2]).tolist() == [1, 3]
     assert next_tokens(text, []).tolist() == text.tolist()
     assert next_tokens(text, [9]).tolist() == next_tokens(np.array([1]), [1, 2]).tolist() == []
 
 
-def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_path, capsys):
+def test_networks_use_counts_of_their_training_data_and_other_tasks_are_refused(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 30)  # the last tenth is held out
     folder = train_here(run_file(tmp_path / "text.txt", train__max_steps=2), tmp_path / "run").path
     found = explain(load(folder), "not to", "counts", ExplainConfig(), {}).data["contexts"]

@@ -74,7 +74,7 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
 
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-reset-before"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_states_equal_the_rest_of_the_text_read_in_one_go(mixer, layers):
+def test_state_gradients_equal_those_of_reading_the_rest_at_once(mixer, layers):
     model, tokens = to_float64(model_of(mixer, num_layers=layers)), tokens_of(7)
     flow = gradients_over_time(model, tokens)
     for at in range(1, 5):
@@ -122,7 +122,7 @@ def test_attention_equals_one_pass_over_the_whole_text():
     np.testing.assert_allclose(flow.norms, expected, rtol=1e-6)
 
 
-def test_at_the_output_of_a_fused_layer_nothing_is_seen():
+def test_gradients_at_the_output_of_a_fused_layer_are_not_enough():
     """Why a text is read one position at a time."""
     model, tokens = model_of("lstm"), tokens_of(6)
     y, _ = model(tokens[:, :-1])
@@ -132,7 +132,7 @@ def test_at_the_output_of_a_fused_layer_nothing_is_seen():
     assert (gradients_over_time(to_float64(model), tokens).norms > 0).all()
 
 
-def test_layers_equal_gradients_that_are_kept_by_hand():
+def test_layer_gradients_equal_retained_gradients():
     model, tokens = to_float64(model_of("gru", num_layers=3)), tokens_of(6)
     x = model.embedding(tokens[:, :-1])
     kept = [x]
@@ -181,7 +181,7 @@ def test_over_100_steps_a_vanilla_rnn_loses_what_an_lstm_keeps():
     assert lstm.min() > 0.1 and lstm.max() < 10
 
 
-def test_a_forget_gate_that_starts_open_reaches_further():
+def test_a_positive_forget_bias_lengthens_the_gradient_flow():
     lstm = model_of("lstm")
     shut = model_of("lstm")
     with torch.no_grad():
@@ -191,7 +191,7 @@ def test_a_forget_gate_that_starts_open_reaches_further():
     assert open_ > 100 * closed
 
 
-def test_connections_carry_gradients_down_a_deep_stack():
+def test_skip_connections_carry_gradients_through_a_deep_stack():
     tokens, found = tokens_of(12), {}
     for kind in ("none", "residual", "highway", "dense"):
         model = to_float64(model_of("rnn", num_layers=12, skip_connection=kind))
@@ -216,7 +216,7 @@ def lstm(tmp_path_factory):
     return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm"), place / "run").path)
 
 
-def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
+def test_a_run_is_shown_at_initialization_and_trained(lstm):
     state = torch.get_rng_state()
     started = reinitialized(lstm)
     assert torch.equal(torch.get_rng_state(), state)
@@ -239,14 +239,14 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
         ET.fromstring(picture.svg)
 
 
-def test_the_loss_of_another_token_may_be_meant(lstm):
+def test_the_loss_of_another_token_can_be_selected(lstm):
     view = gradient_flow(lstm, "the old cat", ExplainConfig(position=5))
     again = gradient_flow(lstm, "the o", ExplainConfig())
     assert view.data == again.data
 
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
-def test_decoders_of_a_source_are_followed_as_well(runs, name):
+def test_seq2seq_decoders_have_gradient_flow(runs, name):
     run = weft.load(runs.run_dir(name))
     view = gradient_flow(run, "fade", ExplainConfig(target="F A D D E"))
     norms = np.array(view.data["time"]["trained"]["norms"])
@@ -257,7 +257,7 @@ def test_decoders_of_a_source_are_followed_as_well(runs, name):
     assert "encoder input" in places and "decoder input" in places
 
 
-def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
+def test_models_without_gradients_are_refused(lstm, runs):
     assert why_no_gradients(lstm) is None
     assert why_no_gradients(weft.load(runs.run_dir("lm-ngram"))) == "ngram has no gradients"
     for text, options, message in [
@@ -312,7 +312,7 @@ def labels_below(names: list[str]) -> list[tuple[str, bool]]:
     return [(one.text, one.get("transform") is not None) for one in group.findall("{*}text")]
 
 
-def test_an_axis_of_tokens_names_as_many_as_there_is_room_for():
+def test_a_token_axis_labels_as_many_tokens_as_fit():
     assert labels_below(["der", "Mann", " ", "."]) == [("der", False), ("Mann", False), ("␣", False), (".", False)]
     words = ["Donaudampfschifffahrt", *["long-token"] * 19]
     found = labels_below(words)
@@ -336,7 +336,7 @@ def test_equal_ratios_are_equal_steps_on_a_logarithmic_axis():
     assert low - middle == pytest.approx(middle - high, abs=0.2)
 
 
-def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
+def test_series_of_one_group_share_a_color_and_ticks_may_be_names():
     series = [Series(f"{name}, {when}", [0, 1], [1, 2], name, when == "first") for name in "ab" for when in ("first", "then")]
     svg = lines(series, x_axis=Axis("layer", names=["input", "layer 1"]), y_axis=Axis("y"))
     groups = [
@@ -354,7 +354,7 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
         ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; pass one of each per point"),
     ],
 )
-def test_a_chart_of_nothing_is_refused(series, message):
+def test_an_empty_chart_is_refused(series, message):
     with pytest.raises(UsageError) as caught:
         lines(series, x_axis=Axis("x"), y_axis=Axis("y"))
     assert str(caught.value) == message
@@ -362,13 +362,13 @@ def test_a_chart_of_nothing_is_refused(series, message):
 
 @pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [float("nan"), float("inf")], [0.0, 1e-300], [-1e9, 1e9]])
 @pytest.mark.parametrize("log", [False, True])
-def test_odd_values_are_drawn_all_the_same(values, log):
+def test_zero_and_nonfinite_values_can_be_drawn(values, log):
     svg = lines([Series("", list(range(len(values))), values)], x_axis=Axis("x"), y_axis=Axis("y", log=log))
     assert ET.fromstring(svg).tag.endswith("svg")
     assert not re.search(r"\b(nan|inf)\b", svg)  # as a coordinate no browser would draw it
 
 
-def test_several_models_go_on_one_plot():
+def test_several_models_on_one_plot():
     flow = TimeGradients(["layer 1"], np.array([[1e-4, 1e-2, 1.0, 3.0]]))
     np.testing.assert_allclose(relative_norms(flow), [1.0, 1e-2, 1e-4])
     svg = time_figure({"rnn": {"at the start": flow, "trained": flow}, "lstm": {"trained": flow}}, title="t")
@@ -383,7 +383,7 @@ def test_several_models_go_on_one_plot():
 # ---- names that agree with those of other views
 
 
-def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
+def test_attention_and_feed_forward_are_two_sublayers(runs):
     model, tokens = to_float64(model_of("attention", num_heads=2, num_layers=2, skip_connection="residual")), tokens_of(6)
     depth = gradients_by_layer(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
     parts = ["layer 1 attention", "layer 1 feed-forward", "layer 2 attention", "layer 2 feed-forward"]
@@ -401,14 +401,14 @@ def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
 
 
 @pytest.mark.parametrize(("mixer", "part"), [("lstm", "recurrent"), ("conv", "conv"), ("attention", "attention")])
-def test_layers_that_read_both_ways_have_names(mixer, part):
+def test_bidirectional_layers_are_named_by_direction(mixer, part):
     table = StackConfig(layer_type=mixer, hidden_size=8, num_layers=2, bidirectional=True, ffn_dim=16).with_defaults()
     model = stack(table, context_length=8)
     names = named_parts(model, layers_of(model))
     assert names == [f"layer {number} {one}" for number in (1, 2) for one in (part, "feed-forward")]
 
 
-def test_a_legend_says_why_a_series_has_no_line():
+def test_the_legend_explains_a_missing_series():
     series = [
         Series("zero", [0, 1], [0.0, 0.0]),
         Series("gone", [0, 1], [float("nan")] * 2),
@@ -422,7 +422,7 @@ def test_a_legend_says_why_a_series_has_no_line():
     assert {"zero", "gone (no values)", "there"} <= plain
 
 
-def test_where_no_gradient_arrives_a_terminal_says_so(tmp_path):
+def test_zero_gradients_are_reported_in_the_terminal(tmp_path):
     """gpt starts with an output of zeros: nothing comes back through it."""
     values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=2, train__num_validations=1)
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")

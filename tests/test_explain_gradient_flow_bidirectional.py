@@ -45,7 +45,7 @@ def two_way(kind: type[nn.Module]) -> Bidirectional:
     return Bidirectional(kind(6), kind(6)).double()
 
 
-def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
+def test_a_bidirectional_vanilla_rnn_equals_the_formula():
     mixer, x = two_way(RNN), torch.randn(1, 5, 6, dtype=torch.float64)
     ahead, back = by_hand(mixer.forward_mixer.cell, x[0]), by_hand(mixer.backward_mixer.cell, x[0].flip(0))[::-1]
     y = torch.stack([torch.cat(both) for both in zip(ahead, back, strict=True)])
@@ -83,7 +83,7 @@ def test_reading_token_by_token_changes_nothing(kind):
 
 
 @pytest.mark.parametrize("name", ["labels-gru", "labels-lstm"])
-def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
+def test_state_gradients_of_a_label_equal_finite_differences(runs, name):
     """By numbers: a state is moved a little, both ways, and the loss read again. (At the start: where units have learned to
     saturate, a pool of maxima has ties.)"""
     run = weft.load(runs.run_dir(name))
@@ -129,7 +129,7 @@ def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) 
     return value
 
 
-def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
+def test_attention_layers_equal_gradients_of_their_inputs(runs):
     run = weft.load(runs.run_dir("speech-transformer"))
     view = gradient_flow_to_loss(run, "the bcdfo near dcbgi", ExplainConfig(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
@@ -149,7 +149,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     np.testing.assert_allclose(view.data["text"]["trained"]["norms"], expected, rtol=1e-6)
 
 
-def test_a_tagger_reaches_both_ways_from_its_word(runs):
+def test_gradients_of_a_tagger_flow_in_both_directions(runs):
     run = weft.load(runs.run_dir("spans-lstm"))
     view = gradient_flow_to_loss(run, "the old mr bcdfo near here", ExplainConfig(position=4))
     assert [token["text"] for token in view.data["tokens"]] == ["<s>", "the", "old", "mr", "bcdfo", "near", "here", "</s>"]
@@ -177,7 +177,7 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     assert why_no_gradients(bayes) == "naive-bayes has no gradients"
 
 
-def test_the_model_is_left_as_it_was(runs):
+def test_the_model_is_unchanged(runs):
     run = weft.load(runs.run_dir("labels-gru"))
     model = run.model
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -66,7 +66,7 @@ def language(place):
         ("gpt", ["embedding", "layer 1", "layer 2", "output"]),
     ],
 )
-def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, labels):
+def test_each_layer_is_decoded_by_the_final_norm_and_the_head(language, name, labels):
     run = language(name)
     found = layer_log_probs(run, read(run, TEXT, ExplainConfig()))
     assert found.layers == labels
@@ -83,13 +83,13 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
     np.testing.assert_allclose(found.log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
 
 
-def test_layers_of_another_width_are_left_out(language):
+def test_layers_of_another_hidden_size_are_omitted(language):
     found = layer_log_probs(language("dense"), read(language("dense"), TEXT, ExplainConfig()))
     assert found.layers == ["output"]
 
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
-def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
+def test_the_last_row_of_a_decoder_equals_its_output(runs, name):
     run = weft.load(runs.run_dir(name))
     view = logit_lens(run, "fade", ExplainConfig(target="F A D D E", top=1000))
     score = run.score([("fade", "F A D D E")])[0]
@@ -102,7 +102,7 @@ def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
         assert sum(guess["probability"] for guess in place["predictions"]) == pytest.approx(1, abs=1e-3)
 
 
-def test_the_view_names_guesses_ranks_and_what_comes(language):
+def test_the_view_has_predictions_ranks_and_targets(language):
     run = language("transformer")
     view = logit_lens(run, TEXT, ExplainConfig(top=3))
     tokens = torch.tensor([[*run.predictor.bos_ids, *run.vocabulary.encode(TEXT)]])
@@ -128,7 +128,7 @@ def filler(place):
     return weft.load(train_here(values, place / "masked").path)
 
 
-def test_gaps_are_looked_at_where_they_are(filler):
+def test_masks_are_shown_at_their_positions(filler):
     view = logit_lens(filler, "the [MASK]ld cat", ExplainConfig())
     (best, *_) = filler.predict("the [MASK]ld cat", n_best=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
@@ -136,7 +136,7 @@ def test_gaps_are_looked_at_where_they_are(filler):
     assert best.token in [one["token"] for one in place["predictions"]]
 
 
-def test_what_has_no_layers_says_so(language, runs, filler):
+def test_models_without_layers_are_refused(language, runs, filler):
     assert why_no_lens(language("lstm")) is None and why_no_lens(filler) is None
     assert why_no_lens(weft.load(runs.run_dir("lm-ngram"))) == "ngram has no layers"
 
@@ -159,12 +159,12 @@ def test_surprisal_is_the_loss_of_each_token(language, runs):
     assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "end": 0}
 
 
-def test_offsets_say_where_a_token_stands(language):
+def test_offsets_are_the_positions_of_tokens(language):
     tokens = surprisal(language("lstm"), TEXT, ExplainConfig()).data["tokens"]
     assert "".join(TEXT[token["start"] : token["end"]] for token in tokens) == TEXT
 
 
-def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
+def test_masked_lm_surprisal_masks_each_token_in_turn(filler):
     view = surprisal(filler, TEXT, ExplainConfig())
     ids = [1, *filler.vocabulary.encode(TEXT), 2]
     for at in range(1, len(ids) - 1):
@@ -174,7 +174,7 @@ def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
         assert view.data["nats"][at - 1] == pytest.approx(-filler.model.log_probs(y)[0, at, ids[at]].item(), abs=1e-4)
 
 
-def test_of_pairs_it_is_the_target_that_surprises(runs):
+def test_seq2seq_surprisal_is_that_of_the_target(runs):
     run = weft.load(runs.run_dir("lstm"))
     for target in ("F A D D E", None):
         view = surprisal(run, "fade", ExplainConfig(target=target))
@@ -183,7 +183,7 @@ def test_of_pairs_it_is_the_target_that_surprises(runs):
         assert view.data["tokens"][-1]["text"] == "</s>"
 
 
-def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
+def test_infinite_surprisal_is_null_and_still_drawn(runs, monkeypatch):
     run = weft.load(runs.run_dir("lm-ngram"))
     score = run.score
 
@@ -198,7 +198,7 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
         ET.fromstring(picture.svg)
 
 
-def test_an_empty_text_surprises_nobody(language, filler):
+def test_an_empty_text_has_no_surprisal(language, filler):
     for run in (language("lstm"), filler):
         with pytest.raises(DataError) as caught:
             surprisal(run, "", ExplainConfig())
@@ -209,7 +209,7 @@ def test_an_empty_text_surprises_nobody(language, filler):
     assert found == "input: 34 tokens exceed the model's limit of 16; shorten it"
 
 
-def test_who_predicts_no_tokens_says_so(language):
+def test_tasks_without_token_predictions_are_refused(language):
     assert why_no_surprisal(language("lstm")) is None
     tagger = SimpleNamespace(config=SimpleNamespace(task="tagging", arch="lstm"), spec=TAGGING, members=[language("lstm")])
     for no in (why_no_surprisal, why_no_lens):
@@ -221,7 +221,7 @@ def test_who_predicts_no_tokens_says_so(language):
 # ---- tables of guesses
 
 
-def test_a_wide_table_is_broken_into_bands_and_right_guesses_are_framed():
+def test_a_wide_table_is_split_and_correct_predictions_are_framed():
     row = [TokenGuess(f"word{at}", 0.5, "told <", at == 3) for at in range(30)]
     root = ET.fromstring(token_table([row, row], rows=["b", "a"], columns=[str(at) for at in range(30)], corner="read"))
     assert float(root.get("width")) < 720

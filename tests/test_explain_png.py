@@ -38,13 +38,13 @@ def drawing(*, wide: float = 20, high: float = 10, inside: str = "") -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}">{inside}</svg>'
 
 
-def test_a_png_is_what_the_drawing_says_twice_as_large():
+def test_a_png_has_twice_the_size_of_the_svg():
     found = pixels(raster(drawing(inside='<rect x="5" width="5" height="10" fill="#c80000"/>')))
     assert found.shape == (20, 40, 3)
     assert (found[:, 10:20] == (200, 0, 0)).all() and (found[:, :10] == 0).all() and (found[:, 20:] == 0).all()
 
 
-def test_a_heat_map_is_on_light_paper_with_its_words():
+def test_a_heat_map_has_a_light_background_and_text():
     weights = np.array([[1.0, 0.0], [0.25, 0.75]])
     svg = heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="t")
     found = pixels(raster(svg))
@@ -54,7 +54,7 @@ def test_a_heat_map_is_on_light_paper_with_its_words():
     assert (found != bare).any()
 
 
-def test_small_maps_and_letters_of_any_script_are_drawn():
+def test_small_maps_and_characters_of_any_script_are_drawn():
     weights = np.eye(4)
     dark = (pixels(raster(grid([("layer 1", [Map("head 1", weights, "")])], key="k"))) < 128).all(-1).sum()
     light = (pixels(raster(grid([("layer 1", [Map("head 1", 0 * weights, "")])], key="k"))) < 128).all(-1).sum()
@@ -64,7 +64,7 @@ def test_small_maps_and_letters_of_any_script_are_drawn():
         assert raster(heatmap(weights[:1, :1], rows=[letter], columns=["."])) != plain
 
 
-def test_what_is_large_becomes_less_sharp_and_what_is_too_large_is_refused(monkeypatch):
+def test_large_figures_lose_resolution_and_too_large_ones_are_refused(monkeypatch):
     monkeypatch.setattr(rastering, "MAX_PIXELS", 40_000)
     wide, high = struct.unpack(">II", raster(drawing(wide=250, high=160))[16:24])
     assert (wide, high) == (250, 160)
@@ -76,7 +76,7 @@ def test_what_is_large_becomes_less_sharp_and_what_is_too_large_is_refused(monke
     assert str(caught.value) == "raster: the first tag of a drawing must have width and height, in this order"
 
 
-def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
+def test_missing_png_support_is_reported_before_any_work(monkeypatch):
     check_raster("--output")
     monkeypatch.setattr(rastering, "BLANK", drawing(inside="<text></text>"))
     monkeypatch.setattr(resvg, "svg_to_bytes", lambda svg_string: b"")  # as where no font is installed
@@ -89,7 +89,7 @@ def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
     assert str(caught.value) == '--plot: .png requires the package resvg-py; run pip install "weft[report]" or write .svg'
 
 
-def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, restore_openmp_env):
+def test_explain_writes_a_png_for_every_figure(tmp_path, capsys, restore_openmp_env):
     run = Seq2SeqRuns(tmp_path).run_dir("lstm", "train.max_steps=3", "train.num_validations=1")
     views = ["attention", "surprisal", "beam-search", "gradient-flow"]
     words = ["explain", str(run), "bada", "--target", "B A", *(word for what in views for word in ("--view", what))]
@@ -106,7 +106,7 @@ def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, restore_openmp
 
 
 @pytest.mark.parametrize("name", ["x.png", "x.svg"])
-def test_a_view_without_a_picture_says_so(tmp_path, name):
+def test_a_view_without_a_figure_says_so(tmp_path, name):
     with pytest.raises(UsageError) as caught:
         write_explanations(Path(name), [Explanation("logit-lens", "t", {}, [])], title="t", numbers={}, quiet=True)
     assert str(caught.value) == f"{name}: logit-lens has no figure; write .html or .json"

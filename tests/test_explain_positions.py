@@ -41,7 +41,7 @@ def shown(kind: str) -> Any:
     return site
 
 
-def test_sinusoidal_positions_are_the_formula_and_their_products_depend_on_distance_alone():
+def test_sinusoidal_positions_equal_the_formula_and_their_products_depend_only_on_distance():
     """PE(pos, 2s) = sin(w pos), PE(pos, 2s + 1) = cos(w pos), w = 10000^(-2s / d); p(i) . p(j) = sum of cos w (i - j)."""
     site = shown("sinusoidal")
     rates = [10000 ** (-2 * s / WIDTH) for s in range(WIDTH // 2)]
@@ -53,7 +53,7 @@ def test_sinusoidal_positions_are_the_formula_and_their_products_depend_on_dista
     assert site.names == [""]
 
 
-def test_learned_positions_are_the_run_s_own_vectors():
+def test_learned_positions_are_the_vectors_of_the_run():
     model = model_of("learned")
     (site,) = find_sites(model, COUNT, ExplainConfig())
     vectors = model.stack.positions.table.weight.detach().double().numpy()[:COUNT]
@@ -64,7 +64,7 @@ def test_learned_positions_are_the_run_s_own_vectors():
     assert len(all_of_them.encoding.rows) == WINDOW
 
 
-def test_rotary_positions_turn_pairs_and_their_products_fall():
+def test_rotary_positions_rotate_pairs_and_their_products_decay():
     """Pair s is turned by m theta, theta = 10000^(-2s / d); the bound is the mean of |S(i)|, S(i) = sum over s < i of
     e^(i m theta) (Su et al. 2021, section 3.4.3), as a share of that of m = 0."""
     site = shown("rotary")
@@ -85,7 +85,7 @@ def test_rotary_positions_turn_pairs_and_their_products_fall():
     assert site.names == ["layer 1", "layer 2"]  # one picture, for they are the same
 
 
-def test_alibi_takes_off_a_slope_times_the_distance():
+def test_alibi_subtracts_slope_times_distance():
     """Slopes 2^(-8 h / H) of heads h = 1 ... H (Press et al. 2022)."""
     site = shown("alibi")
     wanted = [[-(2 ** (-8 * head / HEADS)) * k for k in range(COUNT)] for head in (1, 2)]
@@ -108,7 +108,7 @@ def test_relative_positions_have_a_key_for_each_distance_in_each_layer():
     np.testing.assert_array_equal(second.encoding.values, found[1].encoding.values)
 
 
-def test_every_kind_of_positions_is_shown():
+def test_every_position_encoding_is_shown():
     kinds = {one for one in vars(parts).values() if isinstance(one, type) and issubclass(one, parts.PositionEncoding)}
     assert set(ENCODINGS) == kinds - {parts.PositionEncoding}
     assert {shown(kind).encoding.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(
@@ -123,7 +123,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_here(values, place / "run").path
 
 
-def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
+def test_text_is_optional_and_sets_the_number_of_positions(run, tmp_path, capsys):
     out = tmp_path / "x.json"
     assert main(["explain", str(run), "--view", "positions", "--output", str(out), "--quiet"]) == 0
     told = capsys.readouterr().out.splitlines()
@@ -139,7 +139,7 @@ def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
         assert ET.fromstring(picture.svg).tag.endswith("svg")
 
 
-def test_of_two_stacks_one_may_be_chosen(tmp_path):
+def test_encoder_or_decoder_can_be_selected(tmp_path):
     values = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "learned", "train.max_steps=1", "train.num_validations=1")
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
     view = positions(run, "", ExplainConfig())
@@ -151,7 +151,7 @@ def test_of_two_stacks_one_may_be_chosen(tmp_path):
     assert str(caught.value) == "component: position encodings are in the encoder or decoder, got 'cross'"
 
 
-def test_a_run_without_positions_has_no_such_view(tmp_path, capsys):
+def test_a_run_without_position_encoding_lacks_the_view(tmp_path, capsys):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=1, train__num_validations=1)
     train_here(values, tmp_path / "run")
     assert main(["explain", str(tmp_path / "run"), "--view", "positions"]) == 2
@@ -159,7 +159,7 @@ def test_a_run_without_positions_has_no_such_view(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(told)
 
 
-def test_a_layer_that_is_not_there_is_refused(run):
+def test_a_layer_that_does_not_exist_is_refused(run):
     with pytest.raises(UsageError) as caught:
         weft.load(run, device="cpu").explain("", "positions", layer=7)
     assert str(caught.value) == "layer: no position encoding in the selected layers; remove `layer` and `component`"

@@ -27,7 +27,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_no_view_knows_a_task(path):
+def test_no_view_names_a_task(path):
     """No name of a task, nothing of its directory, and no run of any kind."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {name for name in TASKS} & {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
@@ -53,7 +53,7 @@ def tagger(task):
     return SimpleNamespace(task="tagging", spec=task, config=config, directory=directory, members=[])
 
 
-def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
+def test_a_view_that_a_task_lacks_is_refused_in_every_command():
     reasons = {
         beam_search_tree: "view: beam-search is not available: task 'tagging' has no decoding",
         distribution: "view: distribution is not available: task 'tagging' does not generate tokens",
@@ -65,7 +65,7 @@ def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
         assert str(caught.value) == told
 
 
-def test_a_task_that_explains_nothing_is_refused():
+def test_a_task_without_explainers_is_refused():
     run = tagger(replace(find_task("tagging"), explain=None))
     for view in ("surprisal", "counts"):
         with pytest.raises(UsageError) as caught:

@@ -98,7 +98,7 @@ def test_gates_and_cells_equal_a_cell_written_by_hand(kind, begun):
 
 
 @torch.no_grad()
-def test_what_is_recomputed_gives_the_kernel_s_own_output():
+def test_recomputed_gates_give_the_output_of_the_kernel():
     x = torch.randn(3, 12, 8)
     mixer = build_mixer("lstm")
     y, (_, c) = mixer(x)
@@ -114,7 +114,7 @@ def test_what_is_recomputed_gives_the_kernel_s_own_output():
         torch.testing.assert_close(again, y, atol=1e-6, rtol=0)
 
 
-def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
+def test_only_recurrent_mixers_have_units():
     assert (
         {row.factory for row in MIXERS.values() if row.num_state_vectors}
         == {MIXERS[kind].factory for kind in KINDS}
@@ -133,7 +133,7 @@ def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
 TEXT = 'Ab "c [d(e)]" f\nGh 12'
 
 
-def test_features_are_what_they_say():
+def test_feature_values():
     found = {name: find(TEXT) for name, find in FEATURES.items()}
     assert found["quotes"] == [0] * 3 + [1] * 9 + [0] * 9
     assert found["brackets"] == [0] * 6 + [1, 1, 2, 2, 1, 0] + [0] * 9
@@ -146,14 +146,14 @@ def test_features_are_what_they_say():
     assert FEATURES["brackets"](")(") == [0, 1]
 
 
-def test_a_feature_of_a_token_is_that_of_its_last_letter():
+def test_a_feature_of_a_token_is_that_of_its_last_character():
     pieces = [TokenSpan("Ab", 0, 2), TokenSpan(' "c', 2, 5)]
     assert token_features(TEXT, pieces)["quotes"].tolist() == [0, 1]
     assert token_features(TEXT, pieces)["position in word"].tolist() == [2, 1]
     assert token_features(TEXT, []) == {}
 
 
-def test_the_unit_that_follows_a_feature_is_found():
+def test_the_unit_that_correlates_with_a_feature_is_found():
     chance = np.random.default_rng(0)
     told = {"quotes": (chance.random(300) > 0.7).astype(float), "nothing": np.ones(300)}
     values = chance.normal(size=(300, 6))
@@ -185,7 +185,7 @@ def lstm(tmp_path_factory):
     return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm", data__read_as="stream"), place / "run").path)
 
 
-def test_the_view_shows_what_the_model_computes(lstm):
+def test_the_view_shows_the_activations_of_the_model(lstm):
     view = units(lstm, "the old cat sees", ExplainConfig(layer=2, unit=[3, 8]))
     tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode("the old cat sees")]])
     with torch.no_grad(), record_activations(lstm.model, "stack.layers.1.mixer") as seen:
@@ -200,7 +200,7 @@ def test_the_view_shows_what_the_model_computes(lstm):
         ET.fromstring(picture.svg)
 
 
-def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
+def test_units_of_a_language_model_are_ranked_on_its_validation_data(lstm):
     view = units(lstm, "a dog", ExplainConfig(top=2))
     assert view.data["judged"]["by"] == "valid"
     assert view.data["judged"]["tokens"] > 200
@@ -218,7 +218,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
 
 
 @pytest.mark.parametrize("name", ["lstm", "sutskever"])
-def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, name):
+def test_backward_layers_are_shown_in_text_order(runs, name):
     run = weft.load(runs.run_dir(name))
     reading = read(run, "fade", ExplainConfig(target="F A D D E"))
     found = {one.name: one for one in layer_activations(run, reading)}
@@ -237,13 +237,13 @@ def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, 
     assert decoder == ("<s>", "F", "A", "D", "D", "E")
 
 
-def test_a_short_text_without_data_says_that_it_is_too_short(runs):
+def test_a_text_too_short_for_correlations_is_reported(runs):
     view = units(weft.load(runs.run_dir("lstm")), "fade", ExplainConfig())
     assert view.data["follows"] == []
     assert view.lines[-1] == "too few tokens to correlate units with features of the text: 4 tokens of the text"
 
 
-def test_what_is_not_there_is_refused(lstm, runs):
+def test_layers_and_units_that_do_not_exist_are_refused(lstm, runs):
     for options, message in [
         ({"layer": 3}, "layer: must be from 1 to 2, got 3"),
         ({"unit": [9]}, "unit: must be from 1 to 8 in layer 1, got 9"),
@@ -259,7 +259,7 @@ def test_what_is_not_there_is_refused(lstm, runs):
 # ---- coloured text
 
 
-def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
+def test_a_colored_text_is_well_formed_and_has_a_color_for_each_sign():
     svg = token_heatmap(["a<", " &", "b\n", "\u0301", "語"], np.array([1.0, -0.5, 0.0, 2.0, 0.1]), name="x", title="a < b")
     root = ET.fromstring(svg)
     boxes = [box for box in root.findall(".//{*}rect") if box.get("class") in ("up", "down")][:5]
@@ -276,7 +276,7 @@ def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
         (["a"], np.array([np.nan]), "token_heatmap: values must be finite"),
     ],
 )
-def test_a_coloured_text_needs_a_number_for_each_token(tokens, values, message):
+def test_a_colored_text_needs_a_value_for_each_token(tokens, values, message):
     with pytest.raises(UsageError) as caught:
         token_heatmap(tokens, values, name="x")
     assert str(caught.value) == message
