@@ -26,7 +26,7 @@ from pydantic_core import PydanticUndefined
 import weft
 from weft import errors
 from weft.cli.main import COMMANDS, app
-from weft.config import Choice, Config
+from weft.config import Choice, Config, described_fields
 from weft.models.config import StackConfig
 from weft.runs.resolve import RunFile
 from weft.tasks.registry import TASKS, find_task
@@ -216,14 +216,16 @@ def option_row(name: str, field: FieldInfo) -> list[str]:
 
 def options_table(config: type[Config], leave_out: Iterable[str] = ()) -> list[str]:
     hidden = set(leave_out)
-    rows = [option_row(name, field) for name, field in config.model_fields.items() if name not in hidden]
+    rows = [option_row(name, field) for name, field in described_fields(config).items() if name not in hidden]
     return table(("option", "type", "default", "description"), rows) if rows else []
 
 
 def inherited(config: type[Config]) -> list[str]:
     """Options that are those of a stack in every respect."""
-    stack = StackConfig.model_fields
-    return [n for n, field in config.model_fields.items() if n in stack and option_row(n, field) == option_row(n, stack[n])]
+    stack = described_fields(StackConfig)
+    return [
+        n for n, field in described_fields(config).items() if n in stack and option_row(n, field) == option_row(n, stack[n])
+    ]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -242,7 +244,7 @@ def model_lines(task: str, archs: list[str], config: type[Config], alone: bool, 
         return
     seen[config] = f"`[model]`: {title}"
     yield from stack_lines(config)
-    for option, field in config.model_fields.items():
+    for option, field in described_fields(config).items():
         for inner in inner_configs(field.annotation):
             yield from (f"#### `[model.{option}]`: {title}", "")
             yield from stack_lines(inner)
@@ -298,7 +300,7 @@ in [formulas](formulas.md).
 
 
 def run_file_page() -> str:
-    top = [option_row(name, RunFile.model_fields[name]) for name in ("task", "seed")]
+    top = [option_row(name, described_fields(RunFile)[name]) for name in ("task", "seed")]
     lines = [RUN_FILE_HEAD, "## Top level", "", *table(("option", "type", "default", "description"), top), ""]
     lines += [TRAIN_HEAD, *options_table(TrainConfig), "", LAYERS_HEAD, *options_table(StackConfig), ""]
     data_seen: dict[type[Config], str] = {}

@@ -16,6 +16,7 @@ from weft.config import (
     Config,
     apply_overrides,
     describe_differences,
+    described_fields,
     invalid,
     override,
     parse_config,
@@ -140,8 +141,8 @@ class ChildTable(OuterTable):
 
 
 def test_attribute_docstrings_are_descriptions_and_are_inherited():
-    assert OuterTable.model_fields["lr"].description == ChildTable.model_fields["lr"].description == "Learning rate."
-    assert (ChildTable.model_fields["more"].description, ChildTable(steps=1).lr) == ("A new option.", 0.5)
+    assert described_fields(OuterTable)["lr"].description == described_fields(ChildTable)["lr"].description == "Learning rate."
+    assert (described_fields(ChildTable)["more"].description, ChildTable(steps=1).lr) == ("A new option.", 0.5)
 
 
 def test_exit_codes():

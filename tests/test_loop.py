@@ -15,7 +15,7 @@ from small_runs import SilentCallback, make_corpus, make_text, run_file, run_has
 from torch import Tensor, nn
 
 from weft.data.batching import Batch, BatchSampler, Lines, Streams, Windows
-from weft.errors import ConfigError, DivergedError, ResourceError, UsageError
+from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.metrics.metric import Metric
 from weft.models.config import LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
@@ -687,3 +687,21 @@ def test_every_architecture_learns(tmp_path, text, arch, read):
     callback = SilentCallback()
     train_here(values, tmp_path / "run", callback)
     assert callback.scores[-1][1] < callback.scores[0][1] < callback.losses[0]
+
+
+@pytest.mark.parametrize("part", ["samples", "validation"])
+def test_nan_while_decoding_is_a_divergence(part, monkeypatch):
+    loop = small_loop(small_model(), max_steps=4, num_validations=2, scores=[1.0] * 4)
+
+    def fail(*args: object) -> None:
+        raise ModelError("", "the model computes NaN probabilities")
+
+    if part == "samples":
+        loop.sample_writer = fail
+    else:
+        monkeypatch.setattr(loop.loss_module.objective, "validate", fail)
+    with pytest.raises(DivergedError) as caught:
+        run(loop)
+    assert str(caught.value) == (
+        "step 2: the model computes NaN probabilities; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
+    )

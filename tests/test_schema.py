@@ -11,7 +11,7 @@ import pytest
 
 from weft.cli.main import main
 from weft.cli.run_file_schema import DIALECT, run_file_schema
-from weft.config import Config
+from weft.config import Config, described_fields
 from weft.tasks.registry import TASKS, find_task
 
 EXAMPLES = sorted(Path(__file__).parents[1].joinpath("examples").glob("*.toml"))
@@ -132,7 +132,7 @@ def test_every_option_of_every_table_has_one_sentence():
     bare = [
         f"{table.__name__}.{name}"
         for table in tables
-        for name, field in table.model_fields.items()
+        for name, field in described_fields(table).items()
         if not (field.description or "").endswith(".")
     ]
     assert bare == []

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -45,16 +50,30 @@ class Config(BaseModel):
     """A table of the run file. The docstring of an attribute is the description of the option in `weft init`, the JSON schema
     and the reference. None is only a default; it means "does not apply" and is not written to files."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Inherit the description of options that a subclass gives another default."""
-        super().__pydantic_init_subclass__(**kwargs)
-        for name, field in cls.model_fields.items():
-            if field.description is None:
-                bases = (base.model_fields.get(name) for base in cls.__mro__[1:] if issubclass(base, Config))
-                field.description = next((base.description for base in bases if base and base.description), None)
+
+def described_fields(config_class: type[Config]) -> dict[str, FieldInfo]:
+    """The options of a table with their descriptions, which a subclass inherits. They are read from the source code when they
+    are needed: pydantic would do it for every class on import, a fifth of the startup time."""
+    tables = [table for table in config_class.__mro__ if issubclass(table, Config) and table is not Config]
+    for name, field in config_class.model_fields.items():
+        if field.description is None:
+            field.description = next((text for table in tables if (text := _attribute_docstrings(table).get(name))), None)
+    return config_class.model_fields
+
+
+@cache
+def _attribute_docstrings(config_class: type[Config]) -> dict[str, str]:
+    """The strings below the attributes of a class."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
+    assert isinstance(definition, ast.ClassDef)
+    docstrings = dict[str, str]()
+    for pair in pairwise(definition.body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docstrings[name] = inspect.cleandoc(text)
+    return docstrings
 
 
 class Choice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from weft.config import Config, table_class
+from weft.config import Config, described_fields, table_class
 from weft.models.config import EmbeddedStackConfig
 from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
@@ -62,7 +62,7 @@ def _properties(config_class: type[Config], values: Config | None, *, with_defau
     """The options of a table; `values` are the defaults, unless the class has them."""
     generated = config_class.model_json_schema()["properties"]
     properties: Schema = {}
-    for name, field in config_class.model_fields.items():
+    for name, field in described_fields(config_class).items():
         value = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
         alternatives = [
             _without_metadata(part) for part in generated[name].get("anyOf", [generated[name]]) if part.get("type") != "null"

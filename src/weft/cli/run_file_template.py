@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from weft.config import BUDGETS, Choice, Config
+from weft.config import BUDGETS, Choice, Config, described_fields
 from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
 from weft.tasks.registry import TASKS, find_task
@@ -70,7 +70,7 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
     yield Line(f'task = "{config.task}"', TASKS[config.task].description)
     yield from _options(RunFile, {"seed": 0}, {}, ())
     yield from ("", "[data]")
-    train = _comment(type(config.data).model_fields["train"])
+    train = _comment(described_fields(type(config.data))["train"])
     files = train.replace("training files", f"training files: {template.files}", 1) if template.files else train
     values = _values(config.data) | dict(template.data)
     yield from _options(type(config.data), values, template.data, hidden, {"train": files})
@@ -120,7 +120,7 @@ def _side_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
 
 
 def _subtable(path: str, owner: Config, name: str, values: Mapping[str, Any], options: Sequence[str]) -> Iterator[Line | str]:
-    field = type(owner).model_fields[name]
+    field = described_fields(type(owner))[name]
     yield Line(f"{SUBTABLE}[{path}]", _comment(field))
     table = type(getattr(owner, name))
     for line in _options(table, values, {}, [option for option in values if option not in options]):
@@ -137,7 +137,8 @@ def _options(
 ) -> Iterator[Line | str]:
     """The options of a table: those that are set, those with a default as comments, and the names of the rest."""
     comments = comments or {}
-    fields = {name: table.model_fields[name] for name in values if name in table.model_fields and name not in hidden}
+    described = described_fields(table)
+    fields = {name: described[name] for name in values if name in described and name not in hidden}
     for name in set_values:
         yield Line(f"{name} = {_toml(values[name])}", comments.get(name) or _comment(fields[name]))
     unset = []

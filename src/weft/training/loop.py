@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batching import BatchSampler, map_tensors
-from weft.errors import DivergedError, TrainingInterrupted
+from weft.errors import DivergedError, ModelError, TrainingInterrupted
 from weft.metrics.metric import Metric
 from weft.nn.state import join, select
 from weft.tensors import not_finite
@@ -224,6 +224,18 @@ class Loop:
                 "lower train.lr or train.max_grad_norm",
             )
 
+    @contextmanager
+    def _detect_divergence(self) -> Iterator[None]:
+        """Finite weights can still be so large that decoding computes NaN."""
+        try:
+            yield
+        except ModelError as error:
+            raise DivergedError(
+                f"step {self.train_state.step}",
+                f"{error.problem}; the last checkpoint is intact",
+                "lower train.lr or train.max_grad_norm",
+            ) from error
+
     # ---- the run
 
     def run(self, run_log: RunLog, callback: LoopCallback) -> None:
@@ -296,7 +308,7 @@ class Loop:
     def _validate(self, run_log: RunLog, callback: LoopCallback) -> None:
         train_state = self.train_state
         self.loss_module.model.eval()
-        with torch.no_grad(), self.device_config.autocast():
+        with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():
             scores = self.loss_module.objective.validate(self.loss_module.model, partial(callback.on_progress, "validating"))
         self.loss_module.model.train()
         if scores is None:  # no metric to select by: the latest weights are the result of the run
@@ -336,7 +348,7 @@ class Loop:
         if self.sample_writer is None:
             return
         self.loss_module.model.eval()
-        with torch.no_grad(), self.device_config.autocast():
+        with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():
             self.samples = [{"step": self.train_state.step, **record} for record in self.sample_writer(self.loss_module.model)]
         self.loss_module.model.train()
         self.train_state.samples = run_log.write_samples(self.samples)

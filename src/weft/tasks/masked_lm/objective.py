@@ -203,7 +203,8 @@ class MaskedLMObjective:
     def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
         text = encoder_inputs(batch)
         tokens, targets_mask = mask_tokens(text.tokens, text.token_mask, self.masking)
-        losses = model.loss(text._replace(tokens=tokens), text.tokens, targets_mask, self.smoothing)
+        masked_text = EncoderInput(tokens, text.token_mask, text.segments)  # torch 2.11 does not compile `_replace`
+        losses = model.loss(masked_text, text.tokens, targets_mask, self.smoothing)
         # a batch of empty lines has nothing to predict
         return Loss(losses.sum(), targets_mask.sum().clamp(min=1), None, text.token_mask.sum())
 
