@@ -1,4 +1,4 @@
-"""Sparse features against scikit-learn's vectorizers, a worked example, and the file they are kept in."""
+"""TF-IDF and count features: comparison with scikit-learn's vectorizers, a worked example, saving and loading."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ every_analyzer = pytest.mark.parametrize("analyzer", ANALYZERS)
 
 
 def dense(sparse: Sparse) -> np.ndarray:
-    found = np.zeros((sparse.rows, sparse.columns))
+    actual = np.zeros((sparse.rows, sparse.columns))
     for row in range(sparse.rows):
         mine = slice(sparse.indptr[row], sparse.indptr[row + 1])
-        found[row, sparse.indices[mine]] = sparse.values[mine]
-    return found
+        actual[row, sparse.indices[mine]] = sparse.values[mine]
+    return actual
 
 
 def fit(texts: list[str], **options) -> Features:
@@ -58,7 +58,7 @@ def theirs(table: FeatureConfig):
 
 
 def assert_equal(table: FeatureConfig, texts: list[str], new: list[str]) -> None:
-    """The same terms and numbers as scikit-learn, or neither finds a term."""
+    """Assert that terms and values equal scikit-learn's, or that both reject the texts."""
     other = theirs(table)
     try:
         other.fit(texts)
@@ -81,7 +81,7 @@ def assert_equal(table: FeatureConfig, texts: list[str], new: list[str]) -> None
 @pytest.mark.parametrize("ngrams", [[1, 1], [1, 3], [2, 2], [3, 5], [5, 6]], ids=str)
 @pytest.mark.parametrize("min_count", [1, 2])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_terms_and_numbers_are_those_of_scikit_learn(analyzer, ngrams, min_count, lowercase):
+def test_features_match_scikit_learn(analyzer, ngrams, min_count, lowercase):
     for weights in WEIGHTS:
         table = FeatureConfig(analyzer=analyzer, ngram_range=ngrams, min_df=min_count, lowercase=lowercase, **weights)
         assert_equal(table, TEXTS, NEW)
@@ -94,7 +94,7 @@ def test_terms_and_numbers_are_those_of_scikit_learn(analyzer, ngrams, min_count
     st.sampled_from([[1, 2], [2, 4], [4, 5]]),
     st.integers(1, 2),
 )
-def test_any_texts_give_the_numbers_of_scikit_learn(texts, analyzer, ngrams, min_count):
+def test_features_of_random_texts_match_scikit_learn(texts, analyzer, ngrams, min_count):
     assert_equal(FeatureConfig(analyzer=analyzer, ngram_range=ngrams, min_df=min_count), texts, ["ab a é", *texts[:1]])
 
 
@@ -107,29 +107,29 @@ def test_a_worked_example():
     np.testing.assert_allclose(dense(features.transform(["red fish red"])), [[0, common / length, 2 * rare / length]])
 
 
-def test_single_letters_and_marks_are_words_only_between_spaces():
+def test_single_characters_and_punctuation_are_words_only_between_spaces():
     assert fit(["I am , a"], ngram_range=[1, 1], tfidf=False).terms == ["am"]
     assert fit(["I am , a"], ngram_range=[1, 1], analyzer="whitespace").terms == [",", "a", "am", "i"]
 
 
-def test_a_word_shorter_than_every_n_gram_counts_whole_inside_words_only():
+def test_a_word_shorter_than_the_ngrams_is_a_term_only_in_char_wb():
     assert fit(["a bcd"], analyzer="char_wb", ngram_range=[4, 4]).terms == [" a ", " bcd", "bcd "]
     assert fit(["a bcd"], analyzer="char", ngram_range=[4, 4]).terms == ["a bc", " bcd"][::-1]
 
 
 @every_analyzer
-def test_pieces_change_nothing(monkeypatch, analyzer):
+def test_batch_size_does_not_change_features(monkeypatch, analyzer):
     texts = TEXTS * 5
     table = FeatureConfig(analyzer=analyzer, min_df=2, ngram_range=[1, 3])
-    whole = Features.fit(texts, table)
+    full = Features.fit(texts, table)
     monkeypatch.setattr(grams, "BATCH_CHARS", 20)
     parts = Features.fit(texts, table)
-    assert parts.data == whole.data
-    for mine, other in zip(parts.transform(NEW * 3), whole.transform(NEW * 3), strict=True):
+    assert parts.data == full.data
+    for mine, other in zip(parts.transform(NEW * 3), full.transform(NEW * 3), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
-def test_most_keeps_the_most_frequent_and_of_equals_the_first():
+def test_max_features_keeps_the_most_frequent_and_breaks_ties_by_order():
     texts = ["dd dd dd aa", "bb bb cc cc aa", "ee"]
     assert fit(texts, ngram_range=[1, 1], max_features=3).terms == ["aa", "bb", "dd"]
     assert fit(texts, ngram_range=[1, 1], max_features=1).terms == ["dd"]
@@ -142,7 +142,7 @@ def test_no_texts_give_no_rows():
     assert rows.columns == fit(TEXTS).num_features
 
 
-def test_the_two_texts_of_a_pair_stand_side_by_side():
+def test_features_of_text_pairs_are_concatenated():
     one, two = fit(TEXTS, ngram_range=[1, 1]), fit(NEW, analyzer="char", ngram_range=[1, 2])
     first, second = one.transform(NEW), two.transform(NEW[::-1])
     joined = hstack([first, second])
@@ -153,7 +153,7 @@ def test_the_two_texts_of_a_pair_stand_side_by_side():
 
 
 @every_analyzer
-def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
+def test_saving_and_loading_preserves_features(tmp_path, analyzer):
     features = fit(TEXTS, analyzer=analyzer, ngram_range=[2, 4] if "char" in analyzer else [1, 2], sublinear_tf=True)
     features.save(tmp_path / "features.json")
     back = Features.load(tmp_path / "features.json")
@@ -177,7 +177,7 @@ def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
         ({"counts": [0, 1]}, "corrupted: terms, counts and number of documents do not match"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path, change, message):
+def test_a_damaged_file_is_rejected(tmp_path, change, message):
     path = tmp_path / "features.json"
     good = {"version": 1, "options": to_dict(FeatureConfig()), "documents": 3, "terms": ["a", "b"], "counts": [2, 1]}
     path.write_text(json.dumps(good))
@@ -191,7 +191,7 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
         Features.load(path)
 
 
-def test_texts_without_a_term_are_refused():
+def test_texts_without_terms_are_rejected():
     with pytest.raises(DataError) as caught:
         fit(["a b", "? !"], min_df=2, ngram_range=[1, 1])
     assert str(caught.value) == (
@@ -202,7 +202,7 @@ def test_texts_without_a_term_are_refused():
         fit([])
 
 
-def test_half_a_surrogate_pair_is_refused_with_its_text():
+def test_a_lone_surrogate_is_rejected_with_its_text():
     with pytest.raises(DataError, match=r"text 2: lone surrogate U\+D800 at character 1; use whole characters"):
         fit(["fine", "a\ud800"])
 
@@ -223,7 +223,7 @@ def test_half_a_surrogate_pair_is_refused_with_its_text():
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, message):
+def test_incompatible_options_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(FeatureConfig, options, prefix="features")
     assert str(caught.value).startswith(message)

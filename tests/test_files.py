@@ -1,4 +1,4 @@
-"""Files are whole or absent after any failure, and what is damaged is refused by name."""
+"""File writing and reading: writes are atomic under any failure, and damaged files are rejected with their name."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from weft.errors import ModelError, ResourceError, WeftError
 from weft.lock import Lock
 
 
-def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
+def error_message(kind: type[WeftError], call: Callable[[], object]) -> str:
     with pytest.raises(kind) as caught:
         call()
     return str(caught.value)
 
 
 class Faulty:
-    """The `os` of files.py, whose n-th call fails with a given error; writes are cut short before that."""
+    """The `os` module of files.py; its n-th call fails with the given error, and earlier writes are short."""
 
     CALLS = ("open", "write", "fsync", "close", "replace", "rename", "ftruncate", "pwrite")
 
@@ -57,7 +57,7 @@ class Faulty:
             self.count += 1
             if self.count == self.fail_at:
                 self.name = name
-                if name == "close":  # the kernel frees the descriptor even where it reports an error
+                if name == "close":  # the kernel frees the descriptor even if it reports an error
                     os.close(*values)
                 raise OSError(self.number, os.strerror(self.number))
             if name == "write":
@@ -70,7 +70,7 @@ class Faulty:
 # ---- one file
 
 
-def test_a_file_is_what_was_written_and_has_the_mode_of_an_ordinary_file(tmp_path):
+def test_written_file_has_its_content_and_the_default_mode(tmp_path):
     path = tmp_path / "x"
     old = os.umask(0o027)
     try:
@@ -84,7 +84,7 @@ def test_a_file_is_what_was_written_and_has_the_mode_of_an_ordinary_file(tmp_pat
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_json_keeps_its_order_ends_in_a_newline_and_has_no_nan(tmp_path):
+def test_json_keeps_key_order_ends_in_a_newline_and_rejects_nan(tmp_path):
     path = tmp_path / "x.json"
     files.write_json(path, {"b": [1.5, float("nan"), (float("inf"),)], "a": "ü"})
     assert path.read_text() == '{\n  "b": [\n    1.5,\n    null,\n    [\n      null\n    ]\n  ],\n  "a": "ü"\n}\n'
@@ -92,21 +92,21 @@ def test_json_keeps_its_order_ends_in_a_newline_and_has_no_nan(tmp_path):
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x'])
-def test_damaged_json_is_refused_by_name(tmp_path, raw):
+def test_damaged_json_is_rejected_by_name(tmp_path, raw):
     path = tmp_path / "train_state.json"
     path.write_bytes(raw)
-    message = refusal(ModelError, lambda: files.read_json(path))
+    message = error_message(ModelError, lambda: files.read_json(path))
     assert message.startswith(f"{path}: corrupted: invalid JSON: ")
     assert "\n" not in message
 
 
 def test_missing_and_unreadable_json(tmp_path):
     path = tmp_path / "train_state.json"
-    assert refusal(ModelError, lambda: files.read_json(path)) == f"{path}: file not found"
-    assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
+    assert error_message(ModelError, lambda: files.read_json(path)) == f"{path}: file not found"
+    assert error_message(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
 
 
-def test_a_pipe_is_written_into_and_stays_one(tmp_path):
+def test_writing_to_a_pipe_keeps_the_pipe(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
@@ -116,23 +116,23 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
-def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
+def test_write_errors_of_a_device_are_reported(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
-        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", user_path=True))
+        message = error_message(ResourceError, lambda path=path: files.write_bytes(path, b"x", user_path=True))
         assert message == f"{path}: no space left on disk; the data before that was written; free some space and try again"
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
 
-def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_like_others(tmp_path):
+def test_proc_paths_are_written_in_place_and_dev_shm_is_an_ordinary_directory(tmp_path):
     with open(tmp_path / "out", "w+b") as out:
         files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given", user_path=True)
         assert (tmp_path / "out").read_bytes() == b"given"
     assert not files._is_special(Path("/dev/shm/run/a.json")) and files._is_special(Path("/dev/stdout"))
 
 
-def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
+def test_a_failing_block_keeps_the_old_file_and_raises_its_own_error(tmp_path):
     path = tmp_path / "x"
     files.write_bytes(path, b"old")
     with pytest.raises(OSError, match="elsewhere"), files.atomic_write(path) as write:
@@ -142,7 +142,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_stream_of_pieces_becomes_one_file(tmp_path):
+def test_chunks_are_written_to_one_file(tmp_path):
     with files.atomic_write(tmp_path / "x") as write:
         for number in range(100):
             write(memoryview(torch.full((3,), number, dtype=torch.int16).numpy()))
@@ -172,7 +172,7 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
 
 @pytest.mark.parametrize("number", SEEN, ids=errno.errorcode.get)
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
-def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, write, number):
+def test_writes_are_atomic_whichever_call_fails(tmp_path, monkeypatch, write, number):
     path = tmp_path / "x"
     write(path, 2)
     new = path.read_bytes()
@@ -204,7 +204,7 @@ def _fails(call: Callable[[], None], path: Path, number: int, *, replaced: bool)
     return False
 
 
-def test_a_folder_that_can_not_be_synced_as_such_is_no_failure(tmp_path, monkeypatch):
+def test_a_directory_without_fsync_support_is_not_an_error(tmp_path, monkeypatch):
     for n in range(1, 12):
         monkeypatch.setattr(files, "os", faulty := Faulty(n, errno.EINVAL))
         try:
@@ -216,16 +216,16 @@ def test_a_folder_that_can_not_be_synced_as_such_is_no_failure(tmp_path, monkeyp
     pytest.fail("never reached")
 
 
-def test_no_folder_and_no_permission(tmp_path):
+def test_missing_directory_and_missing_permission(tmp_path):
     path = tmp_path / "none" / "x"
-    assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
+    assert error_message(ResourceError, lambda: files.write_bytes(path, b"")) == (
         f"{path}: cannot write: No such file or directory; nothing was changed"
     )
     if os.getuid() == 0:
         return  # root may write anywhere
     tmp_path.chmod(0o500)
     path = tmp_path / "x"
-    assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
+    assert error_message(ResourceError, lambda: files.write_bytes(path, b"")) == (
         f"{path}: cannot write: Permission denied; nothing was changed"
     )
 
@@ -233,20 +233,20 @@ def test_no_folder_and_no_permission(tmp_path):
 def test_a_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True)
-    if made.returncode:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True)
+    if mount.returncode:
         pytest.skip("no right to mount a small disk here")
     try:
         path = disk / "model.safetensors"
         tensor_files.write_tensors(path, {"a": torch.zeros(20_000)})
         old = path.read_bytes()
-        message = refusal(ResourceError, lambda: tensor_files.write_tensors(path, {"a": torch.ones(60_000)}))
+        message = error_message(ResourceError, lambda: tensor_files.write_tensors(path, {"a": torch.ones(60_000)}))
         assert message == f"{path}: no space left on disk; nothing was changed; free some space and try again"
         assert path.read_bytes() == old
         assert os.listdir(disk) == ["model.safetensors"]
         with log_files.Log(disk / "metrics.jsonl") as log:
             log.write({"step": 1})
-            message = refusal(ResourceError, lambda: log.write({"text": "x" * 300_000}))
+            message = error_message(ResourceError, lambda: log.write({"text": "x" * 300_000}))
             assert message == (f"{log.path}: no space left on disk; the line was not written; free some space and try again")
             log.write({"step": 2})
         assert log_files.read_log(log.path) == [{"step": 1}, {"step": 2}]
@@ -254,23 +254,23 @@ def test_a_full_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
-    kept = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
-    for path in kept:
+def test_only_temporary_files_are_removed(tmp_path):
+    other_files = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
+    for path in other_files:
         path.touch()
-    left = [files.temporary_path(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
-    left[0].touch()
-    left[1].mkdir()
-    (left[1] / "model.safetensors").touch()
-    left[2].touch()
-    assert sorted(files.remove_temporary_files(tmp_path)) == sorted(left)
-    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    temporary = [files.temporary_path(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
+    temporary[0].touch()
+    temporary[1].mkdir()
+    (temporary[1] / "model.safetensors").touch()
+    temporary[2].touch()
+    assert sorted(files.remove_temporary_files(tmp_path)) == sorted(temporary)
+    assert sorted(tmp_path.iterdir()) == sorted(other_files)
 
 
 # ---- logs
 
 
-def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
+def test_a_log_is_appended_by_lines_and_truncated_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
         assert log.num_bytes == 0
@@ -293,17 +293,17 @@ def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     assert log_files.read_log(path, allow_text=True) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
-@pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
-def test_a_log_that_was_damaged_is_restored(tmp_path, there):
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["empty", "shorter", "other"])
+def test_a_damaged_log_is_restored(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(there)
+    path.write_bytes(content)
     with log_files.Log(path) as log:
         assert log.restore(b"{}\n{}\n")
         assert log.num_bytes == 6
     assert path.read_bytes() == b"{}\n{}\n"
 
 
-def test_a_log_that_lost_lines_is_refused(tmp_path):
+def test_a_log_with_missing_lines_is_rejected(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
         log.write({"step": 1})
@@ -311,12 +311,12 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
     with path.open("ab") as torn:
         torn.write(b'{"step": 2')
     assert log_files.read_log(path, min_bytes=length) == [{"step": 1}]
-    assert refusal(ModelError, lambda: log_files.read_log(path, min_bytes=length + 1)) == (
+    assert error_message(ModelError, lambda: log_files.read_log(path, min_bytes=length + 1)) == (
         f"{path}: corrupted: {length} bytes, but the checkpoint expects {length + 1}; run weft train again to restore it"
     )
 
 
-def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_log_lines_are_written_atomically(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
         log.write({"step": 1})
@@ -336,7 +336,7 @@ def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
         assert n > 4
         assert log_files.read_log(path) == [{"step": 1}, {"step": 2}]
         monkeypatch.setattr(log_files, "os", Faulty(1, errno.EIO))
-        assert refusal(ResourceError, log.sync) == (
+        assert error_message(ResourceError, log.sync) == (
             f"{path}: cannot write: Input/output error; its last lines may not survive a power failure"
         )
 
@@ -349,7 +349,7 @@ READERS = [tensor_files.read_tensors, tensor_files.read_arrays]
 
 
 @pytest.mark.parametrize("kind", tensor_files.DTYPES)
-def test_every_type_and_shape_comes_back(tmp_path, kind):
+def test_tensors_of_every_dtype_and_shape_round_trip(tmp_path, kind):
     path = tmp_path / "x.safetensors"
     numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(getattr(torch, kind))
     tensors = {
@@ -363,29 +363,31 @@ def test_every_type_and_shape_comes_back(tmp_path, kind):
         "ü/\n": torch.tensor(7, dtype=torch.uint8),
     }
     tensor_files.write_tensors(path, tensors, {"note": "ü"})
-    found, metadata = tensor_files.read_tensors(path)
+    actual, metadata = tensor_files.read_tensors(path)
     assert metadata == {"note": "ü"}
-    assert found.keys() == tensors.keys()
+    assert actual.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert found[name].dtype is tensor.dtype and found[name].shape == tensor.shape
-        assert found[name].tolist() == tensor.tolist()
+        assert actual[name].dtype is tensor.dtype and actual[name].shape == tensor.shape
+        assert actual[name].tolist() == tensor.tolist()
     arrays, metadata = tensor_files.read_arrays(path)
     assert metadata == {"note": "ü"} and arrays.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        wanted = tensor if tensor.dtype not in BITS else tensor.contiguous().view(BITS[tensor.dtype])  # numpy has no such type
-        assert str(arrays[name].dtype) == str(wanted.dtype).removeprefix("torch.") and arrays[name].shape == tensor.shape
-        assert arrays[name].tolist() == wanted.tolist()
+        expected = (
+            tensor if tensor.dtype not in BITS else tensor.contiguous().view(BITS[tensor.dtype])
+        )  # numpy does not have this type
+        assert str(arrays[name].dtype) == str(expected.dtype).removeprefix("torch.") and arrays[name].shape == tensor.shape
+        assert arrays[name].tolist() == expected.tolist()
 
 
-def test_arrays_are_written_as_tensors_are(tmp_path):
+def test_numpy_arrays_give_the_same_file_as_tensors(tmp_path):
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros(0, np.float32)}
     tensor_files.write_tensors(tmp_path / "1", arrays)
-    tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(one) for name, one in arrays.items()})
+    tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(array) for name, array in arrays.items()})
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
-def test_numbers_that_are_none_are_found_in_arrays_as_in_tensors():
-    for values, found, logs in (
+def test_non_finite_values_are_detected_in_arrays_and_tensors():
+    for values, actual, logs in (
         ([1.0, math.nan], "a", "a"),
         ([math.inf], "a", "a"),
         ([-math.inf], "a", None),
@@ -394,22 +396,22 @@ def test_numbers_that_are_none_are_found_in_arrays_as_in_tensors():
         (math.inf, None, None),
         (math.nan, "a", "a"),
     ):
-        for one in (np.array(values, np.float32), torch.tensor(values)):
-            assert tensor_files.not_finite({"a": one}) == found
-            assert tensor_files.not_finite({"a": one}, logs=True) == logs
+        for item in (np.array(values, np.float32), torch.tensor(values)):
+            assert tensor_files.not_finite({"a": item}) == actual
+            assert tensor_files.not_finite({"a": item}, logs=True) == logs
     assert tensor_files.not_finite({"a": np.array([1, 2])}) is None
 
 
-def test_tied_tensors_are_written_once_and_come_back_tied(tmp_path):
+def test_tied_tensors_are_saved_once_and_loaded_tied(tmp_path):
     path = tmp_path / "x.safetensors"
     table = torch.randn(1000, 8)
     tied = {"embed": table, "head": table.view(1000, 8), "half": table[:500], "zero": table[:0], "zero2": table[:0]}
     tensor_files.write_tensors(path, tied)
     assert path.stat().st_size < 1000 * 8 * 4 + 500 * 8 * 4 + 1000
-    found, metadata = tensor_files.read_tensors(path)
+    actual, metadata = tensor_files.read_tensors(path)
     assert metadata == {}
-    assert found["head"].data_ptr() == found["embed"].data_ptr() != found["half"].data_ptr()
-    assert all(torch.equal(found[name], tied[name]) for name in tied)
+    assert actual["head"].data_ptr() == actual["embed"].data_ptr() != actual["half"].data_ptr()
+    assert all(torch.equal(actual[name], tied[name]) for name in tied)
     arrays, _ = tensor_files.read_arrays(path)
     assert arrays["head"].ctypes.data == arrays["embed"].ctypes.data != arrays["half"].ctypes.data
     assert all(np.array_equal(arrays[name], tied[name].numpy()) for name in tied)
@@ -423,7 +425,7 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_reading_maps_the_file_and_never_changes_it(tmp_path, read):
+def test_reading_maps_the_file_read_only(tmp_path, read):
     path = tmp_path / "x.safetensors"
     tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
     before = path.read_bytes()
@@ -431,7 +433,7 @@ def test_reading_maps_the_file_and_never_changes_it(tmp_path, read):
     assert str(path) in Path("/proc/self/maps").read_text()
     first += 1
     assert second.sum() == 0
-    tensor_files.write_tensors(path, {"a": torch.ones(3)})  # replaced while it is mapped
+    tensor_files.write_tensors(path, {"a": torch.ones(3)})  # replaced while mapped
     assert second.sum() == 0 and first.sum() == 100_000
     tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
     assert path.read_bytes() == before
@@ -458,16 +460,16 @@ def pickles(mark: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_a_renamed_pickle_is_never_run_and_the_safe_format_is_named(tmp_path, read):
+def test_a_renamed_pickle_is_never_loaded_and_safetensors_is_suggested(tmp_path, read):
     path, mark = tmp_path / "model.safetensors", tmp_path / "mark"
     told = 0
     for raw in pickles(mark):
         path.write_bytes(raw)
-        message = refusal(ModelError, lambda: read(path))
+        message = error_message(ModelError, lambda: read(path))
         assert message.startswith((f"{path}: pickle files ", f"{path}: corrupted or ")) and "safetensors" in message
         told += message == f"{path}: pickle files can run code and are not loaded; convert it to safetensors"
         assert not mark.exists()
-    assert told == 10  # protocols 0 and 1 have no mark of their own
+    assert told == 10  # protocols 0 and 1 have no magic bytes
 
 
 def packed(header: bytes | dict[str, Any], body: bytes = b"", *, length: int | None = None) -> bytes:
@@ -522,34 +524,34 @@ DAMAGED = {
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_or_hostile_tensor_file_is_refused_by_name(tmp_path, case, read):
+def test_a_damaged_or_malicious_tensor_file_is_rejected_by_name(tmp_path, case, read):
     raw, start = DAMAGED[case]
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw)
-    message = refusal(ModelError, lambda: read(path))
+    message = error_message(ModelError, lambda: read(path))
     assert message.startswith(f"{path}: {start}")
     assert message == f"{path}: {start}" or start == HEAD
     assert "\n" not in message
 
 
-def test_a_tensor_file_cut_anywhere_is_refused(tmp_path):
+def test_a_truncated_tensor_file_is_rejected(tmp_path):
     path = tmp_path / "model.safetensors"
     tensor_files.write_tensors(path, _tensors(1), {"a": "b"})
     raw = path.read_bytes()
     for length in range(len(raw)):
         path.write_bytes(raw[:length])
         for read in READERS:
-            assert str(path) in refusal(ModelError, lambda read=read: read(path))
+            assert str(path) in error_message(ModelError, lambda read=read: read(path))
 
 
 @pytest.mark.parametrize("count", [100_000, 1_000_000])
 @pytest.mark.parametrize("read", READERS)
-def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read):
+def test_an_expensive_header_is_rejected_at_once(tmp_path, count, read):
     path = tmp_path / "model.safetensors"
     tensors = b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % n for n in range(count))
     path.write_bytes(raw := packed(b"{" + tensors + b"}"))
     before = time.process_time()
-    message = refusal(ModelError, lambda: read(path))
+    message = error_message(ModelError, lambda: read(path))
     assert time.process_time() - before < 1
     assert message == (
         f"{path}: 100000 tensors exceed the limit of 65536"
@@ -558,10 +560,12 @@ def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read)
     )
 
 
-def test_no_tensor_file_at_all(tmp_path):
+def test_missing_tensor_file(tmp_path):
     path = tmp_path / "model.safetensors"
-    assert refusal(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: file not found"
-    assert refusal(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
+    assert error_message(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: file not found"
+    assert (
+        error_message(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
+    )
 
 
 # ---- folders
@@ -577,7 +581,7 @@ def checkpoint(folder: Path, value: int = 1) -> Path:
     return folder
 
 
-def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
+def test_manifest_lists_size_and_hash_of_every_file(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed["version"] == 1
@@ -589,7 +593,7 @@ def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
     files.verify(folder)
 
 
-def test_every_flipped_bit_is_noticed(tmp_path):
+def test_every_flipped_bit_is_detected(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     chance = random.Random(0)
     for name in ("train_state.json", "model.safetensors", "parts/a", "manifest.json"):
@@ -599,73 +603,75 @@ def test_every_flipped_bit_is_noticed(tmp_path):
             bad = bytearray(raw)
             bad[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
             path.write_bytes(bad)
-            message = refusal(ModelError, lambda: files.verify(folder))
+            message = error_message(ModelError, lambda: files.verify(folder))
             if name != "manifest.json":
                 assert message == f"{path}: checksum mismatch; the file is corrupted"
         path.write_bytes(raw)
         files.verify(folder)
 
 
-def test_missing_short_foreign_and_linked_files_are_named(tmp_path):
+def test_missing_truncated_foreign_and_linked_files_are_named(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     path = folder / "train_state.json"
     raw = path.read_bytes()
     path.write_bytes(raw[:-2])
-    assert refusal(ModelError, lambda: files.verify(folder)) == (
+    assert error_message(ModelError, lambda: files.verify(folder)) == (
         f"{path}: {len(raw) - 2} bytes, expected {len(raw)}; the file is corrupted"
     )
     path.unlink()
-    assert refusal(ModelError, lambda: files.verify(folder)) == f"{path}: file not found (listed in manifest.json)"
+    assert error_message(ModelError, lambda: files.verify(folder)) == f"{path}: file not found (listed in manifest.json)"
     (tmp_path / "outside").write_bytes(raw)
     path.symlink_to(tmp_path / "outside")
-    assert refusal(ModelError, lambda: files.verify(folder)) == (f"{path}: not a regular file")
+    assert error_message(ModelError, lambda: files.verify(folder)) == (f"{path}: not a regular file")
     path.unlink()
     path.write_bytes(raw)
     (folder / "optimizer.safetensors").touch()
-    assert refusal(ModelError, lambda: files.verify(folder)) == (
+    assert error_message(ModelError, lambda: files.verify(folder)) == (
         f"{folder}/optimizer.safetensors: unexpected file (not in manifest.json)"
     )
 
 
-def test_a_file_of_another_run_is_noticed(tmp_path):
+def test_a_file_of_another_run_is_detected(tmp_path):
     one, two = checkpoint(tmp_path / "1", 1), checkpoint(tmp_path / "2", 2)
     os.replace(two / "model.safetensors", one / "model.safetensors")
-    assert refusal(ModelError, lambda: files.verify(one)) == (
+    assert error_message(ModelError, lambda: files.verify(one)) == (
         f"{one}/model.safetensors: checksum mismatch; the file is corrupted"
     )
 
 
 @pytest.mark.parametrize("listed", ["[]", "{}", '{"version": 1, "files": []}'])
-def test_a_manifest_that_lists_nothing_is_refused(tmp_path, listed):
+def test_an_empty_manifest_is_rejected(tmp_path, listed):
     (tmp_path / "manifest.json").write_text(listed)
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{tmp_path}/manifest.json: corrupted: it lists no files")
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == (
+        f"{tmp_path}/manifest.json: corrupted: it lists no files"
+    )
 
 
-def test_manifests_absent_newer_or_pointing_elsewhere(tmp_path):
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
+def test_missing_newer_and_escaping_manifests_are_rejected(tmp_path):
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
     manifest = tmp_path / "manifest.json"
     manifest.write_text('{"version": 2, "files": {}}')
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == (
         f"{manifest}: format version 2 is not supported (expected 1)"
     )
     for name in ("../x", "/etc/passwd", "a/../manifest.json"):
         manifest.write_text(json.dumps({"version": 1, "files": {name: {"size": 1, "sha256": ""}}}))
-        assert refusal(ModelError, lambda: files.verify(tmp_path)).endswith("file not found (listed in manifest.json)")
+        assert error_message(ModelError, lambda: files.verify(tmp_path)).endswith("file not found (listed in manifest.json)")
     (tmp_path / "x").touch()
     manifest.write_text('{"version": 1, "files": {"x": 3}}')
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
+    assert error_message(ModelError, lambda: files.verify(tmp_path)) == (
         f"{tmp_path}/x: 0 bytes, expected None; the file is corrupted"
     )
 
 
-def test_hashing_what_is_not_there(tmp_path):
+def test_hashing_a_missing_file(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
     assert files.sha256(tmp_path / "x") == hashlib.sha256(b"abc").hexdigest()
     path = tmp_path / "y"
-    assert refusal(ResourceError, lambda: files.sha256(path)) == f"{path}: cannot read: No such file or directory"
+    assert error_message(ResourceError, lambda: files.sha256(path)) == f"{path}: cannot read: No such file or directory"
 
 
-def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatch):
+def test_a_directory_is_published_atomically_and_never_overwrites_another(tmp_path, monkeypatch):
     final = tmp_path / "000400"
     temp = checkpoint(files.temporary_path(final))
     for n in range(1, 20):
@@ -683,7 +689,7 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
     assert n == 8  # open, fsync, close; rename; open, fsync, close
     files.verify(final)
     other = checkpoint(files.temporary_path(final), 2)
-    assert refusal(ResourceError, lambda: files.publish(other, final)) == (
+    assert error_message(ResourceError, lambda: files.publish(other, final)) == (
         f"{final}: already exists; nothing was changed; remove it first"
     )
     files.remove(final)
@@ -692,7 +698,7 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["000400"]
 
 
-def test_removing(tmp_path):
+def test_remove(tmp_path):
     files.remove(tmp_path / "none")
     (tmp_path / "link").symlink_to(checkpoint(tmp_path / "kept"))
     files.remove(tmp_path / "link")
@@ -718,16 +724,16 @@ def in_child(work: Callable[[], None]) -> int:
     return child
 
 
-def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
+def test_a_directory_lock_has_one_holder_and_names_it(tmp_path):
     with Lock(tmp_path):
-        message = refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
+        message = error_message(ResourceError, lambda: Lock(tmp_path).__enter__())
         assert re.fullmatch(
             re.escape(f"{tmp_path}: in use by another process (process {os.getpid()} since ")
             + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\); wait for it or choose another directory",
             message,
         )
         os.truncate(tmp_path / ".lock", 0)
-        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (
+        assert error_message(ResourceError, lambda: Lock(tmp_path).__enter__()) == (
             f"{tmp_path}: in use by another process; wait for it or choose another directory"
         )
     with Lock(tmp_path), pytest.raises(ResourceError), Lock(tmp_path):
@@ -746,7 +752,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
 
     child = in_child(hold)
     assert os.read(ready, 1) == b"x"
-    assert f"in use by another process (process {child} " in refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
+    assert f"in use by another process (process {child} " in error_message(ResourceError, lambda: Lock(tmp_path).__enter__())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with Lock(tmp_path):
@@ -755,9 +761,9 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
     os.close(go)
 
 
-def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
+def test_directories_that_cannot_be_locked(tmp_path, monkeypatch):
     path = tmp_path / "none"
-    assert refusal(ResourceError, lambda: Lock(path).__enter__()) == (
+    assert error_message(ResourceError, lambda: Lock(path).__enter__()) == (
         f"{path}: cannot write: No such file or directory; nothing was changed"
     )
 
@@ -765,14 +771,15 @@ def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: cannot lock: No locks available")
+    assert error_message(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: cannot lock: No locks available")
 
 
 # ---- killed while saving
 
 
-def save_forever(folder: Path, told: int) -> None:
-    """What training does: a numbered checkpoint, the newest weights, the oldest removed; a byte to `told` each time."""
+def save_forever(folder: Path, descriptor: int) -> None:
+    """Save as training does: write a numbered checkpoint and the newest weights, remove the oldest; write a byte to
+    `descriptor` each time."""
     files.remove_temporary_files(folder)
     done = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     step = max(done, default=0)
@@ -782,11 +789,11 @@ def save_forever(folder: Path, told: int) -> None:
         files.publish(checkpoint(files.temporary_path(final), step), final)
         tensor_files.write_tensors(folder / "model.safetensors", _tensors(step))
         files.remove(folder / f"{step - 2:06d}")
-        os.write(told, b"x")
+        os.write(descriptor, b"x")
 
 
 class Deadly(Faulty):
-    """Kills its process before the n-th call; every call is a moment between two others."""
+    """Kills its process before the n-th call."""
 
     def __getattr__(self, name: str) -> Any:
         call = super().__getattr__(name)
@@ -795,8 +802,8 @@ class Deadly(Faulty):
         return call
 
 
-def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(tmp_path, monkeypatch):
-    """Saving 2 beside 1, then removing 1, as training does; n-th call after n-th call until none is left."""
+def test_newest_complete_checkpoint_loads_after_a_kill_before_any_call_of_a_save(tmp_path, monkeypatch):
+    """Save checkpoint 2 next to 1, then remove 1, as training does; a kill before each call in turn."""
     kills = 0
     while True:
         folder = tmp_path / str(kills)
@@ -808,27 +815,27 @@ def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(
             files.remove(folder / "000001")
 
         _, status = os.waitpid(in_child(save), 0)
-        kept = sorted(path for path in folder.iterdir() if path.name.isdigit())
-        for path in kept:
+        checkpoints = sorted(path for path in folder.iterdir() if path.name.isdigit())
+        for path in checkpoints:
             files.verify(path)
-        assert kept
-        assert files.read_json(kept[-1] / "train_state.json")["step"] == int(kept[-1].name)
+        assert checkpoints
+        assert files.read_json(checkpoints[-1] / "train_state.json")["step"] == int(checkpoints[-1].name)
         files.remove_temporary_files(folder)
-        assert sorted(folder.iterdir()) == kept
+        assert sorted(folder.iterdir()) == checkpoints
         if not os.WIFSIGNALED(status):
             break
         kills += 1
     assert kills > 60
-    assert [path.name for path in kept] == ["000002"]
+    assert [path.name for path in checkpoints] == ["000002"]
 
 
-def test_killed_at_any_moment_what_is_there_is_whole(tmp_path):
+def test_files_are_complete_after_a_kill_at_any_moment(tmp_path):
     chance = random.Random(1)
     newest = 0
     heard, told = os.pipe()
     for _ in range(20):
         child = in_child(lambda: save_forever(tmp_path, told))
-        os.read(heard, 1)  # one save at least, however slow the machine: then any moment of the next few
+        os.read(heard, 1)  # wait for one save, then kill at a random moment of the next few
         time.sleep(chance.uniform(0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -836,12 +843,12 @@ def test_killed_at_any_moment_what_is_there_is_whole(tmp_path):
         with suppress(BlockingIOError):
             os.read(heard, 10_000)
         os.set_blocking(heard, True)
-        kept = sorted(path for path in tmp_path.iterdir() if path.name.isdigit())
-        for folder in kept:
+        checkpoints = sorted(path for path in tmp_path.iterdir() if path.name.isdigit())
+        for folder in checkpoints:
             files.verify(folder)
             assert tensor_files.read_tensors(folder / "model.safetensors")[0]["a"].eq(int(folder.name)).all()
-        assert int(kept[-1].name) > newest
-        newest = int(kept[-1].name)
+        assert int(checkpoints[-1].name) > newest
+        newest = int(checkpoints[-1].name)
         assert tensor_files.read_tensors(tmp_path / "model.safetensors")[0]["a"][0, 0].item() in (newest, newest - 1)
     assert newest >= 20
     os.close(heard)

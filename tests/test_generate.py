@@ -1,4 +1,4 @@
-"""Text in, text out: stop strings, streams, ragged batches, and several models as one."""
+"""Text generation: stop strings, streaming, ragged batches, memory limits and ensembles."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def pieces(speller, prompt, tokens, stops=()):
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), st.text(max_size=5))
 @example("é€😀".encode()[:-1], "é")
 @example(b"\xf0\x9f\xff\x98a\xe2\x82", "")
-def test_pieces_of_any_bytes_join_to_the_whole(raw, prompt):
+def test_incremental_decoding_of_any_bytes_equals_decoding_at_once(raw, prompt):
     before = [1, *ByteTokenizer().ids(prompt)]
-    found = pieces(ByteTokenizer(), before, [3 + byte for byte in raw])
-    assert "".join(found) == raw.decode(errors="replace")
+    actual = pieces(ByteTokenizer(), before, [3 + byte for byte in raw])
+    assert "".join(actual) == raw.decode(errors="replace")
 
 
-def test_a_character_is_given_out_when_it_is_complete():
-    found = pieces(ByteTokenizer(), [1], [3 + byte for byte in "a€b".encode()])
-    assert found == ["a", "", "", "€", "b", ""]
+def test_a_character_is_emitted_when_it_is_complete():
+    actual = pieces(ByteTokenizer(), [1], [3 + byte for byte in "a€b".encode()])
+    assert actual == ["a", "", "", "€", "b", ""]
 
 
-def test_words_after_a_prompt_begin_with_their_space():
+def test_words_after_a_prompt_start_with_their_space():
     words = StringTokenizer(["the", "cat", "sat"], between=" ")
     assert pieces(words, [1, 3, 4], [5, 3]) == [" sat", " the", ""]
     assert pieces(words, [1], [5, 3]) == ["sat", " the", ""]
@@ -59,20 +59,20 @@ def test_words_after_a_prompt_begin_with_their_space():
 KINDS_OF_TEXT = ["the cat sat on the mat.\nthe dog didn't.\n", "Ünïcode 😀 and tabs\t too\n"] * 8
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_pieces_of_every_tokenizer_join_to_the_whole(kind):
-    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(KINDS_OF_TEXT))
+@pytest.mark.parametrize("tokenizer_type", TYPES)
+def test_incremental_decoding_equals_decoding_at_once_for_every_tokenizer(tokenizer_type):
+    tokenizer = train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=300), iter(KINDS_OF_TEXT))
     rng = np.random.default_rng(0)
     for prompt in ("", "the cat", "the cat sat\n", "Ünïcode"):
         before = [1, *tokenizer.encode(prompt).tolist()]
         for _ in range(15):
             tokens = rng.integers(3, tokenizer.vocab_size, size=rng.integers(1, 25)).tolist()
             assert "".join(pieces(tokenizer, before, [*tokens, 2])) == added_text(tokenizer, before, tokens)
-    # a text goes on as it was: a prompt and what is added to it make the text that its tokens spell
+    # prompt and continuation join to the text that all tokens decode to
     text = tokenizer.encode(KINDS_OF_TEXT[0]).tolist()
-    whole = tokenizer.decode(text)
-    for at in range(len(text)):
-        assert tokenizer.decode(text[:at]) + "".join(pieces(tokenizer, [1, *text[:at]], text[at:])) == whole
+    full = tokenizer.decode(text)
+    for index in range(len(text)):
+        assert tokenizer.decode(text[:index]) + "".join(pieces(tokenizer, [1, *text[:index]], text[index:])) == full
 
 
 def naive_cut(text, stops):
@@ -90,32 +90,32 @@ def naive_cut(text, stops):
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
 )
 @example(["a", "b", "c"], ["abc", "b"])
-def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
+def test_stop_position_does_not_depend_on_the_chunks(parts, stops):
     stopping = StopStringFilter(stops)
-    found = [stopping.push(part) for part in parts]
-    sure = "".join(found)
-    whole = naive_cut("".join(parts), stops)
-    assert whole.startswith(sure)
-    assert sure + stopping.finish() == whole
+    actual = [stopping.push(part) for part in parts]
+    sure = "".join(actual)
+    full = naive_cut("".join(parts), stops)
+    assert full.startswith(sure)
+    assert sure + stopping.finish() == full
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
-def test_a_stream_says_what_the_whole_says_before_a_stop_string(tokens, stops):
+def test_a_stream_emits_the_text_before_a_stop_string(tokens, stops):
     text = ByteTokenizer().decode(tokens)
-    whole = naive_cut(text, stops) if stops else text
-    assert decode_until_stop(ByteTokenizer(), [1], tokens, stops) == (whole, any(stop in text for stop in stops))
+    full = naive_cut(text, stops) if stops else text
+    assert decode_until_stop(ByteTokenizer(), [1], tokens, stops) == (full, any(stop in text for stop in stops))
 
 
-def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
-    # a b b c ..., said by tokens of one or two letters
+def test_stop_strings_match_across_tokens_and_their_tokens_count():
+    # a b b c ..., from tokens of one or two letters
     speller = StringTokenizer(["a", "bb", "bc", "cd"])
     model = chain_model([1, 3, 4, 5, 6, 3], 7)
-    [[found]] = generate(
+    [[actual]] = generate(
         model, speller, [""], GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None)
     )
-    assert found.text == "abb"
-    assert found.token_ids == [3, 4, 5, 6]
+    assert actual.text == "abb"
+    assert actual.token_ids == [3, 4, 5, 6]
     assert list(
         stream(model, speller, "", GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None))
     ) == [
@@ -126,7 +126,7 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
 
 
 @pytest.mark.parametrize("search", [{"temperature": 0.0}, {"beam_size": 2}], ids=["greedy", "beam"])
-def test_a_continuation_says_why_it_ended(search):
+def test_finish_reason_of_a_continuation(search):
     tokenizer = StringTokenizer(["a", "bb", "bc", "cd"])
     model = chain_model([1, 3, 4, 5, 6, 2], 7)
 
@@ -155,69 +155,69 @@ def test_a_continuation_says_why_it_ended(search):
     ids=lambda options: "-".join(options),
 )
 @pytest.mark.parametrize("end", [None, 2], ids=["running", "lines"])
-def test_a_stream_joins_to_what_generate_gives(toy, options, end):
+def test_stream_equals_generate(toy, options, end):
     model, options = toy(13), GenerationConfig(max_new_tokens=30, **options)
     for prompt in ("", "abc"):
-        [[whole]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
-        assert "".join(stream(model, LETTERS, prompt, options, frame=Frame(end))) == whole.text
-        assert all(stop not in whole.text for stop in options.stop)
+        [[full]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
+        assert "".join(stream(model, LETTERS, prompt, options, frame=Frame(end))) == full.text
+        assert all(stop not in full.text for stop in options.stop)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
+def test_byte_stream_equals_generate(seed):
     model, options = TinyGRU(259, seed=seed), GenerationConfig(max_new_tokens=80, seed=seed, stop=["\ufffd\ufffd"])
-    [[whole]] = generate(model, ByteTokenizer(), ["é"], options, frame=Frame(None))
-    assert "".join(stream(model, ByteTokenizer(), "é", options, frame=Frame(None))) == whole.text
+    [[full]] = generate(model, ByteTokenizer(), ["é"], options, frame=Frame(None))
+    assert "".join(stream(model, ByteTokenizer(), "é", options, frame=Frame(None))) == full.text
 
 
 @every_toy
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("rows", [4, 64])
-def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monkeypatch):
-    """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
+def test_an_interrupted_search_returns_its_best_hypotheses(toy, alpha, rows, monkeypatch):
+    """Equals a search with this maximum number of tokens: finished hypotheses, and unfinished ones as they are."""
     monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
-    model, prompts, asked = toy(13), ["abc", "", "jj"], []
+    model, prompts, requests = toy(13), ["abc", "", "jj"], []
     search = {"beam_size": 4, "n_best": 3, "length_penalty": alpha}
 
     def going(done, total):
-        asked.append((done, total))
+        requests.append((done, total))
         return done % 100_000 < 6
 
-    found = generate(
+    actual = generate(
         model, LETTERS, prompts, GenerationConfig(max_new_tokens=100_000, **search), frame=Frame(2), should_continue=going
     )
-    wanted = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=6, **search), frame=Frame(2))
-    assert [[one[:2] for one in best] for best in found] == [[one[:2] for one in best] for best in wanted]
-    for here, there in zip(found, wanted, strict=True):
-        assert [one.score for one in here] == pytest.approx([one.score for one in there], abs=1e-4)
+    expected = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=6, **search), frame=Frame(2))
+    assert [[item[:2] for item in best] for best in actual] == [[item[:2] for item in best] for best in expected]
+    for actual_row, expected_row in zip(actual, expected, strict=True):
+        assert [item.score for item in actual_row] == pytest.approx([item.score for item in expected_row], abs=1e-4)
     batches = 3 if rows == 4 else 1
-    assert {total for _, total in asked} == {batches * 100_000}
-    assert asked[0][0] == 1 and asked == sorted(asked) and asked[-1][0] <= (batches - 1) * 100_000 + 6
+    assert {total for _, total in requests} == {batches * 100_000}
+    assert requests[0][0] == 1 and requests == sorted(requests) and requests[-1][0] <= (batches - 1) * 100_000 + 6
 
 
 @every_toy
 @pytest.mark.parametrize("options", [{"num_samples": 3, "seed": 5}, {"beam_size": 4, "n_best": 3}], ids=["samples", "beam"])
-def test_batches_change_nothing(toy, options, monkeypatch):
+def test_results_do_not_depend_on_the_batch(toy, options, monkeypatch):
     model, options = toy(13), GenerationConfig(max_new_tokens=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
-    whole = generate(model, LETTERS, prompts, options, frame=Frame(2))
+    full = generate(model, LETTERS, prompts, options, frame=Frame(2))
     for rows in (1, 7):
         monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
         small = generate(model, LETTERS, prompts, options, frame=Frame(2))
-        for many, few in zip(whole, small, strict=True):
-            assert [one[:2] for one in many] == [one[:2] for one in few]
-            assert [one.log_prob for one in many] == pytest.approx([one.log_prob for one in few], abs=1e-4)
-    assert [len(many) for many in whole] == [3] * 5
+        for samples, few in zip(full, small, strict=True):
+            assert [item[:2] for item in samples] == [item[:2] for item in few]
+            assert [item.log_prob for item in samples] == pytest.approx([item.log_prob for item in few], abs=1e-4)
+    assert [len(samples) for samples in full] == [3] * 5
 
 
-def test_seeds_repeat_and_samples_differ():
+def test_seeds_are_reproducible_and_samples_differ():
     model, options = Hashed(13), GenerationConfig(max_new_tokens=20, num_samples=4, seed=1)
     first = generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert first == generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
-    assert len({one.text for many in first for one in many}) == 8
+    assert len({item.text for samples in first for item in samples}) == 8
     other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), frame=Frame(None))
-    assert {one.text for one in other[0]}.isdisjoint(one.text for one in first[0])
-    # one more sample leaves those before it as they were
+    assert {item.text for item in other[0]}.isdisjoint(item.text for item in first[0])
+    # one more sample does not change the earlier ones
     more = generate(model, LETTERS, ["ab"], options.model_copy(update={"num_samples": 5}), frame=Frame(None))
     assert more[0][:4] == first[0]
 
@@ -228,34 +228,36 @@ def test_seeds_repeat_and_samples_differ():
 )
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
-    [found] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))
-    for one in found:
-        again = model.score(torch.tensor([[1, 3, 4, 5, *one.token_ids]]))[0, 3:].sum().item()
-        assert one.log_prob == pytest.approx(again, abs=1e-4)
-        assert one.text == LETTERS.decode(one.token_ids)
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True) or "samples" in options
+    [actual] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))
+    for item in actual:
+        again = model.score(torch.tensor([[1, 3, 4, 5, *item.token_ids]]))[0, 3:].sum().item()
+        assert item.log_prob == pytest.approx(again, abs=1e-4)
+        assert item.text == LETTERS.decode(item.token_ids)
+    assert [item.score for item in actual] == sorted((item.score for item in actual), reverse=True) or "samples" in options
 
 
 @pytest.mark.parametrize("options", [{"num_samples": 40}, {"beam_size": 4, "n_best": 4}], ids=["samples", "beam"])
-def test_special_tokens_are_never_said(options):
+def test_special_tokens_are_never_generated(options):
     table = torch.full((13, 13), -4.0)
-    table[:, :3] = 0.0  # the model would say little else
+    table[:, :3] = 0.0  # otherwise the model would generate little else
     model, options = Bigram(13, table=table.log_softmax(1)), GenerationConfig(max_new_tokens=8, **options)
     [running] = generate(model, LETTERS, [""], options, frame=Frame(None))
-    assert all(min(one.token_ids) > 2 and len(one.token_ids) == 8 for one in running)
+    assert all(min(continuation.token_ids) > 2 and len(continuation.token_ids) == 8 for continuation in running)
     [lines] = generate(model, LETTERS, [""], options, frame=Frame(2))
-    assert {min(one.token_ids) for one in lines} == {2}
-    assert all(2 not in one.token_ids[:-1] for one in lines)
+    assert {min(continuation.token_ids) for continuation in lines} == {2}
+    assert all(2 not in continuation.token_ids[:-1] for continuation in lines)
 
 
-def test_the_end_waits_for_the_least_length():
+def test_eos_is_blocked_until_min_new_tokens():
     table = torch.full((13, 13), -4.0)
     table[:, 2] = 0.0
     model = Bigram(13, table=table.log_softmax(1))
     for more in ({}, {"temperature": 0.0}, {"beam_size": 2}):
-        [[one]] = generate(model, LETTERS, [""], GenerationConfig(max_new_tokens=9, min_new_tokens=4, **more), frame=Frame(2))
-        assert len(one.token_ids) >= 5
-        assert one.token_ids.index(2) >= 4
+        [[continuation]] = generate(
+            model, LETTERS, [""], GenerationConfig(max_new_tokens=9, min_new_tokens=4, **more), frame=Frame(2)
+        )
+        assert len(continuation.token_ids) >= 5
+        assert continuation.token_ids.index(2) >= 4
 
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -263,7 +265,7 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
 @pytest.mark.parametrize("mixer", ["attention", "lstm", "conv"])
-def test_real_models_say_what_they_score(mixer, device):
+def test_log_probs_of_real_models_equal_their_scores(mixer, device):
     torch.manual_seed(0)
     table = LanguageModelConfig(layer_type=mixer, num_layers=2, hidden_size=16).with_defaults()
     model = language_model(table, vocab_size=13, context_length=32, vocabulary="").eval().to(device)
@@ -276,13 +278,15 @@ def test_real_models_say_what_they_score(mixer, device):
     ]
     prompts = ["abc", "", "fghij"]
     for options in asked:
-        found = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=10, **options), frame=Frame(2), device=device)
-        for prompt, many in zip(prompts, found, strict=True):
+        actual = generate(
+            model, LETTERS, prompts, GenerationConfig(max_new_tokens=10, **options), frame=Frame(2), device=device
+        )
+        for prompt, samples in zip(prompts, actual, strict=True):
             before = [1, *LETTERS.ids(prompt)]
-            for one in many:
-                tokens = torch.tensor([before + one.token_ids], device=device)
+            for item in samples:
+                tokens = torch.tensor([before + item.token_ids], device=device)
                 again = model.score(tokens)[0, len(before) - 1 :].sum().item()
-                assert one.log_prob == pytest.approx(again, abs=1e-3)
+                assert item.log_prob == pytest.approx(again, abs=1e-3)
 
 
 # ---- memory
@@ -297,7 +301,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
+def test_estimated_state_size_equals_the_actual_size(name):
     torch.manual_seed(0)
     model = language_model(
         LanguageModelConfig(num_layers=2, hidden_size=8, **STACKS[name]).with_defaults(),
@@ -305,17 +309,17 @@ def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
         context_length=5,
         vocabulary="",
     ).eval()
-    state, most = None, 0
+    state, maximum = None, 0
     for read in range(1, 31):
         _, state = model.start(torch.tensor([[3]]), None, state)
-        most = max(most, sum(part.nbytes for part in tree_leaves(state)))
-        said = model.bytes_per_row(read) - 2 * 4 * 20
-        assert said == most if read < 10 else most <= said <= 10 / 9 * most
+        maximum = max(maximum, sum(part.nbytes for part in tree_leaves(state)))
+        estimate = model.bytes_per_row(read) - 2 * 4 * 20
+        assert estimate == maximum if read < 10 else maximum <= estimate <= 10 / 9 * maximum
     assert model.bytes_per_row(10**9) == model.bytes_per_row(10)
 
 
-def test_what_a_state_of_attention_takes():
-    """Keys and values, two heads of four numbers in each of two layers, and a position; one number says how much was read."""
+def test_state_size_of_attention():
+    """Keys and values (two heads of four numbers in each of two layers), a position, and one number for the length."""
     table = LanguageModelConfig(layer_type="attention", num_layers=2, hidden_size=8, num_heads=2).with_defaults()
     model = language_model(table, vocab_size=20, context_length=500, vocabulary="").eval()
     assert model.bytes_per_row(100) == 2 * 100 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
@@ -323,67 +327,67 @@ def test_what_a_state_of_attention_takes():
     assert again.bytes_per_row(100) == 2 * 1 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
 
 
-def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
+def test_state_size_of_ngram_models_and_ensembles():
     trigram = fit(np.array([3, 4, 5, 3]), None, NgramConfig(order=3), vocab_size=6, vocabulary="v")
     assert trigram.bytes_per_row(7) == trigram.bytes_per_row(7000) == 8 * 2 + 2 * 4 * 6
-    both = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
-    assert both.bytes_per_row(7) == 2 * trigram.bytes_per_row(7)
+    ensemble = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
+    assert ensemble.bytes_per_row(7) == 2 * trigram.bytes_per_row(7)
 
 
 def held(monkeypatch, number):
-    for place in ("batch_size", "generate"):
-        monkeypatch.setattr(f"weft.decode.{place}.free_device_memory", lambda device: number)
+    for attribute in ("batch_size", "generate"):
+        monkeypatch.setattr(f"weft.decode.{attribute}.free_device_memory", lambda device: number)
 
 
-@pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
-def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam_size", 1)
-    options = GenerationConfig(max_new_tokens=50, **how)
+@pytest.mark.parametrize("search_options", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
+def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch, search_options):
+    toy, rows = Hashed(13), search_options.get("beam_size", 1)
+    options = GenerationConfig(max_new_tokens=50, **search_options)
     needed = COPIES * rows * (toy.bytes_per_row(54) + 8 * 54)
     held(monkeypatch, needed)
     assert generate(toy, LETTERS, ["abcd"], options, frame=Frame(2))
     toy.steps_taken.clear()
     held(monkeypatch, needed - 1)
-    what, cure = ("a beam of 4 rows", "`beam_size` or `max_new_tokens`") if rows > 1 else ("a row", "`max_new_tokens`")
+    unit, cure = ("a beam of 4 rows", "`beam_size` or `max_new_tokens`") if rows > 1 else ("a row", "`max_new_tokens`")
     for call in (generate, stream):
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
-            f"generate: {what} of up to 54 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; reduce {cure}"
+            f"generate: {unit} of up to 54 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; reduce {cure}"
         )
     assert toy.steps_taken == []
 
 
-@pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}])
-def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam_size", 1)
-    options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
-    whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
+@pytest.mark.parametrize("search_options", [{"beam_size": 4}, {"num_samples": 3}])
+def test_short_memory_reduces_the_batch_and_not_the_results(monkeypatch, search_options):
+    toy, rows = Hashed(13), search_options.get("beam_size", 1)
+    options, prompts = GenerationConfig(max_new_tokens=20, **search_options), ["abcd", "a", "fg", "", "abc"]
+    full = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
     toy.steps_taken.clear()
     held(monkeypatch, 2 * COPIES * rows * (toy.bytes_per_row(24) + 8 * 24))
-    assert generate(toy, LETTERS, prompts, options, frame=Frame(None)) == whole
+    assert generate(toy, LETTERS, prompts, options, frame=Frame(None)) == full
     assert max(toy.steps_taken) == 2 * rows
 
 
-def test_reading_long_prompts_is_counted_by_one_of_them(monkeypatch):
-    """The gates of a GRU at 401 positions take more than all its state does later; a single prompt needs no look."""
+def test_memory_for_long_prompts_is_measured_on_one_prompt(monkeypatch):
+    """The gates of a GRU at 401 positions need more memory than its state; a single prompt is not measured."""
     torch.manual_seed(0)
     model = language_model(
         LanguageModelConfig(layer_type="gru", hidden_size=64).with_defaults(), vocab_size=13, context_length=8, vocabulary=""
     ).eval()
     with torch.no_grad():
-        one = measure_peak_memory(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
-    assert one > COPIES * model.bytes_per_row(402)
+        peak = measure_peak_memory(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
+    assert peak > COPIES * model.bytes_per_row(402)
     read = []
     monkeypatch.setattr(model, "start", lambda *given: read.append(given[0].shape) or type(model).start(model, *given))
     options, prompts = GenerationConfig(max_new_tokens=2), ["ab" * 200] * 20
-    whole = generate(model, LETTERS, prompts, options, frame=Frame(None))
+    full = generate(model, LETTERS, prompts, options, frame=Frame(None))
     assert read == [(1, 401), (20, 401)]
     read.clear()
-    held(monkeypatch, 3 * one)
-    assert [[one.text for one in found] for found in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
-        [one.text for one in found] for found in whole
+    held(monkeypatch, 3 * peak)
+    assert [[peak.text for peak in actual] for actual in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
+        [peak.text for peak in actual] for actual in full
     ]
     assert read == [(1, 401), *[(3, 401)] * 6, (2, 401)]
     read.clear()
@@ -395,12 +399,12 @@ def test_no_prompt_gives_no_continuation():
     assert generate(Hashed(13), LETTERS, [], GenerationConfig(), frame=Frame(None)) == []
 
 
-@pytest.mark.parametrize("how", [generate, stream])
-def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step(how):
+@pytest.mark.parametrize("function", [generate, stream])
+def test_a_prompt_beyond_the_last_position_is_rejected_before_the_first_step(function):
     model, options = Bigram(13, max_positions=16), GenerationConfig(max_new_tokens=12)
-    prompt = ["", "abcdef"] if how is generate else "abcdef"
+    prompt = ["", "abcdef"] if function is generate else "abcdef"
     with pytest.raises(UsageError) as caught:
-        how(model, LETTERS, prompt, options, frame=Frame(None))
+        function(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
         "max_new_tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
     )
@@ -411,44 +415,46 @@ def both(combine):
     return Ensemble([TinyGRU(9, seed=1), Hashed(9), Bigram(9)], combine)
 
 
-def explicit(models, weights, tokens, kind):
-    """The ensemble's log-probabilities after tokens, by the definition, in float64."""
+def explicit(models, weights, tokens, ensemble_type):
+    """Log-probabilities of the ensemble after `tokens`, from the definition, in float64."""
     rows = torch.stack([model.start(torch.tensor([tokens]))[0][0].double() for model in models])
     weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
-    if kind is LinearEnsemble:
+    if ensemble_type is LinearEnsemble:
         return (rows.exp() * weights).sum(0).log()
     return (rows * weights).sum(0).log_softmax(0)
 
 
-@pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
-def test_an_ensemble_is_what_its_definition_says(kind):
+@pytest.mark.parametrize("ensemble_type", [LinearEnsemble, LogLinearEnsemble])
+def test_ensemble_equals_its_definition(ensemble_type):
     weights = [0.5, 0.3, 0.2]
-    model = both(kind(weights))
+    model = both(ensemble_type(weights))
     tokens = [1, 4, 8, 3, 3, 5]
     log_probs, state = model.start(torch.tensor([tokens[:2]]))
-    for at in range(2, len(tokens)):
-        expected = explicit(model.models, weights, tokens[:at], kind)
+    for index in range(2, len(tokens)):
+        expected = explicit(model.models, weights, tokens[:index], ensemble_type)
         torch.testing.assert_close(log_probs[0].double(), expected, rtol=0, atol=1e-5)
-        log_probs, state = model.step(torch.tensor(tokens[at : at + 1]), state)
+        log_probs, state = model.step(torch.tensor(tokens[index : index + 1]), state)
     scores = model.score(torch.tensor([tokens]))[0]
-    expected = [explicit(model.models, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
+    expected = [
+        explicit(model.models, weights, tokens[:index], ensemble_type)[tokens[index]].item() for index in range(1, len(tokens))
+    ]
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
-def test_an_ensemble_scores_ragged_rows_and_searches(kind):
-    model = both(kind([0.5, 0.3, 0.2]))
+@pytest.mark.parametrize("ensemble_type", [LinearEnsemble, LogLinearEnsemble])
+def test_ensemble_scores_ragged_rows_and_runs_beam_search(ensemble_type):
+    model = both(ensemble_type([0.5, 0.3, 0.2]))
     tokens, keep = torch.tensor([[1, 4, 8, 3], [1, 5, 0, 0]]), torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
     scores = model.score(tokens, keep)
     assert scores[1, 1:].tolist() == [0, 0]
     torch.testing.assert_close(scores[1:, :1], model.score(tokens[1:, :2]))
     assert model.score(tokens[:, :1]).shape == (2, 0)
-    [found] = beam_search(model, torch.tensor([[1]]), options=BeamOptions(beam_size=3, max_new_tokens=6, eos_id=2, n_best=2))
-    for one in found:
-        assert one.log_prob == pytest.approx(model.score(torch.tensor([[1, *one.tokens]])).sum().item(), abs=1e-4)
+    [actual] = beam_search(model, torch.tensor([[1]]), options=BeamOptions(beam_size=3, max_new_tokens=6, eos_id=2, n_best=2))
+    for item in actual:
+        assert item.log_prob == pytest.approx(model.score(torch.tensor([[1, *item.tokens]])).sum().item(), abs=1e-4)
 
 
-def test_parts_that_agree_on_nothing_leave_nothing():
+def test_ensemble_members_with_disjoint_support_leave_no_token():
     one, other = chain_model([1, 3], 5), chain_model([1, 4], 5)
     log_probs, _ = Ensemble([one, other], LogLinearEnsemble([1.0, 0.5])).start(torch.tensor([[1]]))
     assert log_probs.tolist() == [[-math.inf] * 5]
@@ -456,21 +462,21 @@ def test_parts_that_agree_on_nothing_leave_nothing():
     torch.testing.assert_close(log_probs.exp(), torch.tensor([[0, 0, 0, 0.25, 0.75]]))
 
 
-def test_an_ensemble_reads_as_far_as_its_shortest_part():
+def test_max_positions_of_an_ensemble_is_that_of_its_shortest_member():
     parts = [Bigram(5), Bigram(5, max_positions=64), Bigram(5, max_positions=32)]
     assert Ensemble(parts, LogLinearEnsemble([1, 1, 1])).max_positions == 32
     assert Ensemble(parts[:1], LogLinearEnsemble([1])).max_positions is None
 
 
-def test_parts_that_do_not_fit_are_refused():
-    one, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
+def test_incompatible_ensemble_members_are_rejected():
+    model, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
     with pytest.raises(UsageError) as caught:
-        Ensemble([one, one, other], LogLinearEnsemble([1, 1, 1]))
+        Ensemble([model, model, other], LogLinearEnsemble([1, 1, 1]))
     assert str(caught.value) == (
         "ensemble: models 1 and 3 have different tokenizers (ab12cd34, 99887766); train both with `tokenizer_from`"
     )
     with pytest.raises(UsageError) as caught:
-        Ensemble([one, one], LogLinearEnsemble([1.0]))
+        Ensemble([model, model], LogLinearEnsemble([1.0]))
     assert str(caught.value) == "ensemble: 2 models, but 1 weights"
     with pytest.raises(UsageError) as caught:
         LogLinearEnsemble([1.0, 0.0])

@@ -1,4 +1,4 @@
-"""How alike vectors are: against all pairs, one by one, of vectors that were computed by hand."""
+"""Representation geometry: comparison with explicit loops over all pairs of vectors, figures, and the command."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("geometry")
 
 
 @pytest.fixture(scope="module")
-def text(place: Path) -> Path:
-    return make_text(place / "text.txt", words=400)
+def text(work_dir: Path) -> Path:
+    return make_text(work_dir / "text.txt", words=400)
 
 
 @pytest.fixture(scope="module")
-def language(place: Path, text: Path) -> Any:
-    """A Transformer over pieces of words."""
+def language(work_dir: Path, text: Path) -> Any:
+    """A small Transformer with subword tokens."""
     model = {"arch": "gpt", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     values = {
         **run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64),
         "model": model,
     }
-    return weft.load(train_here(values, place / "lm", SilentCallback()).path, device="cpu")
+    return weft.load(train_here(values, work_dir / "lm", SilentCallback()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def pairs(place: Path) -> Seq2SeqRuns:
-    (place / "pairs").mkdir()
-    return Seq2SeqRuns(place / "pairs")
+def pairs(work_dir: Path) -> Seq2SeqRuns:
+    (work_dir / "pairs").mkdir()
+    return Seq2SeqRuns(work_dir / "pairs")
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -61,56 +61,57 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
-    """Of each stage the words of a line and their vectors, from the model's parts, one after another."""
+    """Words of a line and their vectors at each stage, computed module by module."""
     model, ids = run.model, run.vocabulary.encode(line).tolist()
     stack: Any = model.stack
     x = model.embedding(torch.tensor([[*run.predictor.bos_ids, *ids]]))
     states = [x]
-    for at, layer in enumerate(stack.layers):
+    for index, layer in enumerate(stack.layers):
         x, _ = layer(x, None, None)
-        if at % 2:  # attention and feed-forward are one layer
+        if index % 2:  # attention and feed-forward are one layer
             states.append(x)
     states.append(stack.final_norm(x))
-    found, edges, texts = [], list[tuple[int, int]](), ""
+    results, edges, texts = [], list[tuple[int, int]](), ""
     for token in ids:
-        shown = run.vocabulary.decode([token])
-        edges.append((len(texts), len(texts) + len(shown)))
-        texts += shown
+        text_of_token = run.vocabulary.decode([token])
+        edges.append((len(texts), len(texts) + len(text_of_token)))
+        texts += text_of_token
     assert texts == line
-    words = [(one.start(), one.end(), one[0]) for one in re.finditer(r"\w+|\.", line)]
+    words = [(item.start(), item.end(), item[0]) for item in re.finditer(r"\w+|\.", line)]
     for y in states:
         rows = y[0, len(run.predictor.bos_ids) :].double().detach().numpy()
-        means = [rows[[at for at, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words]
-        found.append({"words": [word for _, _, word in words], "rows": np.array(means)})
-    return found
+        means = [
+            rows[[index for index, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words
+        ]
+        results.append({"words": [word for _, _, word in words], "rows": np.array(means)})
+    return results
 
 
 def between(rows: list[tuple[int, np.ndarray]]) -> float:
-    """The mean cosine of all pairs that stand in two sentences, which have numbers."""
+    """Mean cosine similarity over all pairs of vectors from two different sentences."""
     return float(np.mean([cosine(a, b) for (one, a), (two, b) in combinations(rows, 2) if one != two]))
 
 
 def first_share(rows: np.ndarray) -> float:
-    """What the first principal component explains: the first singular value of the centred rows, squared, over all."""
+    """Fraction of variance of the first principal component, from the singular values of the centered rows."""
     sizes = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
     return float(sizes[0] ** 2 / (sizes**2).sum())
 
 
 def part_of(text: Path, lines: list[str]) -> Path:
-    """A text with two lines that are there twice, and a blank one."""
+    """A text with two duplicate lines and a blank one."""
     part = text.with_name("part.txt")
     part.write_text("\n".join([*lines, *lines[:2]]) + "\n\n")
     return part
 
 
-def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
-    """Pairs of two sentences alone: those of one have their context in common. A sentence that occurs again is read once, and
-    contexts are sentences."""
+def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> None:
+    """Only pairs from different sentences count. A repeated sentence is read once, and contexts are counted as sentences."""
     lines = list(dict.fromkeys(line for line in text.read_text().splitlines() if line))[:30]
     lines.append("owl . owl . owl . owl . owl .")
     view = geometry(language, part_of(text, lines))
     (side,) = view.data["sides"]
-    assert view.data["unit"] == "words" and view.data["texts"] == len(lines) and [one["layer"] for one in side["layers"]] == [
+    assert view.data["unit"] == "words" and view.data["texts"] == len(lines) and [item["layer"] for item in side["layers"]] == [
         "input", "layer 1", "layer 2", "top",
     ]  # fmt: skip
     assert view.data["repeated"] == 2 and view.data["left_out"] >= 1
@@ -118,73 +119,76 @@ def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
     counts, sentences = Counter(word for part in parts for word in part), Counter(word for part in parts for word in set(part))
     assert side["words"] == counts.total() and side["types"] == len(counts)
     assert side["compared"] == sum(number >= 5 for number in sentences.values())
-    assert any(counts[word] >= 5 > number for word, number in sentences.items())  # often, but in few sentences
+    assert any(counts[word] >= 5 > number for word, number in sentences.items())  # frequent, but in few sentences
     stages = [by_hand(language, line) for line in lines]
-    for at, told in enumerate(side["layers"]):
-        rows = [(number, row) for number, stage in enumerate(stages) for row in stage[at]["rows"]]
-        words = [word for stage in stages for word in stage[at]["words"]]
+    for index, layer in enumerate(side["layers"]):
+        rows = [(number, row) for number, stage in enumerate(stages) for row in stage[index]["rows"]]
+        words = [word for stage in stages for word in stage[index]["words"]]
         contexts = defaultdict(list)
         for word, row in zip(words, rows, strict=True):
             contexts[word].append(row)
-        own = [contexts[word] for word, number in sentences.items() if number >= 5]
-        any_two, same = between(rows), np.mean([between(one) for one in own])
+        frequent = [contexts[word] for word, number in sentences.items() if number >= 5]
+        any_two, same = between(rows), np.mean([between(item) for item in frequent])
         within = np.mean(
-            [np.mean([cosine(row, one["rows"].mean(axis=0)) for row in one["rows"]]) for one in (stage[at] for stage in stages)]
+            [
+                np.mean([cosine(row, item["rows"].mean(axis=0)) for row in item["rows"]])
+                for item in (stage[index] for stage in stages)
+            ]
         )
-        assert told["anisotropy"] == pytest.approx(any_two, abs=1e-6)
-        assert told["self_similarity"] == pytest.approx(same, abs=1e-6)
-        assert told["intra_sentence"] == pytest.approx(within, abs=1e-6)
-        assert told["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
-        assert told["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
-        tables = [np.array([row for _, row in one]) for one in own]
+        assert layer["anisotropy"] == pytest.approx(any_two, abs=1e-6)
+        assert layer["self_similarity"] == pytest.approx(same, abs=1e-6)
+        assert layer["intra_sentence"] == pytest.approx(within, abs=1e-6)
+        assert layer["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
+        assert layer["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
+        tables = [np.array([row for _, row in item]) for item in frequent]
         mev = np.mean([first_share(table) for table in tables if np.ptp(table, axis=0).max() > 1e-9])  # one vector: no variance
         baseline = first_share(np.array([row for _, row in rows]))
-        assert told["mev"] == pytest.approx(mev, abs=1e-5) and told["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
-        assert told["mev_adjusted"] == pytest.approx(mev - baseline, abs=1e-5)
-    # a word is read alike wherever it stands, but for what its line begins with, which has no space before it
+        assert layer["mev"] == pytest.approx(mev, abs=1e-5) and layer["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
+        assert layer["mev_adjusted"] == pytest.approx(mev - baseline, abs=1e-5)
+    # a word has the same tokens everywhere except at the start of a line, where no space precedes it
     assert 0.9 < side["layers"][0]["self_similarity"] < 1
 
 
-def test_vectors_that_take_too_much_room_are_read_again(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = sample([language], text, max_words=200, distinct=True)
-    whole, told = measure_geometry(language, given), list[tuple[int, int]]()
-    monkeypatch.setattr(explained, "MAX_BYTES", 2 * 4 * 12 * whole[0].num_words)  # two of four stages at once
-    assert explained.split_passes([[12] * 4], [whole[0].num_words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
-    again = measure_geometry(language, given, progress=lambda done, total: told.append((done, total)))
-    assert again[0].scores == whole[0].scores and again[0].occurrences.words == whole[0].occurrences.words
-    assert told[-1] == (2 * len(given.examples), 2 * len(given.examples))
+def test_vectors_that_exceed_memory_are_recomputed(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    selection = sample([language], text, max_words=200, distinct=True)
+    full, calls = measure_geometry(language, selection), list[tuple[int, int]]()
+    monkeypatch.setattr(explained, "MAX_BYTES", 2 * 4 * 12 * full[0].num_words)  # two of four stages at once
+    assert explained.split_passes([[12] * 4], [full[0].num_words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
+    again = measure_geometry(language, selection, progress=lambda done, total: calls.append((done, total)))
+    assert again[0].scores == full[0].scores and again[0].occurrences.words == full[0].occurrences.words
+    assert calls[-1] == (2 * len(selection.examples), 2 * len(selection.examples))
     monkeypatch.setattr(explained, "MAX_BYTES", 1)
     assert explained.split_passes([[12], [12]], [9, 9]) == [[(0, 0)], [(1, 0)]]
 
 
 def test_explained_variance() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 5)) + 100
-    for own in (rows, rows.T):
-        assert explained.explained_variance(torch.from_numpy(own)) == pytest.approx(first_share(own), abs=1e-9)
+    for matrix in (rows, rows.T):
+        assert explained.explained_variance(torch.from_numpy(matrix)) == pytest.approx(first_share(matrix), abs=1e-9)
     line = np.outer(np.arange(5.0), np.ones(3)) + 7  # all on one
     assert explained.explained_variance(torch.from_numpy(line)) == pytest.approx(1.0)
-    # a word that is one vector has no variance that could be explained, whatever rounding leaves
+    # a word with a single vector has no variance to explain, up to rounding
     assert np.isnan(explained.explained_variance(torch.full((7, 3), 0.1))) and np.isnan(
         explained.explained_variance(torch.zeros(3, 2))
     )
-    kept = explained.VectorStore()
-    kept.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
-    wanted = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
-    assert kept.mev(2) == pytest.approx((wanted, first_share(rows)), abs=1e-5)
-    assert np.isnan(kept.mev(0)[0])
+    store = explained.VectorStore()
+    store.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
+    expected = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
+    assert store.mev(2) == pytest.approx((expected, first_share(rows)), abs=1e-5)
+    assert np.isnan(store.mev(0)[0])
 
 
-def test_sums_give_the_mean_of_all_pairs() -> None:
+def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
     rows = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows /= rows.norm(dim=1, keepdim=True)
     pairs, sentences = PairwiseCosine(2, 3), [0, 0, 0, 1, 1, 2, 2]
     groups = torch.tensor([0, 1, 0, 0, 0, 1, 0])
     for number in range(3):
-        here = torch.tensor(sentences) == number
-        pairs.add(rows[here], groups[here])
+        is_sentence = torch.tensor(sentences) == number
+        pairs.add(rows[is_sentence], groups[is_sentence])
     for group in range(2):
-        own = [(sentences[at], rows[at].numpy()) for at in range(7) if groups[at] == group]
-        assert float(pairs.mean()[group]) == pytest.approx(between(own), abs=1e-12)
+        members = [(sentences[index], rows[index].numpy()) for index in range(7) if groups[index] == group]
+        assert float(pairs.mean()[group]) == pytest.approx(between(members), abs=1e-12)
     alone = StageStatistics(0, 3)
     alone.add(rows[:1], torch.tensor([-1]))
     assert all(np.isnan(value) for value in alone.scores())
@@ -193,20 +197,20 @@ def test_sums_give_the_mean_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
-def test_both_sides_of_a_translation(pairs: Seq2SeqRuns, name: str) -> None:
-    """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
+def test_geometry_of_source_and_target(pairs: Seq2SeqRuns, name: str) -> None:
+    """Source and target words have one vector per position of the model, for every type of decoder."""
     from seq2seq_runs import MODELS
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
     run: Any = weft.load(pairs.run_dir(name), device="cpu")
-    known = sequence_stages(run)
-    given = sample([run], None, max_words=40)
-    (line,) = given.examples[0]
-    sides = word_vectors(line, known, run.device)
+    stages = sequence_stages(run)
+    selection = sample([run], None, max_words=40)
+    (line,) = selection.examples[0]
+    sides = word_vectors(line, stages, run.device)
     source, target = next(iter(pairs_of(run.config.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
-    # the top of each stack is what the model itself gives
+    # the top stage of each stack is the output of the model
     model = run.members[0].model
     encoded = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.eos_id]])
     with torch.no_grad():
@@ -218,11 +222,11 @@ def test_both_sides_of_a_translation(pairs: Seq2SeqRuns, name: str) -> None:
     torch.testing.assert_close(sides[1][-1], y[0, [unit.tokens[0] for unit in line.units[1]]].double())
 
 
-def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
-    runs = LabelRuns(place)
+def test_every_task_has_a_geometry(work_dir: Path, text: Path) -> None:
+    runs = LabelRuns(work_dir)
     model = {"arch": "bert", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     masked = train_here(
-        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, place / "bert"
+        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, work_dir / "bert"
     )
     for folder, layers in (
         (runs.run_dir("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
@@ -231,8 +235,8 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
         (masked.path, ["input", "layer 1", "layer 2"]),
     ):
         (side,) = geometry(weft.load(folder, device="cpu"), max_words=300).data["sides"]
-        assert [one["layer"] for one in side["layers"]] == layers
-        assert all(-1 <= one["anisotropy"] <= 1 for one in side["layers"])
+        assert [item["layer"] for item in side["layers"]] == layers
+        assert all(-1 <= item["anisotropy"] <= 1 for item in side["layers"])
     run: Any = weft.load(masked.path, device="cpu")
     (line,) = sample([run], text, max_words=5).examples[0]
     from weft.models.encoder import EncoderInput
@@ -243,54 +247,54 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
     torch.testing.assert_close(word_vectors(line, sequence_stages(run), run.device)[0][-1], y[0, 1:-1].double())
 
 
-def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
-    long = place / "long.txt"
+def test_long_lines_are_read_in_windows(language: Any, work_dir: Path) -> None:
+    long = work_dir / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
-    given = sample([language], long)
+    selection = sample([language], long)
     window = language.config.data.context_length
-    assert all(len(line.model_input.sides[0].tokens) <= window for (line,) in given.examples)
-    assert "".join(line.text for (line,) in given.examples[:-1]).startswith("the old cat") and given.left_out == 1
-    words = [unit.text for (line,) in given.examples for unit in line.units[0]]
-    assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn
-    assert len(sample([language], long, max_words=3).examples) < len(given.examples)
+    assert all(len(line.model_input.sides[0].tokens) <= window for (line,) in selection.examples)
+    assert "".join(line.text for (line,) in selection.examples[:-1]).startswith("the old cat") and selection.left_out == 1
+    words = [unit.text for (line,) in selection.examples for unit in line.units[0]]
+    assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # no word is split
+    assert len(sample([language], long, max_words=3).examples) < len(selection.examples)
 
 
-def test_principal_directions() -> None:
-    """Against the eigenvectors of the covariance."""
+def test_principal_components() -> None:
+    """Compared with the eigenvectors of the covariance."""
     rows = np.random.default_rng(0).normal(size=(40, 5)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.1]) + 7
     places, shares = principal_components(rows)
     values, directions = np.linalg.eigh(np.cov(rows.T))
-    wanted = (rows - rows.mean(axis=0)) @ directions[:, ::-1][:, :2]
-    wanted *= np.sign((wanted * places).sum(axis=0))
-    np.testing.assert_allclose(places, wanted, atol=1e-10)
+    expected = (rows - rows.mean(axis=0)) @ directions[:, ::-1][:, :2]
+    expected *= np.sign((expected * places).sum(axis=0))
+    np.testing.assert_allclose(places, expected, atol=1e-10)
     np.testing.assert_allclose(shares, values[::-1][:2] / values.sum(), atol=1e-12)
-    assert all(places[np.abs(places[:, at]).argmax(), at] > 0 for at in range(2))
+    assert all(places[np.abs(places[:, index]).argmax(), index] > 0 for index in range(2))
     assert principal_components(np.ones((3, 1)))[0].shape == (3, 2)
 
 
-def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None:
+def test_projection_contains_the_selected_words(language: Any, text: Path) -> None:
     view = geometry(language, text, words=["cat", "river"], layer=1, max_words=500)
-    told = view.data["sides"][0]["map"]
-    assert told["layer"] == "layer 1" and {one["text"] for one in told["points"]} == {"cat", "river"}
-    assert all(one["text"] in one["context"] for one in told["points"])
+    projection = view.data["sides"][0]["map"]
+    assert projection["layer"] == "layer 1" and {item["text"] for item in projection["points"]} == {"cat", "river"}
+    assert all(item["text"] in item["context"] for item in projection["points"])
     assert [picture.caption for picture in view.figures] == [
         "Similarity by layer: text",
         "Maximum explainable variance (MEV) by layer: text",
         "Projection of some words in their contexts: text, layer 1",
     ]
-    given = sample([language], text, max_words=500, distinct=True)
-    (found,) = measure_geometry(language, given, words=["cat", "river"], layer=1)
-    places, _ = principal_components(torch.stack(found.occurrences.vectors).numpy())
-    assert [one["x"] for one in told["points"]] == pytest.approx(places[:, 0].tolist())
-    assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
+    selection = sample([language], text, max_words=500, distinct=True)
+    (actual,) = measure_geometry(language, selection, words=["cat", "river"], layer=1)
+    places, _ = principal_components(torch.stack(actual.occurrences.vectors).numpy())
+    assert [item["x"] for item in projection["points"]] == pytest.approx(places[:, 0].tolist())
+    assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # default selection
 
 
-def test_drawings_of_points() -> None:
-    found = scatter(
+def test_scatter_plots() -> None:
+    actual = scatter(
         [Points("<b>", np.array([[0.0, 1.0], [2.0, 3.0]]), ["a", "b"]), Points("c d", np.array([[1.0, 1.0]]), ["&"])],
         axes=("across", "up"), title="A map",
     )  # fmt: skip
-    assert "&lt;b&gt;" in found and "c␣d" in found and found.count("<title>") == 3 and "<b>" not in found
+    assert "&lt;b&gt;" in actual and "c␣d" in actual and actual.count("<title>") == 3 and "<b>" not in actual
     one = scatter([Points("x", np.zeros((1, 2)), [""])], axes=("", ""))
     assert one.startswith("<svg") and "nan" not in one
     with pytest.raises(UsageError) as nothing:
@@ -301,31 +305,34 @@ def test_drawings_of_points() -> None:
     assert str(wrong.value) == "scatter: positions must be finite"
 
 
-def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_geometry_command(language: Any, text: Path, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(language.directory.path)
     assert (
-        main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
+        main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(work_dir / "x.html")])
+        == 0
     )
-    said = capsys.readouterr()
-    assert said.out.startswith("text: 30") and "anisotropy" in said.out and "MEV" in said.out
-    assert (place / "x.html").read_text().count("<svg") == 3
-    twice = place / "twice.txt"
+    captured = capsys.readouterr()
+    assert captured.out.startswith("text: 30") and "anisotropy" in captured.out and "MEV" in captured.out
+    assert (work_dir / "x.html").read_text().count("<svg") == 3
+    twice = work_dir / "twice.txt"
     twice.write_text("the cat sees a bird\n" * 3)
     assert (
-        main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(place / "one.svg")]) == 0
-    )  # one sentence: no two to compare
-    said = capsys.readouterr()
-    assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
-    assert "weft: note: skipped 2 repeated texts\n" in said.err
+        main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(work_dir / "one.svg")]) == 0
+    )  # one sentence: nothing to compare
+    captured = capsys.readouterr()
+    assert captured.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
+    assert "weft: note: skipped 2 repeated texts\n" in captured.err
     assert (
         main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0
     )  # the run's own validation data
     assert json.loads(capsys.readouterr().out)["unit"] == "words"
-    assert main(["analyze", "geometry", folder, "--max-words", "100", "--output", str(place / "x.json"), "--quiet"]) == 0
-    assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
+    assert main(["analyze", "geometry", folder, "--max-words", "100", "--output", str(work_dir / "x.json"), "--quiet"]) == 0
+    assert json.loads((work_dir / "x.json").read_text())["sides"][0]["side"] == "text"
 
 
-def test_refusals(language: Any, text: Path, place: Path, pairs: Seq2SeqRuns, capsys: pytest.CaptureFixture[str]) -> None:
+def test_geometry_errors(
+    language: Any, text: Path, work_dir: Path, pairs: Seq2SeqRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:
@@ -335,14 +342,14 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: Seq2SeqRuns, ca
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0 (the input) to 2, got 3"
     assert line(folder, "--max-words", "1") == "--max-words: must be at least 2, got 1"
     assert line(folder, "--output", "x.pdf") == "--output: x.pdf must end in .html, .svg, .png or .json"
-    blank = place / "blank.txt"
+    blank = work_dir / "blank.txt"
     blank.write_text("  \n \n")
     assert line(folder, "--data", str(blank)) == f"--data: has no text that {folder} can read: it is blank"
-    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, place / "ngram")
+    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, work_dir / "ngram")
     assert line(str(ngram.path)) == f"vectors: ngram has no contextual word vectors ({ngram.path})"
-    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, place / "bare")
+    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, work_dir / "bare")
     assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; set --data"
-    long = place / "long.tsv"
+    long = work_dir / "long.tsv"
     long.write_text("a" * 40 + "\tA\n")
     run = weft.load(pairs.run_dir("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:

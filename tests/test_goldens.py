@@ -1,10 +1,11 @@
-"""Runs of every task, recorded once: losses, scores with their signatures, and what the runs say. A change of the code that is
-meant to change no number changes none of these; one that is meant to rewrites them, and says why:
+"""Short runs of every task compared with recorded losses, scores, signatures and output.
+
+A refactoring must not change any recorded value. A change that is meant to alter numbers rewrites them and explains why:
 
     python tests/test_goldens.py
 
-The runs are those of tools/golden_cases.py, which records much more: python tools/goldens.py --help. Where a task, a score or
-an option gets another name, `renamed` in goldens.json says so, old: new, and the numbers stay what they were.
+The runs come from tools/golden_cases.py, which records more: python tools/goldens.py --help. When a task, a metric or an
+option is renamed, add it to `renamed` (old: new) in goldens.json; the numbers stay the same.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from weft.cli.main import main  # noqa: E402
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 RECORDED = ROOT / "tests" / "goldens.json"
 CLOSE = 1e-3  # relative: processors round differently, and twelve steps add to it
-# of each run the command whose answer is kept; those that write as long as they like are left out, for a rounding may decide
+# the command whose output is recorded; generation of unlimited length is omitted, because rounding may change it
 SAID = {
     "lm-ngram": "score-json",
     "lm-gpt": "score-json",
@@ -50,11 +51,11 @@ SAID = {
     "qa-lstm": "predict-json",
 }
 SCENES = {scene.name: scene for scene in scenes()}
-UNKEPT = ("crc32",)  # of the bytes of a line
+UNKEPT = ("crc32",)  # checksum of a line
 
 
 def called(words: tuple[str, ...], stdin: bytes = b"") -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     out, before = io.StringIO(), sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     try:
@@ -62,7 +63,7 @@ def called(words: tuple[str, ...], stdin: bytes = b"") -> str:
             code = main(list(words))
     finally:
         sys.stdin = before
-    assert code in (0, 3), words  # 3: a line that could not be read
+    assert code in (0, 3), words  # 3: a line could not be read
     return out.getvalue()
 
 
@@ -71,70 +72,70 @@ def lines(text: str) -> list[Any]:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What a run is found to do, trained in the current directory."""
+    """Train a run in the current directory and return its losses, scores and output."""
     scene = SCENES[name]
     Path(f"{name}.toml").write_text(scene.run_file, encoding="utf-8")
     called(("train", f"{name}.toml", "--quiet", *scene.options))
-    asked = next(case for case in scene.cases if case.name == SAID[name])
+    case_found = next(case for case in scene.cases if case.name == SAID[name])
     logged = lines((Path(scene.run) / "metrics.jsonl").read_text(encoding="utf-8"))
     return {
         "metrics": [{key: value for key, value in line.items() if key not in UNKEPT} for line in logged],
         "scores": json.loads(called(("evaluate", scene.run, "--json")))["scores"],
-        "said": lines(called(asked.words, asked.stdin)),
+        "said": lines(called(case_found.words, case_found.stdin)),
     }
 
 
 def named(value: Any, renamed: Mapping[str, str]) -> Any:
-    """A recorded value under the names of today; a name in a longer one, as loss in valid_loss, is seen."""
+    """A recorded value under current names; also renames parts of longer names, such as loss in valid_loss."""
     if isinstance(value, dict):
         return {named(key, renamed): named(inner, renamed) for key, inner in value.items()}
     if isinstance(value, list):
         return [named(inner, renamed) for inner in value]
     if isinstance(value, str) and renamed:
-        known = "|".join(map(re.escape, sorted(renamed, key=len, reverse=True)))
-        return re.sub(f"(?<![a-zA-Z0-9])({known})(?![a-zA-Z0-9])", lambda match: renamed[match[1]], value)
+        pattern = "|".join(map(re.escape, sorted(renamed, key=len, reverse=True)))
+        return re.sub(f"(?<![a-zA-Z0-9])({pattern})(?![a-zA-Z0-9])", lambda match: renamed[match[1]], value)
     return value
 
 
-def differences(place: str, expected: Any, found: Any) -> Iterator[str]:
-    """Where two values differ: numbers by more than they may, all else at all."""
-    numbers = all(isinstance(one, float | int) and not isinstance(one, bool) for one in (expected, found))
-    if numbers and math.isclose(expected, found, rel_tol=CLOSE, abs_tol=1e-6):
+def differences(location: str, expected: Any, actual: Any) -> Iterator[str]:
+    """Where two values differ: numbers by more than the tolerance, everything else exactly."""
+    numbers = all(isinstance(item, float | int) and not isinstance(item, bool) for item in (expected, actual))
+    if numbers and math.isclose(expected, actual, rel_tol=CLOSE, abs_tol=1e-6):
         return
-    if isinstance(expected, dict) and isinstance(found, dict) and list(expected) == list(found):
+    if isinstance(expected, dict) and isinstance(actual, dict) and list(expected) == list(actual):
         for key, value in expected.items():
-            yield from differences(f"{place}.{key}", value, found[key])
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for at, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(f"{place}[{at}]", one, other)
-    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
-        yield f"{place}: {expected!r} was recorded, {found!r} is found"
+            yield from differences(f"{location}.{key}", value, actual[key])
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for index, (item, other) in enumerate(zip(expected, actual, strict=True)):
+            yield from differences(f"{location}[{index}]", item, other)
+    elif expected != actual or isinstance(expected, bool) != isinstance(actual, bool):
+        yield f"{location}: {expected!r} was recorded, {actual!r} is found"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("goldens")
     golden_data.make(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, Any]:
+def records() -> dict[str, Any]:
     return dict(json.loads(RECORDED.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_run_does_what_it_did(place, known, monkeypatch, name):
-    monkeypatch.chdir(place)
-    found = list(differences(name, named(known["runs"][name], known["renamed"]), recorded(name)))
-    assert not found, "\n" + "\n".join(found[:10])
+def test_run_matches_its_golden_record(work_dir, records, monkeypatch, name):
+    monkeypatch.chdir(work_dir)
+    actual = list(differences(name, named(records["runs"][name], records["renamed"]), recorded(name)))
+    assert not actual, "\n" + "\n".join(actual[:10])
 
 
-def test_all_that_is_recorded_is_run(known):
-    assert list(known["runs"]) == list(SAID)
+def test_every_golden_record_has_a_case(records):
+    assert list(records["runs"]) == list(SAID)
 
 
-def test_names_are_renamed_and_numbers_compared():
+def test_renamed_entries_are_compared_by_value():
     renamed = {"loss": "loss", "span": "qa"}
     assert named({"valid_loss": [1.0, "span_f1|span", "spans"]}, renamed) == {"valid_loss": [1.0, "qa_f1|qa", "spans"]}
     assert list(differences("x", {"a": [1.0, None]}, {"a": [1.0009, None]})) == []
@@ -144,14 +145,14 @@ def test_names_are_renamed_and_numbers_compared():
 
 
 def rewrite() -> None:
-    """Record everything anew; with it, what was renamed is forgotten."""
+    """Record all runs again and clear the list of renamed entries."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as made:
-        golden_data.make(Path(made))
-        os.chdir(made)
-        found = {"renamed": {}, "runs": {name: recorded(name) for name in SAID}}
+    with tempfile.TemporaryDirectory() as directory:
+        golden_data.make(Path(directory))
+        os.chdir(directory)
+        actual = {"renamed": {}, "runs": {name: recorded(name) for name in SAID}}
         os.chdir(ROOT)
-    RECORDED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    RECORDED.write_text(json.dumps(actual, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

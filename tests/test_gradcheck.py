@@ -1,4 +1,4 @@
-"""`weft gradcheck`: right gradients pass for every task, a wrong one is named, and the exit code tells."""
+"""`weft gradcheck`: correct gradients pass for every task, wrong ones are reported by name and exit code."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ batch_tokens = 64
 """
 
 
-def errors(values: dict, place: Path) -> dict[str, float]:
-    work = place / "work"
+def errors(values: dict, directory: Path) -> dict[str, float]:
+    work = directory / "work"
     work.mkdir(exist_ok=True)
-    function = make_loss_function(resolve(values, base=place), work, SilentCallback())
-    return {one.name: one.error for one in check_tensors(function, entries=3)}
+    function = make_loss_function(resolve(values, base=directory), work, SilentCallback())
+    return {item.name: item.error for item in check_tensors(function, entries=3)}
 
 
 @pytest.mark.parametrize("kind", ["conv", "lstm", "gpt"])
-def test_language_models_have_the_gradients_they_say(tmp_path, kind):
-    found = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
-    assert "embedding.weight" in found and "head.bias" in found
-    assert max(found.values()) < 1e-5
+def test_gradients_of_language_models_are_correct(tmp_path, kind):
+    actual = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
+    assert "embedding.weight" in actual and "head.bias" in actual
+    assert max(actual.values()) < 1e-5
 
 
 @pytest.mark.parametrize(
     "setting", ["model.layer_type=gru-reset-before", "model.layer_type=gru", "model.skip_connection=highway"]
 )
-def test_other_parts_do_too(tmp_path, setting):
+def test_gradients_of_other_parts_are_correct(tmp_path, setting):
     values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read_as="lines"), [setting])
     assert max(errors(values, tmp_path).values()) < 1e-5
 
 
-def test_gaps_are_the_same_each_time_they_are_drawn(tmp_path):
+def test_gradcheck_draws_the_same_masks_each_time(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "transformer", task="masked-lm", model__arch="bert")
     state = torch.get_rng_state()
     assert max(errors(values, tmp_path).values()) < 1e-5
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_pairs_labels_and_tags_do_too(tmp_path):
+def test_gradients_of_seq2seq_classification_and_tagging_are_correct(tmp_path):
     assert max(errors(seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
     labels = LabelRuns(tmp_path)
     for name in ("labels-lstm", "spans-lstm"):  # one head is a softmax, the other a CRF
@@ -72,12 +72,12 @@ def test_pairs_labels_and_tags_do_too(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-lstm"])
-def test_labels_that_are_weighted_by_their_frequency_do_too(tmp_path, name):
+def test_gradients_with_class_weights_are_correct(tmp_path, name):
     values = override(LabelRuns(tmp_path).values(name), ["model.hidden_size=8", "model.class_weight=balanced"])
     assert max(errors(values, tmp_path).values()) < 1e-5
 
 
-def test_a_derivative_that_is_known_and_one_that_is_wrong():
+def test_known_derivative_passes_and_wrong_derivative_fails():
     class Wrong(torch.autograd.Function):
         """x^2 with the derivative x."""
 
@@ -87,20 +87,20 @@ def test_a_derivative_that_is_known_and_one_that_is_wrong():
             return x * x
 
         @staticmethod
-        def backward(ctx, given: Tensor) -> Tensor:
-            return given * ctx.saved_tensors[0]
+        def backward(ctx, grad_output: Tensor) -> Tensor:
+            return grad_output * ctx.saved_tensors[0]
 
     model = nn.ParameterDict({"cubed": torch.tensor([2.0, -1.0]), "wrong": torch.tensor([3.0]), "unused": torch.ones(2, 2)})
     model = model.double()
     function = LossFunction(model, lambda: model["cubed"].pow(3).sum() + Wrong.apply(model["wrong"]).sum())
-    found = {one.name: one for one in check_tensors(function, entries=4)}
-    assert found["cubed"].error < 1e-9 and found["cubed"].max_gradient == 12.0 and found["cubed"].entries == 2
-    assert found["wrong"].error == pytest.approx(0.5) and found["wrong"].shape == (1,)
-    assert found["unused"].error == 0.0 and found["unused"].max_gradient == 0.0
-    assert model["cubed"].tolist() == [2.0, -1.0]  # as they were
+    actual = {item.name: item for item in check_tensors(function, entries=4)}
+    assert actual["cubed"].error < 1e-9 and actual["cubed"].max_gradient == 12.0 and actual["cubed"].entries == 2
+    assert actual["wrong"].error == pytest.approx(0.5) and actual["wrong"].shape == (1,)
+    assert actual["unused"].error == 0.0 and actual["unused"].max_gradient == 0.0
+    assert model["cubed"].tolist() == [2.0, -1.0]  # unchanged
 
 
-def test_float64_stays_what_it_is_and_nothing_else_changes():
+def test_float64_stays_float64_and_the_model_is_unchanged():
     with ExactMath():
         assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float64
         assert torch.ones(1, dtype=torch.float16).float().dtype == torch.float32
@@ -110,7 +110,7 @@ def test_float64_stays_what_it_is_and_nothing_else_changes():
 # ---- the command
 
 
-def test_the_command_says_that_all_is_correct(work_dir, capsys):
+def test_command_reports_correct_gradients(work_dir, capsys):
     assert main(["check", "run.toml", "--gradients", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -120,11 +120,11 @@ def test_the_command_says_that_all_is_correct(work_dir, capsys):
     assert rows[-2] == "All 7 gradients are correct (relative error up to 1e-05)"
 
 
-def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(work_dir, capsys, monkeypatch):
+def test_command_names_wrong_gradients_and_sets_the_exit_code(work_dir, capsys, monkeypatch):
     logits = LMHead.logits
 
     def halved(self: LMHead, x: Tensor) -> Tensor:
-        # the same numbers, but half of the gradient below is lost
+        # the same output, but half of the gradient is lost
         return logits(self, 0.5 * x + 0.5 * x.detach())
 
     monkeypatch.setattr(LMHead, "logits", halved)
@@ -138,7 +138,7 @@ def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(work_dir, capsys, m
     assert main(["check", "run.toml", "--gradients", "--quiet", "--tolerance", "1"]) == 0
 
 
-def test_what_can_not_be_checked_is_refused(work_dir, capsys):
+def test_unsupported_models_are_rejected(work_dir, capsys):
     check = ["check", "run.toml", "--gradients", "--quiet"]
     assert expect_error(capsys, *check, "--entries", "0") == (2, "--entries: must be at least 1, got 0")
     assert expect_error(capsys, *check, "--tolerance", "0") == (2, "--tolerance: must be greater than 0, got 0")

@@ -1,4 +1,4 @@
-"""What metrics.jsonl says of gradients: their norms, the learning rate, and how many steps were clipped."""
+"""Gradients in metrics.jsonl: gradient norms, learning rate, and the number of clipped steps."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ NAMES = ("grad_norm", "grad_norm_max", "learning_rate", "clipped_steps")
 
 
 def watched(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The norm of each step's gradient before it is clipped, by its formula in float64."""
+    """Gradient norm of each step before clipping, computed in float64."""
     norms: list[float] = []
     gradients = loop.gradients
 
     def noting(batch: tuple[Any, ...]) -> Any:
-        found = gradients(batch)
+        actual = gradients(batch)
         squares = [w.grad.double().square().sum() for w in loop.optimizers.weights if w.grad is not None]
         norms.append(float(torch.stack(squares).sum().sqrt()))
-        return found
+        return actual
 
     monkeypatch.setattr(loop, "gradients", noting)
     return norms
@@ -48,20 +48,20 @@ def lines_of(loop: Loop) -> list[dict[str, Any]]:
     return [record for record in run(loop).records if "grad_norm" in record]
 
 
-def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_last(monkeypatch):
+def test_each_line_has_mean_and_maximum_norm_lr_and_clipped_steps_since_the_last(monkeypatch):
     monkeypatch.setattr(training, "LOG_LINES", 4)
     loop = small_loop(small_model(), max_steps=10, max_grad_norm=0.35, lr_schedule="linear", warmup_ratio=0.0)
     norms = watched(loop, monkeypatch)
     lines = lines_of(loop)
     steps = [line["step"] for line in lines]
     assert steps == [1, 3, 5, 8, 10]
-    assert 0 < sum(norm > 0.35 for norm in norms) < 10  # or the test would tell nothing
+    assert 0 < sum(norm > 0.35 for norm in norms) < 10  # otherwise the test is vacuous
     factor = schedule("linear", warmup=0.0)
     for line, (before, step) in zip(lines, pairwise([0, *steps]), strict=True):
-        own = norms[before:step]
-        assert line["grad_norm"] == pytest.approx(sum(own) / len(own), rel=1e-5)
-        assert line["grad_norm_max"] == pytest.approx(max(own), rel=1e-5)
-        assert line["clipped_steps"] == sum(norm > 0.35 for norm in own)
+        interval = norms[before:step]
+        assert line["grad_norm"] == pytest.approx(sum(interval) / len(interval), rel=1e-5)
+        assert line["grad_norm_max"] == pytest.approx(max(interval), rel=1e-5)
+        assert line["clipped_steps"] == sum(norm > 0.35 for norm in interval)
         assert line["learning_rate"] == pytest.approx(0.1 * factor((step - 0.5) / 10))
 
 
@@ -71,7 +71,7 @@ def test_without_clipping_no_step_is_clipped():
     assert all(line["grad_norm"] == line["grad_norm_max"] > 0 for line in lines)
 
 
-def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
+def test_a_run_resumed_between_two_lines_logs_the_same_values(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "LOG_LINES", 2)
     values = run_file(
         make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5
@@ -87,7 +87,7 @@ def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, mo
     assert set(NAMES) <= set(lines[0])
 
 
-def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
+def test_a_train_state_without_gradient_norms_is_read(tmp_path: Path):
     values = TrainState(step=3).to_json()
     for name in ("norm_sum", "norm_max", "norm_steps", "clipped"):
         del values[name]
@@ -103,10 +103,10 @@ LOGGED: list[dict[str, Any]] = [
 ]
 
 
-def test_the_gradients_of_a_run_are_those_of_all_its_steps():
-    found = summarize(LOGGED)
-    assert found is not None
-    assert found.to_json() == {"mean": 1.75, "max": 4.0, "clipped": 3, "steps": 4, "lr": 0.2}
+def test_gradient_summary_covers_all_steps():
+    actual = summarize(LOGGED)
+    assert actual is not None
+    assert actual.to_json() == {"mean": 1.75, "max": 4.0, "clipped": 3, "steps": 4, "lr": 0.2}
     assert summarize([{"step": 1, "tokens": 10}]) is None
 
 
@@ -117,28 +117,28 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     )
     train_here(values, tmp_path / "run")
     lines = [record for record in metrics(tmp_path / "run") if "grad_norm" in record]
-    clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # a line a step
+    clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # one line per step
     assert main(["info", "run"]) == 0
     mean = sum(line["grad_norm"] for line in lines) / 6
     largest = max(line["grad_norm_max"] for line in lines)
-    told = f"Gradients  mean norm {mean:.3g}, largest {largest:.3g}; clipped to 0.5 in {clipped} of 6 steps\n"
-    assert told in capsys.readouterr().out
+    message = f"Gradients  mean norm {mean:.3g}, largest {largest:.3g}; clipped to 0.5 in {clipped} of 6 steps\n"
+    assert message in capsys.readouterr().out
     assert main(["info", "run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["progress"]["gradients"]
-    assert (found["clipped"], found["steps"]) == (clipped, 6)
+    data = json.loads(capsys.readouterr().out)["progress"]["gradients"]
+    assert (data["clipped"], data["steps"]) == (clipped, 6)
 
 
-def test_curves_have_norms_rates_and_the_limit(tmp_path):
+def test_curves_show_norms_lr_and_the_clipping_limit(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in LOGGED))
     (tmp_path / "resolved.toml").write_text("[train]\nmax_grad_norm = 0.5\n")
-    found = curve(tmp_path, "loss", ["loss"])
-    assert [(point["step"], point["value"]) for point in found["grad_norm"]] == [(1, 4.0), (4, 1.0)]
-    assert [(point["step"], point["value"]) for point in found["grad_norm_max"]] == [(1, 4.0), (4, 2.0)]
-    assert [(point["tokens"], point["value"]) for point in found["learning_rate"]] == [(10, 0.1), (40, 0.2)]
-    assert (found["gradients"]["clipped"], found["gradients"]["max_grad_norm"]) == (3, 0.5)
+    actual = curve(tmp_path, "loss", ["loss"])
+    assert [(point["step"], point["value"]) for point in actual["grad_norm"]] == [(1, 4.0), (4, 1.0)]
+    assert [(point["step"], point["value"]) for point in actual["grad_norm_max"]] == [(1, 4.0), (4, 2.0)]
+    assert [(point["tokens"], point["value"]) for point in actual["learning_rate"]] == [(10, 0.1), (40, 0.2)]
+    assert (actual["gradients"]["clipped"], actual["gradients"]["max_grad_norm"]) == (3, 0.5)
 
 
-def test_the_page_has_norms_and_clipped_steps():
+def test_report_has_norms_and_clipped_steps():
     document = lm_document()
     seen = {"mean": 0.5, "max": 12.25, "clipped": 3, "steps": 1500, "lr": 0.001, "max_grad_norm": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}

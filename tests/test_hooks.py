@@ -1,4 +1,4 @@
-"""Watching named parts: what was asked for and nothing else, hooks that go, and attention weights that explain the output."""
+"""Recording submodules with hooks: inputs and outputs, hook removal, and attention weights that reproduce the output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.nn.cross_attention import AdditiveAttention
 
 
 class Mix(nn.Module):
-    """A part whose forward takes all kinds of parameters."""
+    """A module whose forward has all kinds of parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,47 +42,47 @@ def hooks(model: nn.Module) -> int:
     return sum(len(part._forward_hooks) + len(part._forward_hooks_with_kwargs) for part in model.modules())
 
 
-def test_calls_are_seen_in_order_with_inputs_and_outputs():
+def test_calls_are_recorded_in_order_with_inputs_and_outputs():
     model, x = Model(), torch.randn(4, 3)
-    with record_activations(model, ["head", "layers.1", "layers.0.linear"]) as seen:
-        assert seen == []
+    with record_activations(model, ["head", "layers.1", "layers.0.linear"]) as recorded:
+        assert recorded == []
         y = model(x)
         model(x + 1)
-    assert [call.name for call in seen] == ["layers.0.linear", "layers.1", "head"] * 2
-    assert seen[0].inputs == (x,)
-    assert seen[2].output is y
-    assert seen[2].inputs == (seen[1].output,)
-    assert seen[1].part is model.layers[1]
+    assert [call.name for call in recorded] == ["layers.0.linear", "layers.1", "head"] * 2
+    assert recorded[0].inputs == (x,)
+    assert recorded[2].output is y
+    assert recorded[2].inputs == (recorded[1].output,)
+    assert recorded[1].part is model.layers[1]
 
 
-def test_inputs_come_in_the_order_of_forward_with_defaults():
+def test_inputs_are_in_the_order_of_forward_with_defaults():
     model, x = Model(), torch.randn(4, 3)
-    with record_activations(model, ["layers.0", "layers.1"]) as seen:
+    with record_activations(model, ["layers.0", "layers.1"]) as recorded:
         model(x)
-    assert seen[0].inputs == (x, 1.0, 0.0)
-    assert seen[1].inputs == (seen[0].output, 1.0, 2.0)
+    assert recorded[0].inputs == (x, 1.0, 0.0)
+    assert recorded[1].inputs == (recorded[0].output, 1.0, 2.0)
 
 
-def test_one_name_a_name_twice_a_second_name_and_the_model_itself():
+def test_single_duplicate_alias_and_root_module_names():
     model, x = Model(), torch.randn(1, 3)
     for names, expected in [("tied", ["tied"]), (["head", "head"], ["head"]), ("", [""]), ([], [])]:
-        with record_activations(model, names) as seen:
+        with record_activations(model, names) as recorded:
             model(x)
-        assert [call.name for call in seen] == expected
-    with record_activations(model, ["head", "tied"]) as seen:
+        assert [call.name for call in recorded] == expected
+    with record_activations(model, ["head", "tied"]) as recorded:
         model(x)
-    assert sorted(call.name for call in seen) == ["head", "tied"]
+    assert sorted(call.name for call in recorded) == ["head", "tied"]
 
 
-def test_gradients_flow_through_what_was_seen():
+def test_gradients_flow_through_recorded_tensors():
     model = Model()
-    with record_activations(model, "layers.0") as seen:
+    with record_activations(model, "layers.0") as recorded:
         model(torch.randn(4, 3))
-    [gradient] = torch.autograd.grad(seen[0].output.sum(), model.layers[0].linear.bias)
+    [gradient] = torch.autograd.grad(recorded[0].output.sum(), model.layers[0].linear.bias)
     assert gradient.tolist() == [4, 4, 4]
 
 
-def test_watching_changes_no_output():
+def test_recording_does_not_change_outputs():
     torch.manual_seed(0)
     stack, x = build_stack("attention-rotary"), torch.randn(2, 5, 8)
     plain, _ = stack(x)
@@ -93,25 +93,25 @@ def test_watching_changes_no_output():
     assert torch.equal(plain, watched)
 
 
-def test_nothing_is_seen_after_the_block_and_hooks_are_gone():
+def test_hooks_are_removed_after_the_block():
     model, x = Model(), torch.randn(1, 3)
-    with record_activations(model, ["head", "layers.0"]) as seen:
+    with record_activations(model, ["head", "layers.0"]) as recorded:
         assert hooks(model) > 0
         model(x)
     model(x)
-    assert len(seen) == 2
+    assert len(recorded) == 2
     assert hooks(model) == 0
 
 
-def test_hooks_go_when_the_model_fails_and_what_was_seen_stays():
+def test_hooks_are_removed_if_the_model_fails_and_records_remain():
     model = Model()
-    with pytest.raises(FloatingPointError), record_activations(model, ["layers.0", "head"]) as seen:
+    with pytest.raises(FloatingPointError), record_activations(model, ["layers.0", "head"]) as recorded:
         model(torch.full((1, 3), torch.nan))
-    assert [call.name for call in seen] == ["layers.0"]
+    assert [call.name for call in recorded] == ["layers.0"]
     assert hooks(model) == 0
 
 
-def test_hooks_of_others_stay():
+def test_other_hooks_remain():
     model = Model()
     calls = []
     handle = model.head.register_forward_hook(lambda *call: calls.append(call))
@@ -139,7 +139,7 @@ def test_hooks_of_others_stay():
         ("layers", "record_activations: 'layers' is a container and never called; choose from 0, 1"),
     ],
 )
-def test_a_part_that_can_not_be_seen_is_refused(name, message):
+def test_invalid_module_names_are_rejected(name, message):
     model = Model()
     with pytest.raises(UsageError) as caught, record_activations(model, ["head", name]):
         pass
@@ -167,20 +167,20 @@ def part_in_place(model: Model) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("compiled", "place"),
+    ("compiled", "module_name"),
     [(wrapped, "the model"), (in_place, "the model"), (part_wrapped, "'layers.0'"), (part_in_place, "'layers.0.linear'")],
 )
-def test_a_compiled_part_is_refused_by_name(compiled, place):
+def test_a_compiled_module_is_rejected_by_name(compiled, module_name):
     with pytest.raises(UsageError) as caught, record_activations(compiled(Model()), "layers.0.linear"):
         pass
-    assert str(caught.value) == f"record_activations: {place} is compiled; load the run again without compiling"
+    assert str(caught.value) == f"record_activations: {module_name} is compiled; load the run again without compiling"
 
 
-def test_beside_a_compiled_part_all_is_seen():
+def test_modules_next_to_a_compiled_module_are_recorded():
     model = part_in_place(Model())
-    with record_activations(model, ["layers.0", "layers.1.linear"]) as seen:
+    with record_activations(model, ["layers.0", "layers.1.linear"]) as recorded:
         model(torch.zeros(1, 3))
-    assert [one.name for one in seen] == ["layers.0", "layers.1.linear"]
+    assert [item.name for item in recorded] == ["layers.0", "layers.1.linear"]
 
 
 # ---- attention weights
@@ -204,11 +204,11 @@ MASKS = {
 }
 
 
-def check(attend: nn.Module, given: tuple[object, ...], v: Tensor) -> Tensor:
-    with record_activations(nn.ModuleDict({"attend": attend}), "attend") as seen:
-        attend(*given)
-    weights = attention_weights(seen[0])
-    torch.testing.assert_close(weights @ v, seen[0].output, atol=1e-6, rtol=1e-6)
+def check(attend: nn.Module, inputs: tuple[object, ...], v: Tensor) -> Tensor:
+    with record_activations(nn.ModuleDict({"attend": attend}), "attend") as recorded:
+        attend(*inputs)
+    weights = attention_weights(recorded[0])
+    torch.testing.assert_close(weights @ v, recorded[0].output, atol=1e-6, rtol=1e-6)
     return weights
 
 
@@ -236,7 +236,7 @@ def test_dropout_is_not_part_of_the_weights():
     assert torch.equal(attend.weights(q, k, v, None, False), attend.eval().weights(q, k, v, None, False))
 
 
-def test_numbers_that_are_none_are_not_hidden():
+def test_nan_is_not_hidden():
     q, k, v = inputs(5, 6)
     q[0, 0, 2] = torch.nan
     weights = ScaledDotProductAttention().weights(q, k, v, MASKS["padding"], False)
@@ -252,23 +252,23 @@ def test_additive_weights_times_values_are_the_output():
 
 @pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative", "window-3"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_self_attention_is_explained_whole_and_in_steps(kind, padded):
+def test_self_attention_weights_match_in_one_pass_and_in_steps(kind, padded):
     mixer = build_mixer("attention" if kind == "none" else f"attention-{kind}")
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
     keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if padded else None
-    with record_activations(mixer, "attend") as seen, torch.inference_mode():
+    with record_activations(mixer, "attend") as recorded, torch.inference_mode():
         _, state = mixer(x, None, keep)
         mixer(x[:, :1], state)
-    assert [attention_weights(call).shape for call in seen] == [(2, 2, 5, 5), (2, 2, 1, 6)]
-    for call in seen:
+    assert [attention_weights(call).shape for call in recorded] == [(2, 2, 5, 5), (2, 2, 1, 6)]
+    for call in recorded:
         torch.testing.assert_close(attention_weights(call) @ call.inputs[2], call.output, atol=1e-6, rtol=1e-6)
 
 
-def test_what_attends_nowhere_has_no_pattern():
+def test_modules_without_attention_have_no_weights():
     model = Model()
-    with record_activations(model, "layers.0") as seen:
+    with record_activations(model, "layers.0") as recorded:
         model(torch.randn(1, 3))
     with pytest.raises(UsageError) as caught:
-        attention_weights(seen[0])
+        attention_weights(recorded[0])
     assert str(caught.value) == "attention_weights: 'layers.0' has no attention weights; record its 'attend' module"

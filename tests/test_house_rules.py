@@ -1,4 +1,4 @@
-"""The house rules that a machine can check, over every file of src/ (CONTRIBUTING.md gives the reasons)."""
+"""The rules of CONTRIBUTING.md that can be checked automatically, for every file in src/."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"resources", "data", "nn", "decode.incremental", "models"}
 TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "training"}
-RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # what tasks are: none itself
+RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # the definition of tasks
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "html": set(),
@@ -79,7 +79,7 @@ LAYERS: dict[str, set[str]] = {
     "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison"},
     "serve": TRAINING | RECORD | {"runs", "interop", "explain"},
 }
-TOP = {"cli", "__main__", "__init__"}  # these may see everything
+TOP = {"cli", "__main__", "__init__"}  # these may import everything
 
 
 def tree(path: Path) -> ast.Module:
@@ -94,14 +94,14 @@ def functions(module: ast.AST) -> Iterator[Function]:
 
 
 def parameters(function: Function) -> int:
-    """How many a caller sees: self and cls are not among them."""
+    """Number of parameters that a caller sees, without self and cls."""
     spec = function.args
     names = [arg.arg for arg in [*spec.posonlyargs, *spec.args]]
     return len(names) + len(spec.kwonlyargs) - (names[:1] in (["self"], ["cls"]))
 
 
 def nesting(node: ast.AST) -> int:
-    """The most blocks around a statement of a function; elif is as deep as its if, an inner function starts anew."""
+    """Maximum nesting depth of a function; elif is as deep as its if, inner functions start at 0."""
     deepest = 0
     for name, field in ast.iter_fields(node):
         if not isinstance(field, list):
@@ -143,15 +143,15 @@ def deep_nesting(path: Path, module: ast.Module) -> Iterator[str]:
 
 def stars(path: Path, module: ast.Module) -> Iterator[str]:
     for function in functions(module):
-        place = f"{path.relative_to(ROOT / 'src').as_posix()}:{function.name}"
-        if (function.args.vararg or function.args.kwarg) and place not in STARS_ALLOWED:
+        location = f"{path.relative_to(ROOT / 'src').as_posix()}:{function.name}"
+        if (function.args.vararg or function.args.kwarg) and location not in STARS_ALLOWED:
             yield f"{function.lineno}: {function.name} takes *args or **kwargs"
 
 
 def asserts(path: Path, module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
-        place = f"{path.relative_to(ROOT / 'src').as_posix()}:{getattr(node, 'lineno', 0)}"
-        if isinstance(node, ast.Assert) and place not in ASSERTS_ALLOWED:
+        location = f"{path.relative_to(ROOT / 'src').as_posix()}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Assert) and location not in ASSERTS_ALLOWED:
             yield f"{node.lineno}: assert; raise an error from weft.errors, or none"
 
 
@@ -225,7 +225,7 @@ def split_lines(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """What an import statement names, as dotted modules or names in them."""
+    """Modules and names of an import statement, dotted."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -234,13 +234,13 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def part_of(path: Path) -> str:
-    """The row of a file: that of its module, if it has one, or of its directory."""
+    """The row of a file in the layer table: that of its module if it has one, else of its directory."""
     steps = path.relative_to(ROOT / "src" / "weft").with_suffix("").parts
     return ".".join(steps[:2]) if ".".join(steps[:2]) in LAYERS else steps[0]
 
 
 def typing_only(module: ast.Module) -> set[ast.AST]:
-    """Every statement that only a type checker reads."""
+    """Statements that only a type checker reads."""
     blocks = [node for node in ast.walk(module) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"]
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
@@ -257,15 +257,15 @@ def layering(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: relative import; write weft.{part}"
         for name in imported(node):
             steps = name.split(".")
-            own = part.split(".")[0] if part in ("tasks", "runs") else part
-            if steps[0] != "weft" or steps[1:2] in ([], [own], ["__version__"]) or node in free:
+            package = part.split(".")[0] if part in ("tasks", "runs") else part
+            if steps[0] != "weft" or steps[1:2] in ([], [package], ["__version__"]) or node in free:
                 continue
             if not {steps[1], ".".join(steps[1:3])} & LAYERS[part]:
                 yield f"{getattr(node, 'lineno', 0)}: weft.{part} may not import {name}"
 
 
 def part_classes() -> set[str]:
-    """The classes that models are made of; tables and tuples of values are not among them."""
+    """Classes that models are made of, without configs and tuples of values."""
     plain = {"Config", "NamedTuple", "Protocol", "Enum", "StrEnum"}
     return {
         node.name
@@ -284,8 +284,8 @@ def asking_for_kinds(path: Path, module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or dotted(node.func) not in ("isinstance", "issubclass", "hasattr"):
             continue
-        asked = {dotted(part).split(".")[-1] for part in ast.walk(node.args[1])}
-        if dotted(node.func) == "hasattr" or asked & KINDS:
+        classes = {dotted(part).split(".")[-1] for part in ast.walk(node.args[1])}
+        if dotted(node.func) == "hasattr" or classes & KINDS:
             yield f"{node.lineno}: {ast.unparse(node)}; the protocol is missing something"
 
 
@@ -293,20 +293,20 @@ MIXERS = {"conv", "rnn", "lstm", "gru", "attention"}
 
 
 def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
-    """What depends on the mixer of a stack is a trait in its row."""
+    """What depends on the mixer of a stack must be a trait in the registry."""
     for node in ast.walk(module):
         if not isinstance(node, ast.Compare | ast.Match):
             continue
-        asked = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
-        inside = [part for one in asked for part in ast.walk(one)]
+        operands = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
+        inside = [part for item in operands for part in ast.walk(item)]
         constants = {part.value for part in inside if isinstance(part, ast.Constant)}
-        named = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
-        if named and (isinstance(node, ast.Match) or constants & MIXERS):
+        is_layer_type = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
+        if is_layer_type and (isinstance(node, ast.Match) or constants & MIXERS):
             yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `config.traits`"
 
 
 TASK_FOLDERS = {registered.package.removeprefix("weft.tasks.") for registered in TASKS.values()}
-# tables that are keyed by the names of tasks and may be, with the reason
+# allowed tables keyed by task names, with the reason
 TASK_TABLES_ALLOWED: dict[str, str] = {
     "weft/cli/commands/demo.py": "content: the two stories that are told, no property of a task",
     "weft/errors.py": "content: what other programs call a task, beside all other names that people try",
@@ -314,13 +314,13 @@ TASK_TABLES_ALLOWED: dict[str, str] = {
 
 
 def task_folder(path: Path) -> str | None:
-    """The task in whose directory a file is."""
+    """The task whose directory contains a file."""
     parts = path.relative_to(ROOT / "src" / "weft").parts
     return parts[1] if parts[0] == "tasks" and len(parts) > 2 else None
 
 
 def _mentions_task(node: ast.AST) -> bool:
-    """Whether an expression is about a task: `run.task`, `config.task`, `values["task"]`."""
+    """Whether an expression refers to a task: `run.task`, `config.task`, `values["task"]`."""
     return "task" in _constants([node]) or any("task" in dotted(part).split(".") for part in ast.walk(node))
 
 
@@ -330,7 +330,7 @@ def _constants(nodes: Iterable[ast.AST | None]) -> set[str]:
 
 
 def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
-    """What depends on the task of a run is a field of its record."""
+    """What depends on the task of a run must be a field of its record."""
     if task_folder(path) is not None:
         return
     for node in ast.walk(module):
@@ -340,7 +340,7 @@ def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
-    """A table that is keyed by the names of tasks is a field of their records."""
+    """A table keyed by task names must be a field of their records."""
     name = path.relative_to(ROOT / "src").as_posix()
     if task_folder(path) is not None or name == "weft/tasks/registry.py" or name in TASK_TABLES_ALLOWED:
         return
@@ -352,17 +352,17 @@ def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
-    """What two tasks share is in tasks/ itself, or below it."""
-    own = task_folder(path)
-    for node in ast.walk(module) if own is not None else ():
+    """Code shared by two tasks must be in tasks/ itself, or below it."""
+    task = task_folder(path)
+    for node in ast.walk(module) if task is not None else ():
         for name in imported(node):
             steps = name.split(".")
-            if steps[:2] == ["weft", "tasks"] and steps[2] in TASK_FOLDERS - {own}:
-                yield f"{getattr(node, 'lineno', 0)}: tasks/{own} imports {name}, of another task"
+            if steps[:2] == ["weft", "tasks"] and steps[2] in TASK_FOLDERS - {task}:
+                yield f"{getattr(node, 'lineno', 0)}: tasks/{task} imports {name}, of another task"
 
 
 def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
-    """A run is a `Run[I, P]`, or an `AnyRun`."""
+    """A run must be typed as `Run[I, P]` or `AnyRun`."""
     for node in ast.walk(module):
         name, kind = (node.arg, node.annotation) if isinstance(node, ast.arg) else ("", None)
         if isinstance(node, ast.AnnAssign):
@@ -374,7 +374,7 @@ def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def guessing_attributes(path: Path, module: ast.Module) -> Iterator[str]:
-    """An attribute that something may not have is a question of its type."""
+    """getattr with a default must be replaced by a type check or an attribute."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
             yield f"{node.lineno}: {ast.unparse(node)}; ask for its class, or give it the attribute"
@@ -411,9 +411,9 @@ def trees() -> dict[Path, ast.Module]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_sources_keep_the_rule(rule, trees):
-    found = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, trees[path])]
-    assert not found, "\n" + "\n".join(found)
+def test_sources_obey_the_rule(rule, trees):
+    actual = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, trees[path])]
+    assert not actual, "\n" + "\n".join(actual)
 
 
 BROKEN: dict[str, str] = {
@@ -463,7 +463,7 @@ KEPT: dict[str, str] = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_rule_itself_sees_a_breach_and_nothing_else(tmp_path, monkeypatch, rule):
+def test_rule_detects_violations_and_nothing_else(tmp_path, monkeypatch, rule):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     path = tmp_path / "src" / "weft" / ("tasks/qa" if rule is importing_other_tasks else "nn") / "broken.py"
     path.parent.mkdir(parents=True)
@@ -474,11 +474,11 @@ def test_the_rule_itself_sees_a_breach_and_nothing_else(tmp_path, monkeypatch, r
 
 
 @pytest.mark.parametrize("text", ["torch.load(x)", "eval(x)", "np.load(x)", "numpy.load(x, allow_pickle=True)"])
-def test_what_can_run_a_file_is_seen(text):
+def test_code_execution_from_files_is_detected(text):
     assert len(list(unsafe(Path("x.py"), ast.parse(text)))) == 1
 
 
-def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
+def test_isinstance_checks_of_models_are_detected(monkeypatch):
     monkeypatch.setitem(globals(), "KINDS", {"LSTM"})
     for text in ("isinstance(x, mixers.LSTM)", "isinstance(x, (int, LSTM))", "issubclass(x, LSTM | None)"):
         assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
@@ -492,7 +492,7 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
         "match config.layer_type:\n case 'rnn': pass",
     ],
 )
-def test_comparing_a_mixer_s_name_is_seen(text):
+def test_comparison_of_mixer_names_is_detected(text):
     assert len(list(comparing_mixers(Path("x.py"), ast.parse(text)))) == 1
 
 
@@ -505,17 +505,17 @@ def test_comparing_a_mixer_s_name_is_seen(text):
         "match run.config.task:\n case 'lm': pass",
     ],
 )
-def test_comparing_a_task_s_name_is_seen(monkeypatch, text):
+def test_comparison_of_task_names_is_detected(monkeypatch, text):
     assert len(list(comparing_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
 
 
 @pytest.mark.parametrize("text", ["USED[run.config.task]", "{**{'lm': 1, 'qa': 2}, 'x': 3}"])
-def test_a_table_keyed_by_tasks_is_seen(text):
+def test_dict_keyed_by_tasks_is_detected(text):
     assert len(list(tables_of_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
 
 
 @pytest.mark.parametrize("text", ["def f(*, runs: Sequence[Any]): pass", "run: Any = load(path)", "def f(run: object): pass"])
-def test_a_run_of_no_type_is_seen(text):
+def test_untyped_run_is_detected(text):
     assert len(list(untyped_runs(Path("x.py"), ast.parse(text)))) == 1
 
 
@@ -539,38 +539,38 @@ def fragments(node: ast.AST) -> list[str]:
 
 
 def test_every_error_message_is_asserted_somewhere():
-    """By the longest fixed piece of its problem: a test that has it word for word has the message."""
-    known = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
-    found = []
+    """A message counts as asserted if a test contains its longest constant part."""
+    asserted = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
+    results = []
     for name, path in zip(NAMES, SOURCES, strict=True):
         for node in ast.walk(tree(path)):
             if not isinstance(node, ast.Call) or dotted(node.func).split(".")[-1] not in ERRORS or len(node.args) < 2:
                 continue
             piece = max(fragments(node.args[1]), key=len, default="").strip(" :;,.'()")
             flags = re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", piece)  # as the command line shows it
-            if len(piece) > 3 and piece not in known and flags not in known:
-                found.append(f"{name}:{node.lineno}: no test has {piece!r}")
-    assert not found, "\n" + "\n".join(found)
+            if len(piece) > 3 and piece not in asserted and flags not in asserted:
+                results.append(f"{name}:{node.lineno}: no test has {piece!r}")
+    assert not results, "\n" + "\n".join(results)
 
 
-def test_the_layers_have_no_circle():
+def test_package_layers_have_no_cycle():
     for part, allowed in LAYERS.items():
         for other in allowed - {part}:
-            whole = other if other in LAYERS else other.split(".")[0]
-            assert part not in LAYERS[whole] or "." in other, f"{part} and {other} import each other"
+            full = other if other in LAYERS else other.split(".")[0]
+            assert part not in LAYERS[full] or "." in other, f"{part} and {other} import each other"
 
 
 def test_exceptions_to_the_rules_still_exist():
-    for place in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
-        name, _, _ = place.partition(":")
-        assert name in NAMES, f"{place} is excused and not there"
+    for location in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
+        name, _, _ = location.partition(":")
+        assert name in NAMES, f"{location} is excused and not there"
 
 
 def tracked() -> list[Path]:
-    """The files of the repository: as git knows them, else those of the folders that hold them."""
-    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    """Files of the repository, from git or from its directories."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
-        listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     except (OSError, subprocess.CalledProcessError):
         folders = ("src", "tests", "docs", "examples", "benchmarks", "tools")
         return [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
@@ -581,14 +581,14 @@ def tracked() -> list[Path]:
 MACHINE = re.compile(rb"""(?:^|[\s"'`(=:,])(/(?:work|root|home|tmp|Users|mnt|opt)/[A-Za-z0-9._-])""", re.MULTILINE)
 
 
-def test_no_file_names_a_place_on_somebody_s_machine():
-    found = []
+def test_no_file_contains_a_local_path():
+    results = []
     for path in tracked():
         raw = path.read_bytes()
         if path == Path(__file__) or b"\0" in raw:
             continue
-        found += [f"{path.relative_to(ROOT)}: {match[1].decode()}..." for match in MACHINE.finditer(raw)]
-    assert not found, "\n" + "\n".join(found)
+        results += [f"{path.relative_to(ROOT)}: {match[1].decode()}..." for match in MACHINE.finditer(raw)]
+    assert not results, "\n" + "\n".join(results)
 
 
 def test_the_public_names():

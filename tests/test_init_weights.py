@@ -1,4 +1,4 @@
-"""Weights of another run are copied where they compute the same function here, and refused where they would not."""
+"""Weight initialization from another run: copied where the function is the same, rejected where it differs."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ DATA: dict[str, dict[str, Any]] = {
 
 
 def tokens(name: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Any:
-    """What all tasks ask of a tokenizer."""
-    found = SimpleNamespace(vocab_size=WORDS, hash=name * 64)
-    found.tokenizer = found.char_tokenizer = found.source = found.target = found
-    found.labels = SimpleNamespace(size=len(labels), names=labels)
-    return found
+    """The parts of a tokenizer that all tasks use."""
+    actual = SimpleNamespace(vocab_size=WORDS, hash=name * 64)
+    actual.tokenizer = actual.char_tokenizer = actual.source = actual.target = actual
+    actual.labels = SimpleNamespace(size=len(labels), names=labels)
+    return actual
 
 
-def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | None = None, **options: Any) -> BuiltRun:
+def made(task: str, arch: str, tokenizer: Any = None, *, data: dict[str, Any] | None = None, **options: Any) -> BuiltRun:
     values = {
         "task": task,
         "data": {**DATA[task], **(data or {})},
-        "model": {"arch": kind, "hidden_size": 8, "num_layers": 2, **options},
+        "model": {"arch": arch, "hidden_size": 8, "num_layers": 2, **options},
     }
     return BuiltRun(resolve(values, base=Path("/nowhere")), tokenizer or tokens())
 
 
-def network(one: BuiltRun, seed: int = 0) -> nn.Module:
-    """A network whose weights all differ from those that it would start with."""
+def network(built: BuiltRun, seed: int = 0) -> nn.Module:
+    """A network whose weights all differ from their initial values."""
     torch.manual_seed(seed)
-    model: nn.Module = one.config.preset.estimator.network_task.build(one.config, one.tokenizer)()  # type: ignore[attr-defined]
+    model: nn.Module = built.config.preset.estimator.network_task.build(built.config, built.tokenizer)()  # type: ignore[attr-defined]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
     return model.eval()
 
 
-def origin(there: BuiltRun, model: nn.Module) -> InitRun:
-    return InitRun(RUN, there, model.state_dict())
+def origin(old_run: BuiltRun, model: nn.Module) -> InitRun:
+    return InitRun(RUN, old_run, model.state_dict())
 
 
-def started(there: BuiltRun, here: BuiltRun, *, strict: bool = True) -> tuple[Any, Any, str]:
-    """The network there, the one here that starts from it, and what is said."""
-    old, new = network(there), network(here, seed=1)
-    return old, new, load_initial_weights(new, here, origin(there, old), strict=strict)
+def started(old_run: BuiltRun, new_run: BuiltRun, *, strict: bool = True) -> tuple[Any, Any, str]:
+    """The old network, the new one initialized from it, and the message."""
+    old, new = network(old_run), network(new_run, seed=1)
+    return old, new, load_initial_weights(new, new_run, origin(old_run, old), strict=strict)
 
 
-def refusal(there: BuiltRun, here: BuiltRun) -> str:
+def error_message(old_run: BuiltRun, new_run: BuiltRun) -> str:
     with pytest.raises(ConfigError) as caught:
-        started(there, here)
+        started(old_run, new_run)
     return str(caught.value)
 
 
@@ -97,11 +97,11 @@ SILENT = [
 ]
 
 
-@pytest.mark.parametrize(("options", "named"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
-def test_an_option_that_changes_the_function_is_refused_by_name(options, named):
-    there = made("masked-lm", "bert", **BERT)
-    assert refusal(there, made("masked-lm", "bert", **{**BERT, **options})) == (
-        f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
+@pytest.mark.parametrize(("options", "option"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
+def test_an_option_that_changes_the_function_is_rejected_by_name(options, option):
+    old_run = made("masked-lm", "bert", **BERT)
+    assert error_message(old_run, made("masked-lm", "bert", **{**BERT, **options})) == (
+        f"train.init_from: the weights of {RUN} would compute another function here ({option}); "
         "use the same options, or set train.init_strict = false to skip these weights"
     )
 
@@ -134,130 +134,132 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("there", "here", "named"), OTHERS[1:])
-def test_other_kinds_and_tasks_are_compared_too(there, here, named):
-    assert named in refusal(there, here)
+@pytest.mark.parametrize(("old_run", "new_run", "option"), OTHERS[1:])
+def test_architectures_and_tasks_are_compared_too(old_run, new_run, option):
+    assert option in error_message(old_run, new_run)
 
 
-def test_the_two_forms_of_a_gru_have_other_weights():
-    """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
-    there, here, _ = OTHERS[0]
-    _, _, said = started(there, here)
-    assert "Initialized 3 tensors from" in said and "mixer.input_proj" in said
+def test_the_two_gru_variants_are_incompatible():
+    """Their parameter names differ, so only the embedding and the head are copied, and the rest is reported as new."""
+    old_run, new_run, _ = OTHERS[0]
+    _, _, note = started(old_run, new_run)
+    assert "Initialized 3 tensors from" in note and "mixer.input_proj" in note
 
 
-def test_an_option_nobody_has_listed_matters():
-    """A table that grows an option is compared by it from that day on."""
-    there = made("masked-lm", "bert", **BERT)
-    known = {name: getattr(there.config.model, name) for name in type(there.config.model).model_fields}
-    grown = type("Grown", (type(there.config.model),), {"__annotations__": {"twist": int}, "twist": 0})
-    old, new = (BuiltRun(replace(there.config, model=grown(**known, twist=value)), tokens()) for value in (1, 2))
-    model = network(there)
+def test_unlisted_options_must_match():
+    """An option that is added to the config is compared automatically."""
+    old_run = made("masked-lm", "bert", **BERT)
+    options = {name: getattr(old_run.config.model, name) for name in type(old_run.config.model).model_fields}
+    grown = type("Grown", (type(old_run.config.model),), {"__annotations__": {"twist": int}, "twist": 0})
+    old, new = (BuiltRun(replace(old_run.config, model=grown(**options, twist=value)), tokens()) for value in (1, 2))
+    model = network(old_run)
     with pytest.raises(ConfigError, match=r"model\.twist: 1 there, 2 here"):
-        load_initial_weights(network(there), new, origin(old, model))
+        load_initial_weights(network(old_run), new, origin(old, model))
 
 
 # ---- what must go on working
 
 
-def test_training_options_and_a_new_head_are_no_difference():
-    there = made("masked-lm", "bert", **BERT)
-    here = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
+def test_training_options_and_a_new_head_are_ignored():
+    old_run = made("masked-lm", "bert", **BERT)
+    new_run = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
                 head_dim=4, word_dropout=0.1, embedding_dropout=0.3)  # fmt: skip
-    old, new, said = started(there, here)
-    assert re.fullmatch(r"Initialized \d+ tensors from runs/there", said)
+    old, new, note = started(old_run, new_run)
+    assert re.fullmatch(r"Initialized \d+ tensors from runs/there", note)
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in new.state_dict().items())
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "qa"])
-def test_a_bert_starts_every_task_of_an_encoder(task):
-    there, here = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
-    old, new, said = started(there, here)
-    assert "; unused: " in said and "head" in said.split("not in runs/there: ")[1]
-    stacks = [{name: weight for name, weight in one.state_dict().items() if ".stack." in name} for one in (old, new)]
+def test_bert_initializes_every_encoder_task(task):
+    old_run, new_run = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
+    old, new, note = started(old_run, new_run)
+    assert "; unused: " in note and "head" in note.split("not in runs/there: ")[1]
+    stacks = [{name: weight for name, weight in item.state_dict().items() if ".stack." in name} for item in (old, new)]
     assert stacks[0].keys() == stacks[1].keys()
     assert all(torch.equal(weight, stacks[0][name]) for name, weight in stacks[1].items())
-    wanted = old(text())[text().token_mask]
+    expected = old(text())[text().token_mask]
     if task == "classification":
-        torch.testing.assert_close(new.encoder(text())[0][text().token_mask], wanted)
+        torch.testing.assert_close(new.encoder(text())[0][text().token_mask], expected)
 
 
-def test_fewer_layers_start_from_the_lower_ones_and_more_are_new():
-    there = made("masked-lm", "bert", **BERT)
-    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
-    assert "; unused: " in said and "encoder.stack.layers.2" in said
-    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
-    assert "not in runs/there: " in said and "encoder.stack.layers.4" in said
+def test_fewer_layers_copy_the_lower_ones_and_additional_layers_are_new():
+    old_run = made("masked-lm", "bert", **BERT)
+    _, _, note = started(old_run, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
+    assert "; unused: " in note and "encoder.stack.layers.2" in note
+    _, _, note = started(old_run, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
+    assert "not in runs/there: " in note and "encoder.stack.layers.4" in note
 
 
-def test_fewer_learned_positions_are_the_first_ones_and_more_are_refused():
-    there = made("masked-lm", "bert", **BERT)
-    old, new, _ = started(there, made("classification", "bert", data={"max_length": 12}, **BERT))
+def test_fewer_learned_positions_copy_the_first_and_more_are_rejected():
+    old_run = made("masked-lm", "bert", **BERT)
+    old, new, _ = started(old_run, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
-    said = refusal(there, made("classification", "bert", data={"max_length": 20}, **BERT))
-    assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
+    message = error_message(old_run, made("classification", "bert", data={"max_length": 20}, **BERT))
+    assert message.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
-def test_a_word_vector_is_no_matter_of_the_stack_above_it():
-    old, new, said = started(made("lm", "lstm"), made("classification", "gru"))
-    assert said.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
+def test_embeddings_are_copied_whatever_the_stack():
+    old, new, note = started(made("lm", "lstm"), made("classification", "gru"))
+    assert note.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
     assert torch.equal(new.encoder.embedder.embedding.weight[:-1], old.embedding.weight)
     torch.testing.assert_close(new.encoder.embedder.embedding.weight[-1], old.embedding.weight.mean(0))
 
 
-def test_loose_leaves_the_parts_that_differ():
-    there = made("classification", "lstm", bidirectional=False)
-    old, new, said = started(
-        there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
+def test_non_strict_initialization_skips_parts_that_differ():
+    old_run = made("classification", "lstm", bidirectional=False)
+    old, new, note = started(
+        old_run, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
     )
-    assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in said
+    assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in note
     assert torch.equal(new.encoder.embedder.embedding.weight, old.encoder.embedder.embedding.weight)
-    _, new, said = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False)
-    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("unused")[0]
+    _, new, note = started(
+        old_run, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False
+    )
+    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in note.split("unused")[0]
 
 
-def test_how_far_attention_sees_is_told():
+def test_a_different_context_length_is_reported():
     options = {"position_encoding": "rotary", "num_heads": 2}
-    _, _, said = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
-    assert said.endswith(" from runs/there; attention span 8 tokens (was 16)")
+    _, _, note = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
+    assert note.endswith(" from runs/there; attention span 8 tokens (was 16)")
 
 
 @pytest.mark.parametrize("options", [{"arch": "bert", **BERT}, {"arch": "lstm"}])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_text_alone_is_read_as_the_first_of_two_was(options, tied):
-    """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
+def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
+    """The segment vector that an encoder of text pairs adds to the first text is added to the embedding."""
     rest = {name: value for name, value in options.items() if name != "arch"}
-    there = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
-    pairs, alone, said = started(there, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
-    assert "segments" not in said
-    one = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
-    _, labels, said = started(there, made("classification", options["arch"], **{**rest, **one}))
-    assert "not in runs/there: head." in said and "segments" not in said
+    old_run = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
+    pairs, alone, note = started(old_run, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
+    assert "segments" not in note
+    classifier_options = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
+    _, labels, note = started(old_run, made("classification", options["arch"], **{**rest, **classifier_options}))
+    assert "not in runs/there: head." in note and "segments" not in note
     with torch.no_grad():
-        wanted = pairs(text())[text().token_mask]
-        torch.testing.assert_close(labels.encoder(text())[0][text().token_mask], wanted)
-        torch.testing.assert_close(alone(text())[text().token_mask], wanted)
-        torch.testing.assert_close(alone.log_probs(wanted), pairs.log_probs(wanted))
+        expected = pairs(text())[text().token_mask]
+        torch.testing.assert_close(labels.encoder(text())[0][text().token_mask], expected)
+        torch.testing.assert_close(alone(text())[text().token_mask], expected)
+        torch.testing.assert_close(alone.log_probs(expected), pairs.log_probs(expected))
 
 
 # ---- a language model starts a decoder, an encoder starts an encoder
 
 
 def silenced(model: Any) -> Any:
-    """The same encoder-decoder with a decoder that hears nothing of its source."""
-    named = dict(model.decoder.named_parameters())
+    """The same encoder-decoder with a decoder that ignores its source."""
+    weights_by_name = dict(model.decoder.named_parameters())
     with torch.no_grad():
-        for name, weight in named.items():
-            adds = name.endswith("to_out.bias") and name.replace("to_out.", "to_kv.") in named
-            if ".to_kv." in name or adds or ".start." in name:  # attention finds zeros, and every state starts at zero
+        for name, weight in weights_by_name.items():
+            adds = name.endswith("to_out.bias") and name.replace("to_out.", "to_kv.") in weights_by_name
+            if ".to_kv." in name or adds or ".start." in name:  # attention returns zeros, and every state starts at zero
                 weight.zero_()
     return model
 
 
 def scored(model: Any, ids: Tensor) -> Tensor:
     keep = torch.ones(2, 3, dtype=torch.bool)
-    found: Tensor = model.score(ids, state=model.encode(torch.full((2, 3), 4), keep))
-    return found
+    scores: Tensor = model.score(ids, state=model.encode(torch.full((2, 3), 4), keep))
+    return scores
 
 
 DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -272,36 +274,36 @@ DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "other", "options", "theirs"), DECODERS, ids=lambda value: value if isinstance(value, str) else ""
+    ("arch", "other", "options", "theirs"), DECODERS, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_language_model_starts_a_decoder_that_says_the_same_without_a_source(kind, other, options, theirs):
+def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(arch, other, options, theirs):
     side = {"decoder": {"num_heads": 2}} if other == "transformer" else {}
-    old, new, said = started(made("lm", kind, **options), made("seq2seq", other, **theirs, **side))
+    old, new, note = started(made("lm", arch, **options), made("seq2seq", other, **theirs, **side))
     ids = text().tokens
     with torch.no_grad():
         torch.testing.assert_close(scored(silenced(new), ids), old.score(ids))
-    assert "unused" not in said and "not in runs/there: " in said
+    assert "unused" not in note and "not in runs/there: " in note
 
 
 def test_attention_around_a_recurrent_decoder_is_new():
-    _, _, said = started(made("lm", "lstm"), made("seq2seq", "lstm"))
-    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in said or "not in runs/there: " in said
-    assert said.startswith("Initialized 11 tensors from runs/there")
+    _, _, note = started(made("lm", "lstm"), made("seq2seq", "lstm"))
+    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in note or "not in runs/there: " in note
+    assert note.startswith("Initialized 11 tensors from runs/there")
 
 
-def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
-    there = made("lm", "transformer", num_heads=2)
-    assert refusal(there, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
+def test_a_decoder_that_differs_from_the_lm_is_rejected_by_option():
+    old_run = made("lm", "transformer", num_heads=2)
+    assert error_message(old_run, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
         f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
         "relu here; model.decoder.head_dim: 4 there, 2 here; model.decoder.num_heads: 2 there, 4 here; model.decoder.position_encoding: "
         "learned there, sinusoidal here); use the same options, or set train.init_strict = false to skip these weights"
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
-    assert "model.tie_embeddings: " in refusal(there, made("seq2seq", "transformer", tie_embeddings=True, **options))
-    assert "model.logit_softcap: 15.0 there, 0.0 here" in refusal(
+    assert "model.tie_embeddings: " in error_message(old_run, made("seq2seq", "transformer", tie_embeddings=True, **options))
+    assert "model.logit_softcap: 15.0 there, 0.0 here" in error_message(
         made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("seq2seq", "transformer", **options)
     )
-    assert "is 32x16 here and 32x8" in refusal(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
+    assert "is 32x16 here and 32x8" in error_message(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
 
 
 ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -313,11 +315,11 @@ ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "options", "encoder"), ENCODERS)
-def test_a_masked_language_model_starts_the_encoder_of_pairs(kind, options, encoder):
-    there, here = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
-    old, new, said = started(there, here)
-    assert "decoder." in said
+@pytest.mark.parametrize(("arch", "options", "encoder"), ENCODERS)
+def test_a_masked_lm_initializes_a_seq2seq_encoder(arch, options, encoder):
+    old_run, new_run = made("masked-lm", arch, **options), made("seq2seq", "transformer", encoder=encoder)
+    old, new, note = started(old_run, new_run)
+    assert "decoder." in note
     with torch.no_grad():
         read = text()
         torch.testing.assert_close(
@@ -325,10 +327,10 @@ def test_a_masked_language_model_starts_the_encoder_of_pairs(kind, options, enco
         )
 
 
-def test_the_encoder_of_pairs_starts_a_classifier():
-    there = made("seq2seq", "transformer", num_heads=2)
-    here = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
-    old, new, _ = started(there, here)
+def test_a_seq2seq_encoder_initializes_a_classifier():
+    old_run = made("seq2seq", "transformer", num_heads=2)
+    new_run = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
+    old, new, _ = started(old_run, new_run)
     with torch.no_grad():
         read = text()
         torch.testing.assert_close(

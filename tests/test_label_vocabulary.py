@@ -1,4 +1,4 @@
-"""The label set of a run: its order, its numbers, its file, and what damaged files get."""
+"""The label vocabulary of a run: order, IDs, file format, and damaged files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_labels_are_sorted_by_frequency_and_then_by_name():
 
 
 @given(st.lists(st.sampled_from(["x", "y", "z", "é", "a b"]), min_size=1), st.integers())
-def test_the_order_of_the_data_is_no_matter(names, seed):
+def test_order_of_the_data_does_not_matter(names, seed):
     mixed = list(names)
     random.Random(seed).shuffle(mixed)
     assert LabelVocabulary.count(iter(mixed)) == LabelVocabulary.count(names)
@@ -34,7 +34,7 @@ def test_no_label_at_all():
     assert str(caught.value) == "labels: the training data has no labels"
 
 
-def test_a_file_gives_the_same_labels_and_its_sha256_is_their_hash(tmp_path):
+def test_labels_round_trip_and_their_hash_is_the_sha256_of_the_file(tmp_path):
     labels = LabelVocabulary(("NOUN", "é\u2028", "B-person"))
     labels.save(tmp_path / "labels.json")
     raw = (tmp_path / "labels.json").read_bytes()
@@ -60,7 +60,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("text", "message"), DAMAGED)
-def test_a_damaged_file_is_refused_by_name(text, message, tmp_path):
+def test_a_damaged_file_is_rejected_by_name(text, message, tmp_path):
     path = tmp_path / "labels.json"
     path.write_text(text)
     with pytest.raises(ModelError) as caught:

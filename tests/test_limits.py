@@ -1,4 +1,4 @@
-"""Input that is larger, longer or stranger than any that is meant: one line, soon, and without all the memory."""
+"""Oversized or malformed input: a one-line error, quickly, with bounded memory. Handling of SIGHUP."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from weft.text import reading as gate
 # ---- lines and files
 
 
-def test_a_line_without_end_is_refused_where_lines_are_texts(tmp_path, monkeypatch):
-    """predict and score refuse it so as well."""
+def test_an_endless_line_is_rejected_if_lines_are_examples(tmp_path, monkeypatch):
+    """predict and score reject it, too."""
     path = tmp_path / "text.txt"
     path.write_text("short\n" + "x " * (gate.MAX_LINE_CHARS // 2 + 1) + "\nmore\n")
-    told = f"{path}:2: line has more than 16,777,216 characters; is this a text file?"
+    message = f"{path}:2: line has more than 16,777,216 characters; is this a text file?"
     with pytest.raises(DataError) as caught:
         list(Source((path,), lines=True).batches())
-    assert str(caught.value) == told
-    assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may come without line ends
+    assert str(caught.value) == message
+    assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may have no line ends
     monkeypatch.chdir(tmp_path)
     run = '[data]\ntrain = "text.txt"\nread_as = "lines"\n[model]\narch = "gru"\nhidden_size = 4\n[train]\nmax_steps = 1\n'
     Path("run.toml").write_text('task = "lm"\n' + run)
@@ -48,7 +48,7 @@ def test_a_line_without_end_is_refused_where_lines_are_texts(tmp_path, monkeypat
     assert not Path("runs").exists()
 
 
-def test_the_limit_counts_one_line_alone(tmp_path, monkeypatch):
+def test_the_limit_applies_to_each_line(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "CHUNK_CHARS", 4)
     path = tmp_path / "text.txt"
     path.write_text("aaaa\n" * 3 + "bbbbb")
@@ -58,7 +58,7 @@ def test_the_limit_counts_one_line_alone(tmp_path, monkeypatch):
     assert str(caught.value) == f"{path}:4: line has more than 4 characters; is this a text file?"
 
 
-def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, monkeypatch):
+def test_too_many_open_files_is_not_reported_as_bad_data(tmp_path, monkeypatch):
     path = make_text(tmp_path / "text.txt")
 
     def no_more(self: Path, mode: str = "r") -> Any:
@@ -71,7 +71,7 @@ def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, monkeypatch):
         assert str(caught.value) == f"{path}: cannot read the file: Too many open files"
 
 
-def test_a_name_that_is_not_utf_8_is_only_a_name(tmp_path, capsys):
+def test_file_names_need_not_be_utf_8(tmp_path, capsys):
     run = train_here(run_file(make_text(tmp_path / "text.txt"), train__max_steps=1), tmp_path / "run").path
     strange = tmp_path / os.fsdecode(b"te\xffxt.txt")
     make_text(strange)
@@ -81,7 +81,7 @@ def test_a_name_that_is_not_utf_8_is_only_a_name(tmp_path, capsys):
     assert files.read_json(tmp_path / "x.json") == {"file": strange.name}
 
 
-def test_a_packed_model_that_swells(tmp_path, monkeypatch):
+def test_a_decompression_bomb_in_a_model_file_is_rejected(tmp_path, monkeypatch):
     path = tmp_path / "model.arpa.gz"
     head = b"\\data\\\nngram 1=99999999\n\n\\1-grams:\n"
     words = b"".join(b"-1\tword%d\n" % number for number in range(50_000))
@@ -93,7 +93,7 @@ def test_a_packed_model_that_swells(tmp_path, monkeypatch):
     assert str(caught.value) == f"{path}: decompresses to more than 200 times its size; not an n-gram model"
 
 
-def test_a_packed_model_is_read_as_before(tmp_path):
+def test_a_compressed_model_file_is_read(tmp_path):
     text = b"\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-0.5\ta\n\n\\end\\\n"
     (tmp_path / "a.arpa").write_bytes(text)
     (tmp_path / "a.arpa.gz").write_bytes(gzip.compress(text))
@@ -105,7 +105,7 @@ def test_a_packed_model_is_read_as_before(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{} = 1", "[{}]", "a = {{{} = 1}}", '"x".{} = 1', "{} = 1".replace(".", " . ")])
-def test_a_key_of_very_many_parts(text, tmp_path):
+def test_a_key_with_very_many_parts_is_rejected(text, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(text.format(".".join(["a"] * 300_000)))
     with pytest.raises(ConfigError) as caught:  # tomllib would take minutes
@@ -115,7 +115,7 @@ def test_a_key_of_very_many_parts(text, tmp_path):
     assert override({}, [f"x={value}"]) == {"x": value}
 
 
-def test_keys_and_values_that_are_meant(tmp_path):
+def test_valid_keys_and_values_are_accepted(tmp_path):
     path = tmp_path / "run.toml"
     numbers, prose = ", ".join(["0.5"] * 500), "a sentence. " * 900
     path.write_text(f"a.b.c = 1\nnumbers = [{numbers}]\nname = '{'x.' * 50}'\ntext = '''\n{prose}'''\n")
@@ -123,7 +123,7 @@ def test_keys_and_values_that_are_meant(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["train.lr=1e39", "train.optimizer=sgd"], "train.lr: must be at most 1e+38, got 1e+39"),
         (["train.muon_lr=1e39", "train.optimizer=muon"], "train.muon_lr: must be at most 1e+38, got 1e+39"),
@@ -134,33 +134,33 @@ def test_keys_and_values_that_are_meant(tmp_path):
         ),
     ],
 )
-def test_a_rate_that_no_weight_can_hold(settings, told, tmp_path):
+def test_a_learning_rate_beyond_float32_is_rejected(settings, message, tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"))
     values["train"].pop("lr")
     values["train"]["lr_multipliers"] = {"embedding": 1e9} if "lr_multipliers" in settings[-1] else {}
     with pytest.raises(ConfigError) as caught:
-        resolve(override(values, [one for one in settings if "lr_multipliers" not in one]), base=tmp_path)
-    assert str(caught.value) == told
+        resolve(override(values, [item for item in settings if "lr_multipliers" not in item]), base=tmp_path)
+    assert str(caught.value) == message
 
 
 # ---- views
 
 
-def test_a_view_shows_as_many_tokens_as_it_has_memory_for(tmp_path):
+def test_views_limit_the_number_of_tokens_by_memory(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=1, data__context_length=1200)
     run: Any = load(train_here(values, tmp_path / "run").path, device="cpu")
     text = ("the cat sees a bird " * 60)[:1001]
-    for what in ("attention", "gradient-flow"):
+    for view in ("attention", "gradient-flow"):
         with pytest.raises(DataError) as caught:
-            run.explain(text, what)
-        assert str(caught.value) == f"input: 1,001 tokens exceed the limit of 1,000 for {what}; use a part of the text"
-    assert run.explain(text, "surprisal").lines  # which takes what the text takes
+            run.explain(text, view)
+        assert str(caught.value) == f"input: 1,001 tokens exceed the limit of 1,000 for {view}; use a part of the text"
+    assert run.explain(text, "surprisal").lines  # needs memory linear in the text
 
 
 # ---- a terminal that goes
 
 
-def test_sighup_saves_as_sigterm_does(tmp_path):
+def test_sighup_saves_a_checkpoint_like_sigterm(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), train__max_steps=9_999_999, train__num_validations=999_999)
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     command = [sys.executable, "-m", "weft.cli.main", "train", "run.toml", "--output-dir", "run"]
@@ -176,7 +176,7 @@ def test_sighup_saves_as_sigterm_does(tmp_path):
     assert any((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_sighup_elsewhere_ends_what_is_done_and_tidies_up():
+def test_sighup_ends_other_commands_and_removes_temporary_files():
     with pytest.raises(Terminated) as caught, terminable():
         signal.raise_signal(signal.SIGHUP)
     assert caught.value.exit_code == 129
@@ -186,7 +186,7 @@ def test_sighup_elsewhere_ends_what_is_done_and_tidies_up():
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
-def test_under_nohup_nobody_stops(monkeypatch):
+def test_nohup_ignores_sighup(monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with terminable():
@@ -199,7 +199,7 @@ def test_under_nohup_nobody_stops(monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_second_sighup_is_no_second_wish(monkeypatch):
+def test_a_second_sighup_is_ignored(monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it did not save"))
     with Stop() as stop:
         stop.saves = True

@@ -1,3 +1,5 @@
+"""Batches of language models: windows, streams, lines, and the passes for evaluation."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -19,12 +21,12 @@ from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 
 def running(count: int) -> Corpus:
-    """Token i is i + 10."""
+    """A corpus of running text whose token i is i + 10."""
     return Corpus("train", np.arange(10, 10 + count, dtype=np.uint16), None, np.zeros((1, 4), dtype=np.int64), "")
 
 
 def of_lines(lengths: list[int]) -> Corpus:
-    """Lines of the given numbers of tokens, their number + 10 repeated, each with its end."""
+    """Lines of the given numbers of tokens, each with its number + 10 repeated and EOS."""
     tokens = np.concatenate([[number + 10] * length + [2] for number, length in enumerate(lengths)])
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
     return Corpus("train", tokens.astype(np.uint16), starts, np.zeros((1, 4), dtype=np.int64), "")
@@ -34,7 +36,7 @@ def lengths_like_text(count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).gamma(2.0, 8.0, size=count).astype(int).tolist()
 
 
-def refusal(action) -> str:
+def error_message(action) -> str:
     with pytest.raises(DataError) as caught:
         action()
     return str(caught.value)
@@ -51,7 +53,7 @@ every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys(
 @every_order
 def test_a_batch_depends_on_nothing_but_epoch_and_index(order: BatchSampler):
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
-    first = [order.batch(*place) for place in places]
+    first = [order.batch(*indices) for indices in places]
     for number in np.random.default_rng(0).permutation(len(places))[:60]:
         again = order.batch(*places[number])
         assert torch.equal(again.tokens, first[number].tokens)
@@ -74,44 +76,44 @@ def test_rows_are_int64_and_at_least_one_target_long(order: BatchSampler):
 
 
 @every_order
-def test_no_batch_is_larger_than_the_largest(order: BatchSampler):
-    most = order.largest_batch().tokens[:, 1:]
+def test_no_batch_is_larger_than_largest_batch(order: BatchSampler):
+    largest = order.largest_batch().tokens[:, 1:]
     for index in range(order.batches(0)):
         tokens = order.batch(0, index).tokens[:, 1:]
-        assert tokens.size(1) <= most.size(1)
-        assert tokens.numel() <= max(most.numel(), 256)
+        assert tokens.size(1) <= largest.size(1)
+        assert tokens.numel() <= max(largest.numel(), 256)
 
 
 def shuffled(count: int, seed: int) -> Permutation:
     return Permutation(count, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 20])
+@pytest.mark.parametrize("cache_size", [0, 1 << 20])
 @given(count=st.integers(1, 3000), seed=st.integers(0, 2**63))
 @settings(deadline=None, max_examples=30)
-def test_a_shuffle_is_a_permutation(kept, count, seed):
+def test_a_shuffle_is_a_permutation(cache_size, count, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "MAX_CACHED", kept)
+        patch.setattr(shuffle, "MAX_CACHED", cache_size)
         order = shuffled(count, seed)
-        whole = order(np.arange(count)).tolist()
-        assert sorted(whole) == list(range(count))
-        assert order(np.arange(count // 2, count)).tolist() == whole[count // 2 :]
-        assert shuffled(count, seed)(np.arange(count)).tolist() == whole
+        full = order(np.arange(count)).tolist()
+        assert sorted(full) == list(range(count))
+        assert order(np.arange(count // 2, count)).tolist() == full[count // 2 :]
+        assert shuffled(count, seed)(np.arange(count)).tolist() == full
 
 
-def test_a_shuffle_of_very_many_is_random():
+def test_a_shuffle_of_many_items_is_random():
     count = 5_000_011
     assert count > shuffle.MAX_CACHED
-    found = shuffled(count, 1)(np.arange(20_000))
-    assert len(set(found.tolist())) == 20_000
-    assert abs(np.corrcoef(np.arange(20_000), found)[0, 1]) < 0.04
-    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.04
-    # places of the first number over seeds, and steps between neighbours, in tenths of the range
+    actual = shuffled(count, 1)(np.arange(20_000))
+    assert len(set(actual.tolist())) == 20_000
+    assert abs(np.corrcoef(np.arange(20_000), actual)[0, 1]) < 0.04
+    assert abs(np.corrcoef(actual[1:], actual[:-1])[0, 1]) < 0.04
+    # positions of the first number over seeds, and differences of neighbors, in tenths of the range
     first = np.array([shuffled(count, seed)(np.arange(1))[0] for seed in range(4000)])
-    for values in (found, np.diff(found) % count, first):
+    for values in (actual, np.diff(actual) % count, first):
         counts = np.bincount(values * 10 // count, minlength=10)
         expected = len(values) / 10
-        # far beyond what chance gives: the 0.999999 quantile of chi-square with 9 degrees of freedom
+        # the 0.999999 quantile of chi-square with 9 degrees of freedom
         assert ((counts - expected) ** 2 / expected).sum() < 46
 
 
@@ -119,7 +121,7 @@ def windows_of(order: Windows, epoch: int) -> torch.Tensor:
     return torch.cat([order.batch(epoch, index).tokens for index in range(order.batches(epoch))])
 
 
-def test_windows_are_full_and_begin_stands_before_the_first_token():
+def test_windows_are_full_and_bos_precedes_the_first_token():
     order = Windows(running(20), context_length=4, stride=4, rows=3, seed=0)
     seen = set()
     for epoch in range(40):
@@ -133,7 +135,7 @@ def test_windows_are_full_and_begin_stands_before_the_first_token():
     assert seen == set(range(10, 30))
 
 
-def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
+def test_windows_of_an_epoch_share_an_offset_and_do_not_repeat():
     order = Windows(running(1000), context_length=16, stride=8, rows=7, seed=3)
     grids = set()
     for epoch in range(30):
@@ -145,7 +147,7 @@ def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
     assert len(grids) > 5
 
 
-def test_windows_come_in_another_order_each_epoch_and_for_each_seed():
+def test_window_order_depends_on_epoch_and_seed():
     first = windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=1), 0)
     assert not torch.equal(first, windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=1), 1))
     assert not torch.equal(first, windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=2), 0))
@@ -158,14 +160,14 @@ def test_windows_of_any_size_stay_inside(count, window, stride, rows):
         return
     order = Windows(running(count), context_length=window, stride=min(stride, window), rows=rows, seed=0)
     for epoch in range(3):
-        found = windows_of(order, epoch)
-        assert len(found) == order.count
-        assert int(found.max()) < 10 + count
+        actual = windows_of(order, epoch)
+        assert len(actual) == order.count
+        assert int(actual.max()) < 10 + count
     # at most what a grid loses: less than two strides
     assert order.count * order.stride + window - order.stride > count - 2 * order.stride
 
 
-def test_streams_go_on_where_they_stopped():
+def test_streams_continue_from_batch_to_batch():
     corpus = running(103)
     order = Streams(corpus, context_length=4, rows=5)
     parts = [order.batch(0, index).tokens for index in range(order.batches(0))]
@@ -182,18 +184,18 @@ def test_streams_go_on_where_they_stopped():
     assert [short.batch(0, index).tokens.size(1) - 1 for index in range(short.batches(0))] == [6, 6, 6, 2]
 
 
-def test_every_line_is_in_an_epoch_once_whole():
+def test_every_line_occurs_once_per_epoch_untruncated():
     lengths = [*lengths_like_text(500), 0, 400]
     order = Lines(of_lines(lengths), batch_tokens=128, seed=0)
     for epoch in range(2):
-        seen = []
+        lines_read = []
         for index in range(order.batches(epoch)):
             tokens, keep = order.batch(epoch, index)
             assert tokens[:, 1:].numel() <= 128 or len(tokens) == 1
             for number, row, real in zip(order.lines(epoch, index), tokens, keep, strict=True):
                 assert row[real].tolist() == [1] + [int(number) + 10] * lengths[number] + [2]
-                seen.append(int(number))
-        assert sorted(seen) == list(range(len(lengths)))
+                lines_read.append(int(number))
+        assert sorted(lines_read) == list(range(len(lengths)))
 
 
 def test_little_of_a_batch_is_padding():
@@ -205,7 +207,7 @@ def test_little_of_a_batch_is_padding():
     assert padded / (1024 * len(sizes)) > 0.9
 
 
-def test_batches_of_lines_have_other_members_each_epoch():
+def test_batches_of_lines_differ_between_epochs():
     order = Lines(of_lines(lengths_like_text(2000)), batch_tokens=256, seed=0)
     first, second = (
         {frozenset(order.lines(epoch, index).tolist()) for index in range(order.batches(epoch))} for epoch in (0, 1)
@@ -222,14 +224,14 @@ def test_the_largest_batch_of_lines_holds_the_longest():
 
 
 def counted(stretches) -> list[int]:
-    """Which tokens of the corpus were counted, in order."""
-    found = []
+    """The counted tokens of the corpus, in order."""
+    results = []
     for stretch in stretches:
-        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
+        for row, (first, index) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
             real = stretch.tokens.shape[1] if stretch.token_mask is None else int(stretch.token_mask[row].sum())
             for target in range(first, real - 1):
-                found.append((at + target, int(stretch.tokens[row, target + 1])))
-    return found
+                results.append((index + target, int(stretch.tokens[row, target + 1])))
+    return results
 
 
 @given(count=st.integers(1, 80), window=st.integers(1, 90), stride=st.integers(1, 90), rows=st.integers(1, 7))
@@ -243,7 +245,7 @@ def test_strided_windows_count_every_token_once(count, window, stride, rows):
         assert stretch.token_mask is None
         assert stretch.resets_state
         assert stretch.tokens[0, 0] == (1 if stretch.start[0] == 0 else stretch.start[0] + 9)
-        # all but the first window have at least window - stride tokens to look back at
+        # all but the first window have at least window - stride tokens of context
         assert (stretch.first[number == 0 :] >= min(window - stride, count)).all()
 
 
@@ -262,7 +264,7 @@ def test_a_carried_pass_counts_every_token_once_in_order(window):
     assert [stretch.resets_state for stretch in stretches] == [True] + [False] * (len(stretches) - 1)
 
 
-def test_lines_by_length_count_every_token_once_and_say_which_they_are():
+def test_lines_by_length_count_every_token_once_and_have_their_index():
     lengths = [*lengths_like_text(200), 0, 300]
     corpus = of_lines(lengths)
     stretches = list(by_length(corpus, batch_tokens=128))
@@ -274,17 +276,17 @@ def test_lines_by_length_count_every_token_once_and_say_which_they_are():
         assert stretch.start.tolist() == corpus.starts[stretch.lines].tolist()
 
 
-def test_what_is_too_small_is_refused_with_numbers_and_cure():
-    told = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
-    assert told == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
-    told = refusal(lambda: Streams(running(9), context_length=10, rows=12))
-    assert told == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
-    told = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
-    assert told == 'data.read_as: train is running text and has no lines; set data.read_as = "lines"'
-    assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == told
+def test_too_small_data_is_rejected_with_numbers_and_a_suggestion():
+    message = error_message(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
+    assert message == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
+    message = error_message(lambda: Streams(running(9), context_length=10, rows=12))
+    assert message == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
+    message = error_message(lambda: Lines(running(9), batch_tokens=10, seed=0))
+    assert message == 'data.read_as: train is running text and has no lines; set data.read_as = "lines"'
+    assert error_message(lambda: list(by_length(running(9), batch_tokens=10))) == message
 
 
-def test_a_batch_can_be_named_in_a_message():
+def test_batch_description():
     assert ORDERS["streams"].describe(0, 1) == "train, tokens 16 to 31 of each of 7 streams of 142"
     order = Windows(running(20), context_length=4, stride=4, rows=2, seed=0)
     starts = order.starts(5, 1).tolist()
@@ -293,7 +295,7 @@ def test_a_batch_can_be_named_in_a_message():
     assert order.describe(0, 0) == "train, lines 1, 2, 3, 4, 5, 6, 7, 8 and 4 more"
 
 
-def test_a_corpus_on_disk_is_read_as_it_is(tmp_path: Path):
+def test_batches_of_a_corpus_on_disk(tmp_path: Path):
     (tmp_path / "a.txt").write_text("abc\nde\n")
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde\n"]))
     corpus = write_corpus(Source((tmp_path / "a.txt",)), tokenizer, tmp_path, "train")

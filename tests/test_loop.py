@@ -1,4 +1,4 @@
-"""The training loop: where it ends, what an update is, what it writes down, and what it refuses to go on with."""
+"""The training loop: budgets, optimizer steps, validation, EMA, logging, carried state and divergence."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Notebook:
 
 
 class Scored:
-    """A task whose validation gives one number after another."""
+    """An objective whose validation returns the given numbers in turn."""
 
     def __init__(self, task: LanguageModelObjective, scores: list[float]) -> None:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
         self.inner_steps, self.prepare = task.inner_steps, task.prepare
 
-    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
+    def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()
         return {"loss": self.scores.pop(0), "other": -1.0}
 
@@ -92,9 +92,9 @@ def small_model(mixer: str = "lstm", **options: Any) -> LanguageModel:
 def small_loop(
     model: LanguageModel, *, stream: bool = False, rows: int = 4, scores: list[float] | None = None, **train: Any
 ) -> Loop:
-    """A loop over CORPUS: 24 windows of 4 tokens, 6 batches an epoch; or as streams."""
-    given = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup_ratio": 0.0, "lr_schedule": "constant", **train}
-    table = TrainConfig(**given).with_defaults()
+    """A loop over CORPUS: 24 windows of 4 tokens, 6 batches per epoch; or streams."""
+    options = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup_ratio": 0.0, "lr_schedule": "constant", **train}
+    table = TrainConfig(**options).with_defaults()
     order: BatchSampler = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=rows, seed=0)
     if stream:
         order = Streams(CORPUS, context_length=WINDOW, rows=rows)
@@ -105,9 +105,9 @@ def small_loop(
     )
 
 
-def run(loop: Loop, watcher: SilentCallback | None = None) -> Notebook:
+def run(loop: Loop, callback: SilentCallback | None = None) -> Notebook:
     notebook = Notebook()
-    loop.run(notebook, watcher or SilentCallback())
+    loop.run(notebook, callback or SilentCallback())
     return notebook
 
 
@@ -118,7 +118,7 @@ def weights(loop: Loop) -> dict[str, Tensor]:
 # ---- how far
 
 
-def test_a_budget_in_steps():
+def test_max_steps_budget():
     loop = small_loop(small_model(), max_steps=8)
     run(loop)
     assert loop.train_state.step == 8
@@ -126,15 +126,15 @@ def test_a_budget_in_steps():
     assert loop.train_state.done
 
 
-@pytest.mark.parametrize(("epochs", "steps", "place"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
-def test_a_budget_in_epochs(epochs, steps, place):
+@pytest.mark.parametrize(("epochs", "steps", "epoch_and_batch"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
+def test_max_epochs_budget(epochs, steps, epoch_and_batch):
     loop = small_loop(small_model(), max_epochs=epochs)
     run(loop)
-    assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, place)
+    assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, epoch_and_batch)
 
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (16, 1), (17, 2), (100, 7)])
-def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
+def test_max_tokens_budget_ends_with_the_batch_that_reaches_it(tokens, steps):
     loop = small_loop(small_model(), max_tokens=tokens)
     run(loop)
     assert loop.train_state.step == steps
@@ -142,8 +142,8 @@ def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
     assert loop.train_state.tokens - 16 < tokens <= loop.train_state.tokens
 
 
-def test_tokens_are_those_that_the_loss_counts():
-    """Of lines, padding is none of them."""
+def test_tokens_are_counted_as_in_the_loss():
+    """In batches of lines, padding is not counted."""
     loop = small_loop(small_model(), max_steps=2)
     corpus = make_corpus([3, 2, 4, 5, 2, 6, 7, 8, 3, 2])
     lines = type(corpus)(**{**vars(corpus), "starts": torch.tensor([0, 2, 5, 10]).numpy()})
@@ -152,8 +152,8 @@ def test_tokens_are_those_that_the_loss_counts():
     assert loop.train_state.tokens == 2 * 10
 
 
-def test_a_budget_in_minutes(monkeypatch):
-    """By a clock that a second passes on at each look: an update is timed by its begin and its end."""
+def test_max_minutes_budget(monkeypatch):
+    """With a clock that advances by a second at each call: a step is timed by its start and end."""
     now = iter(range(1_000_000))
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
     loop = small_loop(small_model(), max_minutes=0.1)
@@ -162,7 +162,7 @@ def test_a_budget_in_minutes(monkeypatch):
     assert loop.train_state.step == 6
 
 
-def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch):
+def test_lr_follows_the_schedule_at_the_middle_of_each_step(monkeypatch):
     loop = small_loop(small_model(), max_steps=5, lr_schedule="linear", warmup_ratio=0.4)
     rates = []
     step = loop.optimizers.step
@@ -175,7 +175,7 @@ def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch)
 
 
 @pytest.mark.parametrize("budget", [{"max_tokens": 64}, {"max_epochs": 4 / 6}, {"max_steps": 4}])
-def test_the_same_length_in_other_words_is_the_same_run(budget):
+def test_equal_budgets_in_different_units_give_the_same_run(budget):
     loop, other = (
         small_loop(small_model(), max_steps=4, lr_schedule="cosine"),
         small_loop(small_model(), lr_schedule="cosine", **budget),
@@ -188,13 +188,13 @@ def test_the_same_length_in_other_words_is_the_same_run(budget):
 
 
 @pytest.mark.parametrize(
-    ("steps", "validations", "at"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
+    ("steps", "validations", "expected_steps"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
 )
-def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, at):
-    watcher = SilentCallback()
-    notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), watcher)
-    assert [step for step, _ in watcher.scores] == at
-    assert notebook.saved == at
+def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, expected_steps):
+    callback = SilentCallback()
+    notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), callback)
+    assert [step for step, _ in callback.scores] == expected_steps
+    assert notebook.saved == expected_steps
 
 
 def test_patience_counts_validations_without_a_better_score():
@@ -210,8 +210,8 @@ def test_patience_counts_validations_without_a_better_score():
     assert loop.train_state.step == 8
 
 
-def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
-    """Of names that nothing else knows: the first of them, or the one that train.monitor names."""
+def test_best_weights_are_selected_by_the_monitored_metric_of_the_task():
+    """With metric names that only this task has: the first, or the one in train.monitor."""
 
     class Counting:
         unit = "token"
@@ -225,7 +225,7 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
         def __init__(self, task: Any) -> None:
             self.loss, self.right, self.wrong = task.loss, iter([1.0, 3.0, 2.0, 4.0]), iter([4.0, 5.0, 3.0, 5.0])
 
-        def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
+        def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float]:
             return {"words_right": next(self.right), "words_wrong": next(self.wrong)}
 
     for monitor, best in ((None, [1, 2, 4]), ("words_right", [1, 2, 4]), ("words_wrong", [1, 3])):
@@ -241,14 +241,14 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
     )
 
 
-def test_without_patience_the_best_is_kept_and_the_run_goes_on():
+def test_without_patience_training_continues_and_the_best_weights_are_kept():
     loop = small_loop(small_model(), max_steps=5, num_validations=5, scores=[2.0, 3.0, 3.0, 1.0, 3.0])
     assert run(loop).best == [1, 4]
     assert loop.train_state.step == 5
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
-def test_gradients_that_the_caller_has_switched_off_are_kept(tmp_path, text, off):
+def test_gradient_mode_of_the_caller_is_restored(tmp_path, text, off):
     train_here(run_file(text), tmp_path / "plain")
     with off():
         train_here(run_file(text), tmp_path / "off")
@@ -262,12 +262,12 @@ def test_without_validation_data_the_latest_weights_are_kept():
     assert loop.train_state.best is None
 
 
-def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
+def test_the_run_directory_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.0])
-    monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, watch: {"loss": next(scores)})
+    monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, progress: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
-    watcher = SilentCallback(inspect=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
-    train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
+    callback = SilentCallback(inspect=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
+    train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", callback)
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], weight) for name, weight in seen[4].items())
@@ -277,7 +277,7 @@ def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkey
     assert not all(torch.equal(last[name], best[name]) for name in best)
 
 
-def test_a_long_run_saves_every_minute_too(monkeypatch):
+def test_a_long_run_saves_checkpoints_by_time(monkeypatch):
     now = iter(range(0, 1_000_000, 25))
     monkeypatch.setattr(loop_module.time, "monotonic", lambda: float(next(now)))
     assert run(small_loop(small_model(), max_steps=9, num_validations=1)).saved == [3, 6, 9]
@@ -287,22 +287,22 @@ def test_a_long_run_saves_every_minute_too(monkeypatch):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_averages_by_hand(tied):
-    """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
+def test_ema_by_hand(tied):
+    """The decay is min(ema_decay, (1 + step) / (10 + step)); tied weights are averaged once."""
     loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
-    wanted = weights(loop)
+    expected = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
         loop._advance(*loop.train_step())
-        wanted = {name: decay * wanted[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
+        expected = {name: decay * expected[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
         for name, average in loop.ema.tensors().items():
-            torch.testing.assert_close(average, wanted[name], msg=f"{name} at step {step}")
+            torch.testing.assert_close(average, expected[name], msg=f"{name} at step {step}")
     assert ("head.weight" in loop.ema.tensors()) != tied
     with loop.ema.applied():
-        assert all(torch.allclose(weight, wanted[name], atol=1e-6) for name, weight in weights(loop).items())
+        assert all(torch.allclose(weight, expected[name], atol=1e-6) for name, weight in weights(loop).items())
 
 
-def test_an_average_of_decay_0_is_the_weights():
-    assert small_loop(small_model(), max_steps=4, ema_decay=0.0).ema is None  # as an option, 0 is none
+def test_ema_with_decay_0_equals_the_weights():
+    assert small_loop(small_model(), max_steps=4, ema_decay=0.0).ema is None  # 0 switches it off
     loop = small_loop(small_model(), max_steps=4, ema_decay=0.5)
     loop.ema.decay = 0.0
     run(loop)
@@ -310,18 +310,18 @@ def test_an_average_of_decay_0_is_the_weights():
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
-def test_training_goes_on_with_the_weights_themselves(mixer):
-    """Validation swaps them for the averages and back, without a bit lost."""
+def test_training_continues_with_the_raw_weights(mixer):
+    """Validation swaps them for the EMA weights and restores them bit for bit."""
     plain = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3)
     averaged = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3, ema_decay=0.9)
     run(plain), run(averaged)
     assert all(map(torch.equal, weights(plain).values(), weights(averaged).values()))
 
 
-def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
+def test_ema_weights_are_validated_and_saved(tmp_path, text, monkeypatch):
     scores, validated = iter([3.0, 1.0, 2.0, 2.0]), []
 
-    def validate(task: LanguageModelObjective, model: nn.Module, watch: ProgressCallback) -> dict[str, float]:
+    def validate(task: LanguageModelObjective, model: nn.Module, progress: ProgressCallback) -> dict[str, float]:
         validated.append({name: weight.clone() for name, weight in model.state_dict().items()})
         return {"loss": next(scores)}
 
@@ -336,13 +336,13 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], average) for name, average in seen[4].items())
-    for step, found in zip((2, 4, 6, 8), validated, strict=True):
-        assert all(torch.equal(found[name], average) for name, average in seen[step].items())
+    for step, actual in zip((2, 4, 6, 8), validated, strict=True):
+        assert all(torch.equal(actual[name], average) for name, average in seen[step].items())
     loaded = load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(loaded[name], average) for name, average in seen[4].items())
 
 
-def test_the_weights_are_back_after_a_validation_that_failed():
+def test_raw_weights_are_restored_after_a_failed_validation():
     loop = small_loop(small_model(), max_steps=2, num_validations=2, scores=[math.nan], ema_decay=0.9)
     seen: dict[str, Tensor] = {}
     with pytest.raises(DivergedError):
@@ -350,7 +350,7 @@ def test_the_weights_are_back_after_a_validation_that_failed():
     assert all(map(torch.equal, weights(loop).values(), seen.values()))
 
 
-def test_averages_are_counted_before_there_are_any(monkeypatch):
+def test_ema_memory_is_counted_in_advance(monkeypatch):
     parameters = sum(weight.numel() for weight in small_model().parameters())
     table = TrainConfig(ema_decay=0.5).with_defaults()
     monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters)
@@ -358,9 +358,9 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
     monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters - 1)
     with pytest.raises(ResourceError) as caught:
         memory.check_weights(small_model, table, CPU.device)
-    needed, there = memory.format_bytes(20 * parameters), memory.format_bytes(20 * parameters - 1)
+    needed, free = memory.format_bytes(20 * parameters), memory.format_bytes(20 * parameters - 1)
     assert str(caught.value) == (
-        f"model: {parameters} parameters need {needed} to train with adamw and EMA, {there} are free; "
+        f"model: {parameters} parameters need {needed} to train with adamw and EMA, {free} are free; "
         "reduce hidden_size or num_layers"
     )
 
@@ -368,7 +368,7 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
 @pytest.mark.parametrize(
     ("average", "message"), [(1.0, "must be less than 1, got 1.0"), (-0.1, "must be at least 0, got -0.1")]
 )
-def test_a_decay_outside_its_range(text, average, message):
+def test_invalid_ema_decay(text, average, message):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, train__ema_decay=average), base=text.parent)
     assert str(caught.value) == f"train.ema_decay: {message}"
@@ -377,35 +377,35 @@ def test_a_decay_outside_its_range(text, average, message):
 # ---- what is written down
 
 
-def test_metrics_are_functions_of_the_run_only(tmp_path, text):
+def test_metrics_jsonl_has_only_values_that_follow_from_the_run(tmp_path, text):
     values = run_file(text, "lstm", train__max_steps=6, train__num_validations=3)
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
     records = metrics(tmp_path / "run")
     trained = [record for record in records if "train_loss" in record]
     validated = [record for record in records if "valid_loss" in record]
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
     gradients = {"grad_norm", "grad_norm_max", "learning_rate", "clipped_steps"}
     assert set(trained[0]) == {"step", "epoch", "tokens", "train_loss", "crc32"} | gradients
-    assert [record["train_loss"] for record in trained] == pytest.approx(watcher.losses)
-    assert [(record["step"], record["valid_loss"]) for record in validated] == watcher.scores
+    assert [record["train_loss"] for record in trained] == pytest.approx(callback.losses)
+    assert [(record["step"], record["valid_loss"]) for record in validated] == callback.scores
     assert [record["tokens"] for record in trained] == [64 * step for step in range(1, 7)]
 
 
-def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
-    watcher = SilentCallback()
-    notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), watcher)
+def test_a_long_run_logs_about_200_lines_with_means_since_the_last():
+    callback = SilentCallback()
+    notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), callback)
     steps = [record["step"] for record in notebook.records]
     assert steps[:5] == [1, 3, 5, 8, 10]
     assert len(steps) == 201
-    found = [record["train_loss"] for record in notebook.records]
+    actual = [record["train_loss"] for record in notebook.records]
     edges = [0, *steps]
-    means = [sum(watcher.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
-    assert found == pytest.approx(means)
+    means = [sum(callback.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
+    assert actual == pytest.approx(means)
 
 
 @pytest.mark.parametrize("model", ["conv", "lstm", "transformer", "gpt"])
-def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, model):
+def test_same_run_file_gives_equal_runs_and_another_seed_does_not(tmp_path, text, model):
     values = run_file(text, model, train__max_steps=4, train__num_validations=2)
     for name in ("one", "two"):
         train_here(values, tmp_path / name)
@@ -414,27 +414,27 @@ def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, 
     assert (tmp_path / "one" / "metrics.jsonl").read_bytes() != (tmp_path / "three" / "metrics.jsonl").read_bytes()
 
 
-def test_what_happens_between_steps_changes_nothing(tmp_path, text):
-    """Validation more or less often, sampling, dropout elsewhere: every step seeds itself."""
+def test_validation_and_other_random_draws_between_steps_do_not_change_training(tmp_path, text):
+    """More or fewer validations, sampling, dropout elsewhere: every step has its own seed."""
 
     def meddle(loop: Loop) -> None:
         torch.rand(7)
         loop.loss_module.model(torch.zeros(1, 3, dtype=torch.long))
 
-    found = []
+    results = []
     for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
         values = run_file(text, "transformer", train__max_steps=6, train__num_validations=validations)
         train_here(values, tmp_path / name, SilentCallback(inspect=look))
-        found.append(run_hashes(tmp_path / name)["model"])
-    assert len(set(found)) == 1
+        results.append(run_hashes(tmp_path / name)["model"])
+    assert len(set(results)) == 1
 
 
 def test_dropout_differs_from_step_to_step():
     loop = small_loop(small_model(dropout=0.5), max_steps=2, lr=1e-30)
     loop.batch_sampler.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
-    watcher = SilentCallback()
-    run(loop, watcher)
-    assert watcher.losses[0] != watcher.losses[1]
+    callback = SilentCallback()
+    run(loop, callback)
+    assert callback.losses[0] != callback.losses[1]
 
 
 # ---- one update
@@ -443,8 +443,8 @@ def test_dropout_differs_from_step_to_step():
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 @pytest.mark.parametrize("stream", [False, True], ids=["windows", "stream"])
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
-def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer):
-    """Three updates; with streams, the second and third start from a carry that was put together from parts."""
+def test_accumulated_gradients_equal_whole_batches(mixer, stream, optimizer):
+    """Three steps; with streams, the second and third start from a state joined from micro-batches."""
     loops = [
         small_loop(small_model(mixer), stream=stream, max_steps=3, micro_batches=parts, optimizer=optimizer, lr=0.01)
         for parts in (1, 2, 3)
@@ -455,12 +455,12 @@ def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer)
     for loop in loops[1:]:
         for name, weight in weights(loops[0]).items():
             torch.testing.assert_close(weights(loop)[name], weight, atol=1e-6, rtol=0.0, msg=name)
-        for one, other in zip(tree_leaves(loops[0].carry), tree_leaves(loop.carry), strict=True):
-            torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
+        for leaf, other in zip(tree_leaves(loops[0].carry), tree_leaves(loop.carry), strict=True):
+            torch.testing.assert_close(other, leaf, atol=1e-5, rtol=1e-5)
 
 
-def test_an_update_by_hand():
-    """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
+def test_a_step_by_hand():
+    """SGD without momentum: the weights minus lr times the gradient of the mean loss."""
     loop = small_loop(small_model(), max_steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, max_grad_norm=0)
     model = small_model()
     batch = loop.batch_sampler.batch(0, 0)
@@ -472,7 +472,7 @@ def test_an_update_by_hand():
 
 
 @pytest.mark.parametrize(("clip", "norm"), [(0.01, 0.01), (1e6, None), (0, None)])
-def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip, norm):
+def test_clipping_scales_only_longer_gradients(monkeypatch, clip, norm):
     loop = small_loop(small_model(), max_steps=1, max_grad_norm=clip, optimizer="sgd", momentum=0.0, weight_decay=0.0)
     before, model = weights(loop), small_model()
     batch = loop.batch_sampler.batch(0, 0)
@@ -489,34 +489,34 @@ def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip,
 # ---- the carry
 
 
-def test_streams_start_from_the_state_that_the_batch_before_ended_in():
+def test_streams_start_from_the_final_state_of_the_previous_batch():
     model = small_model()
     loop = small_loop(small_model(), stream=True, max_steps=9, lr=1e-30)
-    watcher = SilentCallback()
-    run(loop, watcher)
+    callback = SilentCallback()
+    run(loop, callback)
     state, losses = None, []
-    for index in range(6):  # 24 tokens a stream: 6 batches of 4
+    for index in range(6):  # 24 tokens per stream: 6 batches of 4
         tokens = loop.batch_sampler.batch(0, index).tokens
         nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
         losses.append(nats.mean().item())
     assert loop.batch_sampler.batches(0) == 6
-    # the next epoch starts from nothing
-    assert watcher.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
+    # the next epoch starts without a state
+    assert callback.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
 
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "attention"])
-def test_training_with_a_carry_is_not_training_without(mixer):
-    found = []
+def test_carried_state_changes_training(mixer):
+    results = []
     for carries in (True, False):
         loop = small_loop(small_model(mixer), stream=True, max_steps=4)
         loop.loss_module.objective.carry_state = carries
         run(loop)
-        found.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
-    assert not torch.equal(*found)
+        results.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
+    assert not torch.equal(*results)
 
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "gru-reset-before", "attention"])
-def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
+def test_carried_state_is_detached_and_has_a_row_per_stream(mixer):
     loop = small_loop(small_model(mixer), stream=True, max_steps=3)
     run(loop)
     parts = tree_leaves(loop.carry)
@@ -524,27 +524,27 @@ def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
     assert all(part.grad_fn is None and not part.requires_grad and part.size(0) == 4 for part in parts)
 
 
-def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight():
-    """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
-    model, sizes, losses, longest = small_model("attention", position_encoding="rotary"), [], [], None
+def test_carried_attention_state_is_bounded_by_the_context_length():
+    """At most twice the context length, and the loss equals that of a model that keeps everything and masks it."""
+    model, sizes, losses, unbounded = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
-    watcher = SilentCallback(
+    callback = SilentCallback(
         inspect=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2))
     )
-    run(loop, watcher)
+    run(loop, callback)
     for layer in model.stack.layers:
         if layer.mixer.__class__.__name__ == "SelfAttention":
             layer.mixer._recent = lambda keys, values, key_at: (keys, values, key_at)
     for index in range(12):
         tokens = loop.batch_sampler.batch(0, index).tokens
-        nats, longest = model.loss(tokens[:, :-1], tokens[:, 1:], longest)
+        nats, unbounded = model.loss(tokens[:, :-1], tokens[:, 1:], unbounded)
         losses.append(nats.mean().item())
     assert max(sizes) < 2 * WINDOW
-    assert longest[0].tolist() == [[48], [48]]
-    assert watcher.losses == pytest.approx(losses, abs=1e-5)
+    assert unbounded[0].tolist() == [[48], [48]]
+    assert callback.losses == pytest.approx(losses, abs=1e-5)
 
 
-def test_windows_carry_nothing():
+def test_windows_carry_no_state():
     loop = small_loop(small_model(), max_steps=2)
     run(loop)
     assert loop.carry is None
@@ -561,19 +561,19 @@ def diverged(loop: Loop) -> str:
     return str(caught.value)
 
 
-def spoil(loop: Loop, at: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
-    """Have the loss changed from step `at` on."""
+def spoil(loop: Loop, step: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
+    """Change the loss from step `step` on."""
     honest = loop.loss_module.objective.loss
 
     def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        found = honest(model, batch, carry)
-        return found if loop.train_state.step < at else change(found, model)
+        actual = honest(model, batch, carry)
+        return actual if loop.train_state.step < step else change(actual, model)
 
     loop.loss_module.objective.loss = loss  # type: ignore[method-assign]
 
 
 class Steep(torch.autograd.Function):
-    """What it is given, and a gradient that no float32 can hold the length of."""
+    """Returns its input, with a gradient whose norm overflows float32."""
 
     @staticmethod
     def forward(context: Any, value: Tensor) -> Tensor:
@@ -584,7 +584,7 @@ class Steep(torch.autograd.Function):
         return gradient * 1e38
 
 
-def test_a_weight_that_is_nan_stops_the_run_before_the_update():
+def test_a_nan_weight_stops_the_run_before_the_step():
     loop = small_loop(small_model(), max_steps=9)
     for _ in range(8):
         loop._advance(*loop.train_step())
@@ -599,18 +599,18 @@ def test_a_weight_that_is_nan_stops_the_run_before_the_update():
     assert all(torch.equal(part, momenta[name]) for name, part in loop.optimizers.tensors().items())
 
 
-def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
+def test_an_overflowing_gradient_stops_the_run_and_keeps_the_carried_state():
     loop = small_loop(small_model(), stream=True, max_steps=9)
     loop._advance(*loop.train_step())
     carry = detach(loop.carry)
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
-    where = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"
-    assert diverged(loop) == f"step 2: gradient norm is inf ({where}); {CURE}"
+    location = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"
+    assert diverged(loop) == f"step 2: gradient norm is inf ({location}); {CURE}"
     assert all(map(torch.equal, tree_leaves(loop.carry), tree_leaves(carry)))
 
 
 def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
-    """A target whose score is 2e38 under the best: infinitely unlikely in float32, and the gradient is 1."""
+    """A target whose logit is 2e38 below the best: its probability is 0 in float32, and the gradient is 1."""
     loop = small_loop(small_model(), max_steps=9)
     before = weights(loop)
     spoil(loop, 0, lambda loss, model: loss._replace(total=loss.total + math.inf))
@@ -619,8 +619,8 @@ def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_validation_score_that_is_no_number_stops_the_run(value):
-    """Else nothing would ever be better than it."""
+def test_a_nan_validation_score_stops_the_run(value):
+    """Otherwise no later score would be better."""
     loop = small_loop(small_model(), max_steps=9, num_validations=9, scores=[3.0, value])
     assert diverged(loop) == (
         f"step 2: validation loss is {value}; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
@@ -628,7 +628,7 @@ def test_a_validation_score_that_is_no_number_stops_the_run(value):
     assert (loop.train_state.best, loop.train_state.best_step) == (3.0, 1)
 
 
-def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path, text):
+def test_a_diverged_run_keeps_its_checkpoint_and_best_weights(tmp_path, text):
     values, out = run_file(text, "lstm", train__max_steps=9, train__num_validations=9), tmp_path / "run"
 
     def spoil_weights(loop: Loop) -> None:
@@ -649,7 +649,7 @@ def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path,
 # ---- where and how numbers are computed
 
 
-def test_a_gpu_that_is_not_there(monkeypatch):
+def test_missing_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError) as caught:
         pick_device("cuda")
@@ -657,36 +657,36 @@ def test_a_gpu_that_is_not_there(monkeypatch):
     assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
 
 
-def test_streams_run_past_any_learned_position(text):
+def test_streams_with_learned_positions_are_rejected(text):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, "transformer", data__read_as="stream"), base=text.parent)
     assert str(caught.value) == ("model.position_encoding: 'learned' is not possible with data.read_as 'stream'; use 'rotary'")
 
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
-    watcher = SilentCallback()
+    callback = SilentCallback()
     values = run_file(text, "gpt", train__max_steps=12, train__precision="bfloat16", data__read_as="stream")
-    train_here(values, tmp_path / "run", watcher)
+    train_here(values, tmp_path / "run", callback)
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
-    assert watcher.losses[-1] < watcher.losses[0] - 0.1
+    assert callback.losses[-1] < callback.losses[0] - 0.1
     exact = SilentCallback()
     train_here({**values, "train": {**values["train"], "precision": "float32"}}, tmp_path / "exact", exact)
-    assert watcher.losses == pytest.approx(exact.losses, rel=0.05)
-    assert watcher.losses != exact.losses
+    assert callback.losses == pytest.approx(exact.losses, rel=0.05)
+    assert callback.losses != exact.losses
 
 
-@pytest.mark.parametrize("kind", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("arch", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
-def test_every_kind_learns(tmp_path, text, kind, read):
+def test_every_architecture_learns(tmp_path, text, arch, read):
     values = run_file(
         text, "conv", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
     )
-    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-reset-before" else {"arch": kind}
+    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if arch == "gru-reset-before" else {"arch": arch}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
-    assert watcher.scores[-1][1] < watcher.scores[0][1] < watcher.losses[0]
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
+    assert callback.scores[-1][1] < callback.scores[0][1] < callback.losses[0]
 
 
 @pytest.mark.parametrize("part", ["samples", "validation"])

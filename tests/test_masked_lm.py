@@ -1,4 +1,4 @@
-"""Masked language models: how gaps are made, what is predicted, and that it learns."""
+"""Masked language models: masking, loss, tied weights, windows, pseudo-perplexity and training."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from weft.text.tokenizers import Tokenizer, TokenizerConfig, from_vocab, train_t
 from weft.text.whole_words import word_starts
 
 WORDS = 50
-MASK = WORDS  # what stands for a hidden token
+MASK = WORDS  # ID of the mask token
 
 
 def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """<s>, tokens, </s>, padded: so many tokens each."""
+    """Padded rows of <s>, the given number of tokens, and </s>."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(len(lengths), max(lengths) + 2, dtype=torch.long)
     for row, length in enumerate(lengths):
@@ -40,10 +40,10 @@ def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
     return tokens, torch.arange(tokens.size(1)) < torch.tensor(lengths)[:, None] + 2
 
 
-# ---- gaps
+# ---- masks
 
 
-def test_a_share_of_every_text_is_chosen_but_one_token_at_least():
+def test_a_fraction_of_every_text_is_masked_but_at_least_one_token():
     tokens, keep = rows([1, 3, 10, 40, 0])
     for share in (0.15, 0.4):
         chosen = mask_tokens(tokens, keep, Masking(MASK, share)).targets_mask
@@ -51,28 +51,28 @@ def test_a_share_of_every_text_is_chosen_but_one_token_at_least():
         assert not (chosen & ~maskable(tokens, keep)).any()
 
 
-def test_begin_end_and_padding_are_never_hidden():
+def test_bos_eos_and_padding_are_never_masked():
     tokens, keep = rows([2, 30])
-    found = mask_tokens(tokens, keep, Masking(MASK, 1.0))
-    assert torch.equal(found.targets_mask, maskable(tokens, keep))
-    aside = ~found.targets_mask
-    assert torch.equal(found.tokens[aside], tokens[aside])
+    actual = mask_tokens(tokens, keep, Masking(MASK, 1.0))
+    assert torch.equal(actual.targets_mask, maskable(tokens, keep))
+    aside = ~actual.targets_mask
+    assert torch.equal(actual.tokens[aside], tokens[aside])
     assert maskable(tokens, keep)[0].tolist() == [False, True, True] + [False] * 29
 
 
 def test_eighty_ten_ten():
     tokens, keep = rows([1000] * 20)
     torch.manual_seed(0)
-    found = mask_tokens(tokens, keep, Masking(MASK, 0.5))
-    shown, real = found.tokens[found.targets_mask], tokens[found.targets_mask]
-    hidden, same = (shown == MASK).double().mean(), (shown == real).double().mean()
+    actual = mask_tokens(tokens, keep, Masking(MASK, 0.5))
+    inputs, real = actual.tokens[actual.targets_mask], tokens[actual.targets_mask]
+    hidden, same = (inputs == MASK).double().mean(), (inputs == real).double().mean()
     assert hidden == pytest.approx(0.8, abs=0.015)
     assert same == pytest.approx(0.1 + 0.1 / (WORDS - 3), abs=0.01)
-    others = shown[(shown != MASK) & (shown != real)]
-    assert others.min() == 3 and others.max() == WORDS - 1  # no special token, and never the mask
+    replaced = inputs[(inputs != MASK) & (inputs != real)]
+    assert replaced.min() == 3 and replaced.max() == WORDS - 1  # no special token, and never the mask
 
 
-def test_gaps_are_other_ones_each_time_and_follow_the_generator():
+def test_masks_differ_each_time_and_follow_the_generator():
     tokens, keep = rows([100])
     one, two = (mask_tokens(tokens, keep, Masking(MASK), torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(one.tokens, two.tokens) and torch.equal(one.targets_mask, two.targets_mask)
@@ -88,7 +88,7 @@ def test_every_token_has_the_same_chance():
     assert often.numpy() == pytest.approx(0.25, abs=0.03)
 
 
-def test_words_are_hidden_whole():
+def test_whole_words_are_masked():
     begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
     tokens, keep = rows([30] * 200, seed=2)
     torch.manual_seed(0)
@@ -101,29 +101,29 @@ def test_words_are_hidden_whole():
     assert (chosen.sum(1) >= 4).all() and chosen.sum() < 200 * 30 * 0.35
 
 
-def tokenizer_of(kind: str) -> Tokenizer:
+def tokenizer_of(tokenizer_type: str) -> Tokenizer:
     text = ["the quick fox. quicker, the quickest naïve fox\n"] * 30
-    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=320), iter(text))
+    return train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=320), iter(text))
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "whitespace", "char", "byte"])
-def test_which_tokens_start_a_word(kind):
-    tokenizer = tokenizer_of(kind)
+@pytest.mark.parametrize("tokenizer_type", ["wordpiece", "bpe", "unigram", "word", "whitespace", "char", "byte"])
+def test_which_tokens_start_a_word(tokenizer_type):
+    tokenizer = tokenizer_of(tokenizer_type)
     begins = word_starts(tokenizer)
-    if kind in ("char", "byte"):
+    if tokenizer_type in ("char", "byte"):
         assert begins is None
         return
     assert begins is not None and begins.shape == (tokenizer.vocab_size,)
     ids = tokenizer.encode("zebra quickest naïve, the")
     starts = begins[ids]
-    if kind in ("word", "whitespace"):
+    if tokenizer_type in ("word", "whitespace"):
         assert starts.all()
     else:  # the first word follows <s>, which starts it; then quickest, naïve, the comma, the
-        first = 1 if kind == "wordpiece" else 0
+        first = 1 if tokenizer_type == "wordpiece" else 0
         assert starts.sum() == 4 + first
 
 
-def test_a_tokenizer_that_can_not_tell():
+def test_whole_word_masking_requires_word_boundaries():
     data = tokenizer_of("wordpiece").data.replace(b'"continuing_subword_prefix":"##"', b'"continuing_subword_prefix":"@@"')
     assert word_starts(Tokenizer(data, "here")) is None
 
@@ -153,7 +153,7 @@ def model_of(**options: Any) -> Any:
         },
     ],
 )
-def test_the_loss_is_the_nats_of_the_chosen(options):
+def test_the_loss_is_the_cross_entropy_of_the_selected_tokens(options):
     model = model_of(**options)
     tokens, keep = rows([5, 9])
     chosen = mask_tokens(tokens, keep, Masking(MASK, 0.5)).targets_mask
@@ -165,14 +165,14 @@ def test_the_loss_is_the_nats_of_the_chosen(options):
     assert model.mask_id == MASK
 
 
-def test_padding_changes_nothing():
+def test_padding_does_not_change_the_loss():
     model = model_of()
     tokens, keep = rows([5, 20])
     alone = model(EncoderInput(tokens[:1, :7], keep[:1, :7]))
     assert torch.allclose(model(EncoderInput(tokens, keep))[:1, :7], alone, atol=1e-5)
 
 
-def test_what_is_tied_and_what_has_which_name():
+def test_tied_weights_and_parameter_names():
     model = model_of()
     names = set(model.state_dict())
     assert model.head.weight is model.encoder.embedder.embedding.weight
@@ -183,7 +183,7 @@ def test_what_is_tied_and_what_has_which_name():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"bidirectional": False}, "bidirectional: must be true for a masked language model"),
         (
@@ -197,13 +197,13 @@ def test_what_is_tied_and_what_has_which_name():
         ({"norm_eps": 1e-6}, "norm_eps: not used with norm 'none'; remove it"),
     ],
 )
-def test_tables_that_can_not_be(options, said):
+def test_invalid_configs_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"arch": "lstm", **options}}, base=Path("/nowhere"))
-    assert str(caught.value) == f"model.{said}"
+    assert str(caught.value) == f"model.{message}"
 
 
-def test_eps_of_norms_is_what_the_table_says():
+def test_norm_eps_is_applied():
     assert model_of(norm_eps=1e-12).encoder.stack.input_proj.eps == 1e-12
     assert model_of().encoder.stack.input_proj.eps == 1e-5
 
@@ -217,40 +217,42 @@ def text_corpus(tmp_path: Path, text: str, *, lines: bool) -> tuple[Any, Tokeniz
     return write_corpus(Source((tmp_path / "text.txt",), "utf-8", lines), tokenizer, tmp_path, "text"), tokenizer
 
 
-def test_running_text_is_read_once_in_windows_of_its_own_ends(tmp_path):
+def test_evaluation_windows_cover_running_text_once_with_bos_and_eos(tmp_path):
     corpus, _ = text_corpus(tmp_path, " ".join(f"w{number}" for number in range(11)), lines=False)
-    found = list(texts(corpus, window=6, batch_tokens=12))
-    assert [read.keys.tolist() for read in found] == [[0, 1], [2]]
-    inner = [row[keep][1:-1].tolist() for read in found for row, keep in zip(*read.text[:2], strict=True)]
+    actual = list(texts(corpus, window=6, batch_tokens=12))
+    assert [read.keys.tolist() for read in actual] == [[0, 1], [2]]
+    inner = [row[keep][1:-1].tolist() for read in actual for row, keep in zip(*read.text[:2], strict=True)]
     assert [token for row in inner for token in row] == corpus.tokens.tolist()
-    for read in found:
+    for read in actual:
         for row, keep in zip(read.text.tokens, read.text.token_mask, strict=True):
             assert (row[keep][0], row[keep][-1]) == (1, 2)
 
 
-def test_a_window_of_training_has_ends_of_its_own():
+def test_training_windows_have_bos_and_eos():
     from weft.data.batching import Batch
 
     text = encoder_inputs(Batch(torch.arange(3, 11)[None], None))
     assert text.tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]] and text.token_mask.all()
 
 
-def test_pseudo_nats_hide_one_token_at_a_time(tmp_path):
+def test_pseudo_log_likelihood_masks_one_token_at_a_time(tmp_path):
     corpus, tokenizer = text_corpus(tmp_path, "a b c\nb\n\nc a\n", lines=True)
     torch.manual_seed(0)
     table = MaskedLMConfig(layer_type="attention", hidden_size=8, position_encoding="sinusoidal").with_defaults()
     model: Any = masked_language_model(table, vocab_size=tokenizer.vocab_size, max_positions=16).eval()
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     with torch.no_grad():
-        items = pseudo_nll(model, corpus, window=16, device=torch.device("cpu"), progress=lambda *done: told.append(done))
-    assert items.keys.tolist() == [0, 1, 2, 3] and items.statistics["tokens"].tolist() == [3, 1, 0, 2] and told[-1] == (6, 6)
+        items = pseudo_nll(model, corpus, window=16, device=torch.device("cpu"), progress=lambda *done: calls.append(done))
+    assert items.keys.tolist() == [0, 1, 2, 3] and items.statistics["tokens"].tolist() == [3, 1, 0, 2] and calls[-1] == (6, 6)
     for line, text in enumerate(["a b c", "b", "", "c a"]):
         ids = [1, *tokenizer.encode(text).tolist(), 2]
         nats = 0.0
-        for at in range(1, len(ids) - 1):
+        for index in range(1, len(ids) - 1):
             row = torch.tensor([ids])
-            row[0, at] = tokenizer.vocab_size
-            nats -= model.log_probs(model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))[0, at, ids[at]].item()
+            row[0, index] = tokenizer.vocab_size
+            nats -= model.log_probs(model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))[
+                0, index, ids[index]
+            ].item()
         assert items.statistics["nats"][line] == pytest.approx(nats, abs=1e-4)
 
 
@@ -268,7 +270,7 @@ def test_scores_and_their_intervals():
     assert str(caught.value) == "evaluate: no tokens to mask"
 
 
-def test_validation_makes_the_same_gaps_every_time(tmp_path):
+def test_validation_uses_the_same_masks_every_time(tmp_path):
     corpus, tokenizer = text_corpus(tmp_path, "a b c d e\nb c d\n" * 30, lines=True)
     model = masked_language_model(
         MaskedLMConfig(hidden_size=8).with_defaults(), vocab_size=tokenizer.vocab_size, max_positions=16
@@ -305,7 +307,7 @@ def run_file(text: Path, kind: str = "bert", **model: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["bert", "transformer", "lstm"])
 @pytest.mark.parametrize("read", ["lines", "windows"])
-def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, kind, read):
     values = run_file(make_text(tmp_path / "text.txt"), kind, segment_embeddings=kind == "bert", dropout=0.1)
     values["data"] |= {"read_as": read, "context_length": 24 if read == "windows" else 64}
     train_here(values, tmp_path / "whole")
@@ -315,33 +317,33 @@ def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_it_learns_what_stands_on_both_sides(tmp_path):
-    """In lines 'x k y' the middle follows from the two ends together; from either alone it does not."""
+def test_it_learns_from_left_and_right_context_together(tmp_path):
+    """In lines 'x k y', the middle follows from both ends together but from neither alone."""
     lines = [f"a{i} m{(i + j) % 6} b{j}" for i in range(6) for j in range(6)] * 8
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     values = run_file(tmp_path / "text.txt", "transformer", hidden_size=64, mask_prob=0.34, dropout=0.0)
     values["train"] |= {"max_steps": 250, "batch_tokens": 1024, "num_validations": 1}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
     import weft
 
     run: Any = weft.load(tmp_path / "run", device="cpu")
-    right = [run.predict(f"a{i} [MASK] b{j}", n_best=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
-    assert np.mean(right) > 0.9
+    correct = [run.predict(f"a{i} [MASK] b{j}", n_best=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
+    assert np.mean(correct) > 0.9
 
 
-def test_weights_start_another_run(tmp_path):
+def test_weights_initialize_another_run(tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here(run_file(text), tmp_path / "one")
     values = run_file(text)
     values["train"] |= {"init_from": str(tmp_path / "one")}
     values["tokenizer"] = {"file": str(tmp_path / "one" / "tokenizer.json")}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "two", watcher)
-    assert any(re.fullmatch(r"Initialized \d+ tensors from [^;]*", note) for note in watcher.notes)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "two", callback)
+    assert any(re.fullmatch(r"Initialized \d+ tensors from [^;]*", note) for note in callback.notes)
 
 
-def test_what_does_not_go_together(tmp_path):
+def test_incompatible_options_are_rejected(tmp_path):
     text = make_text(tmp_path / "text.txt")
 
     def said(kind: type[Exception], **changes: dict[str, Any]) -> str:
@@ -366,18 +368,18 @@ def test_what_does_not_go_together(tmp_path):
     assert said(ConfigError, model={"sentence_pairs": True}, data={"read_as": "windows"}) == (
         'model.sentence_pairs: requires data.read_as = "lines"'
     )
-    found = said(DataError, data={"context_length": 6})
-    assert found.startswith("train:") and found.endswith(
+    actual = said(DataError, data={"context_length": 6})
+    assert actual.startswith("train:") and actual.endswith(
         " tokens, with <s> and </s>, exceed the model's limit of 6; shorten it, or train with data.context_length = 10 "
         "or another position_encoding"
     )
 
 
 @pytest.mark.parametrize(("masking", "kind"), [("whole-word", "wordpiece"), ("span", "wordpiece"), ("span", "char")])
-def test_what_is_hidden_together_trains(tmp_path, masking, kind):
+def test_whole_word_and_span_masking_train(tmp_path, masking, kind):
     values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
     values["tokenizer"] = {"type": kind, "vocab_size": 60}
     values["train"] |= {"max_steps": 2}
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
-    assert len(watcher.scores) == 2
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
+    assert len(callback.scores) == 2

@@ -1,4 +1,4 @@
-"""Masked language models in use: gaps, vectors, whole texts, and the commands for them."""
+"""Trained masked language models: filling masks, sentence embeddings, long texts, and their commands."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ KINDS = {"word": 40, "wordpiece": 60, "bpe": 290, "char": 60}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A small run for each kind of tokenizer."""
-    place = tmp_path_factory.mktemp("runs")
-    text = make_text(place / "text.txt")
-    for kind, size in KINDS.items():
+    """A small run for each tokenizer type."""
+    directory = tmp_path_factory.mktemp("runs")
+    text = make_text(directory / "text.txt")
+    for tokenizer_type, size in KINDS.items():
         values: dict[str, Any] = {
             "task": "masked-lm",
             "data": {"train": str(text), "valid": 0.1, "test": 0.1, "read_as": "lines", "context_length": 48},
-            "tokenizer": {"type": kind, "vocab_size": size},
+            "tokenizer": {"type": tokenizer_type, "vocab_size": size},
             "model": {"arch": "bert", "hidden_size": 16, "num_layers": 1, "num_heads": 2},
             "train": {"max_steps": 3, "num_validations": 1, "batch_tokens": 512, "device": "cpu"},
         }
-        train_here(values, place / kind)
-    return place
+        train_here(values, directory / tokenizer_type)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -42,43 +42,47 @@ def run(runs):
     return weft.load(runs / "word", device="cpu")
 
 
-# ---- gaps
+# ---- masks
 
 
-def test_a_gap_is_filled_by_the_most_probable_tokens(run):
-    gaps = run.predict("the [MASK] sees a <mask> .", n_best=3)
-    assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
+def test_a_mask_is_filled_by_the_most_probable_tokens(run):
+    masks = run.predict("the [MASK] sees a <mask> .", n_best=3)
+    assert len(masks) == 2 and all(len(candidates) == 3 for candidates in masks)
     ids = run.vocabulary.encode("the cat sees a dog .").tolist()
     row = torch.tensor([[1, *ids, 2]])
     row[0, [2, 5]] = run.vocabulary.vocab_size
     with torch.no_grad():
         log_probs = run.model.log_probs(run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))
-    for gap, at in zip(gaps, (2, 5), strict=True):
-        best = log_probs[0, at, 3:-1].exp().topk(3)
-        assert [one.probability for one in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
-        assert [one.token for one in gap] == [run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()]
+    for candidates, index in zip(masks, (2, 5), strict=True):
+        best = log_probs[0, index, 3:-1].exp().topk(3)
+        assert [item.probability for item in candidates] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [item.token for item in candidates] == [
+            run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()
+        ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_gap_stands_where_a_token_would(runs, kind):
-    """The text with a token in the gap has the tokens of the text with the gap, and that one."""
-    run: Any = weft.load(runs / kind, device="cpu")
-    text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
-    whole, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(gap)
-    at = holed.index(run.vocabulary.vocab_size)
-    assert holed[:at] == whole[:at]
-    assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]
-    found = run.predict(gap, n_best=2)[0]
-    assert all(one.token and 0 <= one.probability <= 1 for one in found)
+@pytest.mark.parametrize("tokenizer_type", KINDS)
+def test_a_mask_replaces_one_token(runs, tokenizer_type):
+    """The tokens of the masked text are those of the text, with one replaced by the mask."""
+    run: Any = weft.load(runs / tokenizer_type, device="cpu")
+    text, masked_text = (
+        ("the cat sees", "the [MASK] sees") if tokenizer_type != "char" else ("the cat sees", "the c[MASK]t sees")
+    )
+    full, masked = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(masked_text)
+    index = masked.index(run.vocabulary.vocab_size)
+    assert masked[:index] == full[:index]
+    assert masked[index + 1 :] == full[len(full) - (len(masked) - index - 1) :]
+    predictions = run.predict(masked_text, n_best=2)[0]
+    assert all(item.token and 0 <= item.probability <= 1 for item in predictions)
 
 
-def test_never_more_answers_than_tokens(run):
-    (gap,) = run.predict("[MASK]", n_best=10_000)
-    assert len(gap) == run.vocabulary.vocab_size - 3
-    assert sum(one.probability for one in gap) <= 1.0
+def test_top_k_is_limited_by_the_vocabulary(run):
+    (candidates,) = run.predict("[MASK]", n_best=10_000)
+    assert len(candidates) == run.vocabulary.vocab_size - 3
+    assert sum(item.probability for item in candidates) <= 1.0
 
 
-def test_what_can_not_be_filled(run):
+def test_invalid_masks_are_rejected(run):
     def said(text: str, **options: int) -> str:
         with pytest.raises((UsageError, DataError)) as caught:
             run.predict(text, **options)
@@ -94,7 +98,7 @@ def test_what_can_not_be_filled(run):
 # ---- vectors
 
 
-def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
+def test_embeddings_do_not_depend_on_the_batch(run):
     lines = ["the cat sees", "a", "", "old dog and then the bird finds the tree in the river", "the cat sees"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pooling=pool)
@@ -105,7 +109,7 @@ def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
     assert run.embed([]).shape == (0, 0)
 
 
-def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
+def test_sentence_embedding_is_the_mean_of_encoder_outputs(run):
     row = torch.tensor([[1, *run.vocabulary.encode("the cat").tolist(), 2]])
     with torch.no_grad():
         y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
@@ -113,17 +117,17 @@ def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
     assert run.embed(["the cat"], pooling="first")[0] == pytest.approx(y[0], abs=1e-5)
 
 
-def test_a_long_text_is_cut_before_its_end(run):
+def test_a_long_text_is_truncated_and_keeps_eos(run):
     long = " ".join(["cat"] * 100)
     short = " ".join(["cat"] * 46)
-    told: list[tuple[int, int]] = []
-    found, cut = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: told.append(done))
-    assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    calls: list[tuple[int, int]] = []
+    actual, truncated = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: calls.append(done))
+    assert truncated.tolist() == [True, False, False] and calls[-1] == (3, 3)
+    assert actual[0] == pytest.approx(actual[1], abs=1e-5)
     assert run.embed_with_info(["dog"]).truncated.tolist() == [False]
 
 
-def test_a_pool_that_is_none(run):
+def test_unknown_pooling_is_rejected(run):
     with pytest.raises(UsageError) as caught:
         run.embed(["x"], pooling="last")
     assert str(caught.value) == "pooling: unknown pooling 'last'; choose from mean, first"
@@ -148,12 +152,12 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     ]
     set_stdin(monkeypatch, b"the [MASK]\n")
     assert main(["predict", str(runs / "word"), "--n-best", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["text"] == "the [MASK]" and set(told["masks"][0][0]) == {"token", "probability"}
+    data = json.loads(capsys.readouterr().out)
+    assert data["text"] == "the [MASK]" and set(data["masks"][0][0]) == {"token", "probability"}
 
 
-def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
-    """A program that writes a line and waits for what becomes of it gets it."""
+def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
+    """A program can write a line and wait for its answer."""
     chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
     for words in (["predict", "--n-best", "1"], ["embed"]):
         counts, out = stream_output(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
@@ -165,24 +169,24 @@ def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
     assert counts == [0, 1, 2]
     assert (
         capsys.readouterr().err == "weft: warning: truncated 2 lines that were too long for the model\n"
-    )  # once, not for each chunk
+    )  # once, not per chunk
 
 
-def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
+def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
     run: Any = weft.load(runs / "word", device="cpu")
-    wanted = run.embed(["the cat", "a dog"])
+    expected = run.embed(["the cat", "a dog"])
     set_stdin(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
-    assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(wanted, abs=1e-6)
+    assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(expected, abs=1e-6)
     set_stdin(monkeypatch, b"the cat\na dog\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
-    told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [one["text"] for one in told] == ["the cat", "a dog"]
-    assert np.array([one["vector"] for one in told]) == pytest.approx(
+    json_lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [item["text"] for item in json_lines] == ["the cat", "a dog"]
+    assert np.array([item["vector"] for item in json_lines]) == pytest.approx(
         run.embed(["the cat", "a dog"], pooling="first"), abs=1e-6
     )
     assert main(["embed", str(runs / "word"), "the cat"]) == 0
-    assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(wanted[0].tolist(), abs=1e-6)
+    assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(expected[0].tolist(), abs=1e-6)
     set_stdin(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "y.npy")]) == 3
     assert np.isnan(np.load(tmp_path / "y.npy", allow_pickle=False)).all(1).tolist() == [False, True, False]
@@ -195,16 +199,16 @@ def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
     assert np.load(tmp_path / "z.npy", allow_pickle=False).shape == (0, 0)
 
 
-def test_evaluate_gives_pseudo_perplexity(runs, capsys):
+def test_evaluate_reports_pseudo_perplexity(runs, capsys):
     assert main(["evaluate", str(runs / "word"), "--json", "--quiet"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    nats, perplexity = told["scores"]
+    data = json.loads(capsys.readouterr().out)
+    nats, perplexity = data["scores"]
     assert (nats["name"], perplexity["name"]) == ("pseudo_loss", "pseudo_perplexity")
     assert np.exp(nats["value"]) == pytest.approx(perplexity["value"]) and nats["low"] < nats["value"] < nats["high"]
     assert "|context:masked:line|unit:line|" in nats["signature"]
 
 
-def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
+def test_unsupported_commands_are_rejected(runs, capsys, tmp_path):
     run = str(runs / "word")
     assert expect_error(capsys, "generate", run, "x") == (2, f"{run}: is a masked language model; use weft predict")
     assert expect_error(capsys, "score", run) == (2, f"{run}: models of task 'masked-lm' do not give texts a probability")
@@ -221,7 +225,7 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
     assert expect_error(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no text encoder")
 
 
-def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):
+def test_info_and_next_commands(runs, run, tmp_path, capsys):
     assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.vocabulary.vocab_size
     assert main(["info", str(runs / "word")]) == 0
     assert "MLM loss" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Metrics: what each is, as recorded facts; a name means what the suite says that has all names beside it."""
+"""The metric registry: direction, format and formula of every metric, and the monitored metrics of each task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HIGHER = {
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
     *("f1", "f1_has_answer", "accuracy_no_answer"),
 }
-SINGLE = {  # by task: what tells single items apart
+SINGLE = {  # by task: the metric that compares single items
     "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
     "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
     "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
@@ -38,7 +38,7 @@ SINGLE = {  # by task: what tells single items apart
 EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).eval_suites, *find_task(name).validation_suites)]
 
 
-def test_directions_are_recorded():
+def test_metric_directions():
     every = [metric for _, suite in EVERY for metric in suite]
     assert {metric.name for metric in every if metric.better == "lower"} == LOWER
     assert {metric.name for metric in every if metric.better == "higher"} == HIGHER
@@ -47,40 +47,40 @@ def test_directions_are_recorded():
         assert metric.is_better(2.0, 1.0) == (metric.name in HIGHER) and not metric.is_better(1.0, 1.0)
 
 
-def test_percents_have_two_decimals_and_shares_end_at_a_hundred():
+def test_percent_metrics_and_maximum_values():
     every = [metric for _, suite in EVERY for metric in suite]
     assert {metric.name for metric in every if metric.percent} == HIGHER | {"token_error_rate"}
     assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER
     assert {metric.max_value for metric in every if metric.name not in HIGHER} == {math.inf}
 
 
-def test_what_compares_between_tokenizers_and_what_has_an_interval():
+def test_tokenizer_independent_metrics_and_metrics_with_intervals():
     every = [metric for _, suite in EVERY for metric in suite]
     per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity"}
     assert {metric.name for metric in every if metric.per_token} == per_token
     assert {metric.name for metric in every if not metric.interval} == {"ece"}
 
 
-def test_what_tells_single_items_apart():
+def test_metrics_for_comparing_single_items():
     for task, expected in SINGLE.items():
-        found = {
+        actual = {
             metric.name: metric.item_metric for suite in find_task(task).eval_suites for metric in suite if metric.item_metric
         }
-        assert found == expected, task
-    for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
-        found = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
-        assert found == {"f1_macro": right, "f1_micro": right, "ece": "log_loss"}
-        assert {metric.name: metric.tie_breaker for metric in suite if metric.tie_breaker} == {right: "log_loss"}
+        assert actual == expected, task
+    for correct, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
+        actual = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
+        assert actual == {"f1_macro": correct, "f1_micro": correct, "ece": "log_loss"}
+        assert {metric.name: metric.tie_breaker for metric in suite if metric.tie_breaker} == {correct: "log_loss"}
 
 
 @pytest.mark.parametrize(("task", "suite"), EVERY, ids=lambda one: one if isinstance(one, str) else "")
-def test_a_suite_is_whole(task, suite):
+def test_suites_are_complete(task, suite):
     names = [metric.name for metric in suite]
     assert len(set(names)) == len(names) > 0
     assert {other for metric in suite for other in (metric.item_metric, metric.tie_breaker) if other} <= set(names)
 
 
-def test_every_task_has_what_decides_and_what_is_validated():
+def test_every_task_has_a_monitored_metric_and_validation_metrics():
     for name in TASKS:
         task = find_task(name)
         assert (
@@ -100,21 +100,21 @@ def test_every_task_has_what_decides_and_what_is_validated():
 # ---- two formulas of one name
 
 
-def test_one_name_has_the_formula_of_its_suite():
-    """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
+def test_a_metric_name_is_resolved_by_its_suite():
+    """A label that is neither in the data nor predicted is ignored by macro F1 in single-label and counts as 0 in multilabel."""
     single = metrics_of(find_task("classification").eval_suites, ["accuracy", "f1_macro"])["f1_macro"]
     multi = metrics_of(find_task("classification").eval_suites, ["exact_match", "f1_macro"])["f1_macro"]
-    gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
-    log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
-    found = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
-    assert found == pytest.approx(100 * f1_score(gold, said, average="macro"))
-    meant = np.arange(3) == gold[:, None]
-    found = values(multilabel_items(np.exp(log_probs), meant, np.zeros(4), np.arange(4)), [multi])["f1_macro"]
-    wanted = f1_score(meant, np.arange(3) == said[:, None], average="macro", zero_division=0.0)
-    assert found == pytest.approx(100 * wanted)
+    gold, predicted = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
+    log_probs = np.log(np.where(np.arange(3) == predicted[:, None], 0.8, 0.1))
+    actual = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
+    assert actual == pytest.approx(100 * f1_score(gold, predicted, average="macro"))
+    expected = np.arange(3) == gold[:, None]
+    actual = values(multilabel_items(np.exp(log_probs), expected, np.zeros(4), np.arange(4)), [multi])["f1_macro"]
+    reference = f1_score(expected, np.arange(3) == predicted[:, None], average="macro", zero_division=0.0)
+    assert actual == pytest.approx(100 * reference)
 
 
-def test_names_that_no_suite_has_together_mean_nothing():
+def test_names_that_are_in_no_common_suite_are_not_resolved():
     assert metrics_of(find_task("classification").eval_suites, ["accuracy", "exact_match"]) == {}
     assert metrics_of(find_task("lm").eval_suites, ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
     assert list(metrics_of(find_task("tagging").eval_suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
@@ -127,7 +127,7 @@ def mean(name: str) -> Metric:
     return Metric(name, lambda totals: totals[name] / totals["count"], "lower", requires=name)
 
 
-def test_what_was_not_counted_or_is_of_nothing_is_left_out():
+def test_metrics_without_counts_are_omitted():
     items = ItemStatistics(np.arange(3), {"count": np.ones(3), "a": np.array([1.0, 2.0, 6.0]), "none": np.full(3, np.nan)})
     metrics = [mean("a"), mean("b"), mean("none"), mean("a")._replace(name="again", interval=False)]
     assert values(items, metrics) == {"a": 3.0, "again": 3.0}
@@ -143,7 +143,7 @@ def test_what_was_not_counted_or_is_of_nothing_is_left_out():
 
 
 def counted(path: Path, task: str, records: list[dict[str, float]], monitor: str | None = None) -> Path:
-    """A run that was solved in one go, as far as a story reads it."""
+    """A run without training steps, as far as its status needs."""
     path.mkdir()
     train = "" if monitor is None else f"[train]\nmonitor = {json.dumps(monitor)}\n"
     (path / "resolved.toml").write_text(f"task = {json.dumps(task)}\n{train}")
@@ -154,24 +154,24 @@ def counted(path: Path, task: str, records: list[dict[str, float]], monitor: str
     return path
 
 
-def test_a_story_asks_the_task_of_the_run(tmp_path):
+def test_run_status_uses_the_metrics_of_the_task(tmp_path):
     rows = [
         {"exact_match": 10.0, "log_loss": 2.0},
         {"exact_match": 30.0, "log_loss": 3.0},
         {"exact_match": 20.0, "log_loss": 1.0},
     ]
-    found = read_run_status(counted(tmp_path / "first", "classification", rows))
-    assert found.best is not None and found.best_step == 2
-    assert found.best[0] is MULTI_LABEL[0] and found.best[1] == 30.0
-    found = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
-    assert (found.best[0].name, found.best[1], found.best_step) == ("log_loss", 1.0, 3)
-    assert found.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
+    actual = read_run_status(counted(tmp_path / "first", "classification", rows))
+    assert actual.best is not None and actual.best_step == 2
+    assert actual.best[0] is MULTI_LABEL[0] and actual.best[1] == 30.0
+    actual = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
+    assert (actual.best[0].name, actual.best[1], actual.best_step) == ("log_loss", 1.0, 3)
+    assert actual.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
     other = read_run_status(
         counted(tmp_path / "other", "classification", rows, "bleu")
-    )  # no metric of this task: the first decides
+    )  # not a metric of this task: the first is used
     assert (other.best[0].name, other.best_step) == ("exact_match", 2)
 
 
-def test_a_story_of_scores_that_the_task_does_not_have_has_no_best(tmp_path):
+def test_run_status_with_unknown_scores_has_no_best(tmp_path):
     assert read_run_status(counted(tmp_path / "a", "lm", [{"bleu": 1.0}])).best is None
     assert read_run_status(counted(tmp_path / "b", "dance", [{"bleu": 1.0}])).best is None

@@ -1,4 +1,4 @@
-"""Scores by hand, intervals against theory, and items that do not care how they were batched."""
+"""Language-model metrics: worked examples, bootstrap intervals against theory, and independence of batching."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_scores_by_hand():
     }
     assert list(scores) == list(expected)
     assert {name: score.value for name, score in scores.items()} == pytest.approx(expected)
-    # both items have the same rate a token, so every resample has; the rate a byte differs
+    # both items have the same loss per token, so every resample does; the loss per byte differs
     assert (scores["bits_per_token"].low, scores["bits_per_token"].high) == pytest.approx((2, 2))
     assert scores["bits_per_byte"].low == pytest.approx(0.4)
     assert scores["bits_per_byte"].high == pytest.approx(0.6)
@@ -79,13 +79,13 @@ def test_an_impossible_token_makes_perplexity_infinite_and_nothing_else():
     assert scores["perplexity"].low == pytest.approx(math.exp(0.25))
 
 
-def test_a_perplexity_beyond_all_numbers_is_infinite():
+def test_perplexity_overflow_is_infinite():
     scores = by_name(language_scores(items([9000.0, 8000.0], [1, 1]), HOW))
     assert scores["perplexity"].value == math.inf
     assert scores["loss"].value == 8500
 
 
-def test_units_that_were_not_counted_or_do_not_occur_give_no_score():
+def test_units_without_counts_give_no_score():
     scores = by_name(language_scores(items([1.0, 2.0], [4, 6], words=[0, 0]), HOW))
     assert list(scores) == ["loss", "bits_per_token", "perplexity"]
 
@@ -95,7 +95,7 @@ def test_one_item_has_no_interval():
     assert (score.value, score.low, score.high) == (0.25, None, None)
 
 
-def test_nothing_to_score_is_refused():
+def test_empty_data_is_rejected():
     for empty in (items([], []), items([0.0], [0]), join([])):
         with pytest.raises(DataError) as caught:
             language_scores(empty, HOW)
@@ -115,15 +115,15 @@ def test_a_resample_is_a_sum_over_drawn_items():
     assert not np.array_equal(again["a"], resample(statistics, samples=50, seed=4)["a"])
 
 
-def test_infinite_statistics_add_up_to_infinity_or_are_missed():
+def test_infinite_statistics_in_resamples():
     again = resample({"a": np.array([1.0, math.inf, 3.0]), "b": np.array([[-math.inf], [0.0], [1.0]])}, samples=300)
     assert not any(np.isnan(values).any() for values in again.values())
-    # an item is missed by (2/3)^3 of the resamples
+    # (2/3)^3 of the resamples miss an item
     assert np.isinf(again["a"]).mean() == pytest.approx(1 - 8 / 27, abs=0.08)
     assert set(again["b"][np.isinf(again["b"])]) == {-math.inf}
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     rng = np.random.default_rng(0)
     hits = 0
     for world in range(200):
@@ -135,7 +135,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     assert 0.90 <= hits / 200 <= 0.99
 
 
-def test_an_interval_takes_values_by_order():
+def test_interval_bounds_are_order_statistics():
     values = np.random.default_rng(0).permutation(1000).astype(np.float64)
     assert interval(values) == (25, 974)
     values[values > 900] = math.inf
@@ -159,17 +159,17 @@ def test_a_hundred_thousand_items_take_seconds_and_little_memory():
     assert peak < 500e6
 
 
-def test_items_do_not_care_how_they_were_batched():
-    whole = ItemStatistics(np.arange(6), {"nats": np.arange(6.0), "hits": np.arange(12.0).reshape(6, 2)}, list("abcdef"))
+def test_items_do_not_depend_on_batching():
+    full = ItemStatistics(np.arange(6), {"nats": np.arange(6.0), "hits": np.arange(12.0).reshape(6, 2)}, list("abcdef"))
 
     def rows(index):
         index = np.array(index)
-        return ItemStatistics(index, {name: v[index] for name, v in whole.statistics.items()}, ["abcdef"[i] for i in index])
+        return ItemStatistics(index, {name: v[index] for name, v in full.statistics.items()}, ["abcdef"[i] for i in index])
 
     joined = join([rows([5, 0]), rows([3]), rows([1, 4, 2])])
-    assert joined.keys.tolist() == whole.keys.tolist()
-    assert joined.outputs == whole.outputs
-    for name, values in whole.statistics.items():
+    assert joined.keys.tolist() == full.keys.tolist()
+    assert joined.outputs == full.outputs
+    for name, values in full.statistics.items():
         assert np.array_equal(joined.statistics[name], values)
 
 
@@ -188,7 +188,7 @@ def test_parts_of_one_item_are_added_up():
     }
 
 
-def test_two_outputs_can_not_be_added_up():
+def test_outputs_of_the_same_item_cannot_be_added():
     one = ItemStatistics(np.array([3]), {"nats": np.ones(1)}, ["said"])
     with pytest.raises(ValueError) as caught:
         join([one, one])

@@ -1,4 +1,4 @@
-"""Minimal pairs: how suites are read, how every family scores them, and what is made of the answers."""
+"""Minimal pairs: suite formats, scoring with every model family, result tables, and the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOUNS, VERBS = [("cat", "cats"), ("dog", "dogs"), ("owl", "owls")], [("sleeps", 
 
 
 def text() -> str:
-    """Every sentence of a small grammar: 'the cat near the dogs sleeps'; next to the verb stands a noun of any number."""
+    """Every sentence of a small grammar: 'the cat near the dogs sleeps'; a noun of any number precedes the verb."""
     lines = [
         f"the {noun[number]} near the {other[between]} {verb[number]}"
         for noun in NOUNS for other in NOUNS for verb in VERBS for number in (0, 1) for between in (0, 1)
@@ -86,7 +86,7 @@ def test_tsv_has_sentences_phenomena_and_attractors(tmp_path):
     assert bare == MinimalPair("x w z", "x y z", choice=("x w", "x y"))
 
 
-def test_the_word_that_decides_is_the_first_that_differs():
+def test_the_critical_word_is_the_first_that_differs():
     assert first_difference("a b c", "a  x c") == ("a b", "a x")
     assert first_difference("a b", "a b c") is None
     blimp = [MinimalPair("a b", "a b c"), MinimalPair("a b", "a c", choice=("a b", "a c"))]
@@ -105,14 +105,14 @@ def test_blimp_is_read_by_phenomenon_and_paradigm(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_linzen_has_places_in_one_file_and_sentences_in_another(tmp_path, end):
+def test_linzen_has_positions_in_one_file_and_sentences_in_another(tmp_path, end):
     gold = write(tmp_path / f"a.gold{end}", "3\tSleeps\tSleep\t1\n1\tlie\tlie\t0\n")
     write(tmp_path / f"a.text{end}", "cat near dogs sleeps here . <eos>\nthey lie <eos>\n")
     suite = read_suite([gold])
     assert suite.identical == 1
     choice = ("cat near dogs sleeps", "cat near dogs sleep")
-    whole = ("cat near dogs sleeps here .", "cat near dogs sleep here .")
-    assert suite.pairs == [MinimalPair(*whole, "subject_verb_agreement", "a", 1, choice, forced=True)]
+    full = ("cat near dogs sleeps here .", "cat near dogs sleep here .")
+    assert suite.pairs == [MinimalPair(*full, "subject_verb_agreement", "a", 1, choice, forced=True)]
 
 
 def test_gulordava_has_a_line_for_each_form(tmp_path):
@@ -125,7 +125,7 @@ def test_gulordava_has_a_line_for_each_form(tmp_path):
     assert (pair.paradigm, pair.attractors, pair.choice) == ("original", 2, ("The cat sleeps", "The cat sleep"))
 
 
-def test_of_a_folder_what_is_no_suite_is_left_out_and_named(tmp_path):
+def test_other_files_in_a_suite_directory_are_skipped_and_named(tmp_path):
     write(tmp_path / "b.tsv", TSV)
     write(tmp_path / "a.jsonl", json.dumps(BLIMP) + "\n")
     write(tmp_path / "about.txt", "hello\n")
@@ -141,7 +141,7 @@ KNOWN = (
     "Gulordava et al. (form, class, prefix, n_attr)"
 )
 LINE = "{path}:2"
-BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, what is said
+BAD: dict[str, tuple[str, str, str]] = {   # file name, content, message
     "no suite": ("x", "hello you\n", "{path}: not a suite of minimal pairs, first line is 'hello you'; use " + KNOWN),
     "column": (
         "x", "good\tbad\tphenomenom\na\tb\tc\n",
@@ -201,22 +201,22 @@ BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, wha
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_a_bad_suite_is_refused_with_its_place(tmp_path, fault):
+def test_an_invalid_suite_is_rejected_with_its_line(tmp_path, fault):
     name, content, message = BAD[fault]
-    path, beside = write(tmp_path / name, content), write(tmp_path / "a.text", "a b\na b\n")
+    path, sentences_file = write(tmp_path / name, content), write(tmp_path / "a.text", "a b\na b\n")
     with pytest.raises(DataError) as caught:
         read_suite([path])
-    assert str(caught.value) == message.format(path=path).replace("TEXT", str(beside))
+    assert str(caught.value) == message.format(path=path).replace("TEXT", str(sentences_file))
 
 
-def test_a_folder_without_suites_is_refused(tmp_path):
+def test_a_directory_without_suites_is_rejected(tmp_path):
     write(tmp_path / "x.txt", "hello\n")
     with pytest.raises(DataError) as caught:
         read_suite([tmp_path])
     assert str(caught.value) == f"{tmp_path}: contains no suite of minimal pairs; use {KNOWN}"
 
 
-def test_what_is_not_text_is_refused_by_the_gate(tmp_path):
+def test_invalid_text_is_rejected(tmp_path):
     (tmp_path / "x.tsv").write_bytes(b"good\tbad\na\0b\tc\n")
     with pytest.raises(DataError, match="NUL character"):
         read_suite([tmp_path / "x.tsv"])
@@ -225,12 +225,12 @@ def test_what_is_not_text_is_refused_by_the_gate(tmp_path):
 # ---- answers
 
 
-def no_faults(size: int, **given: list[bool]) -> dict[str, Any]:
+def no_faults(size: int, **flags: list[bool]) -> dict[str, Any]:
     blank = {name: np.zeros(size, bool) for name in ("unknown", "unknown_choice", "equal", "long")}
-    return blank | {name: np.array(values) for name, values in given.items()}
+    return blank | {name: np.array(values) for name, values in flags.items()}
 
 
-def test_ties_count_half_and_so_does_what_cannot_be_told_apart():
+def test_ties_and_indistinguishable_pairs_count_half():
     good = np.array([-1.0, -2.0, -3.0, -4.0, -math.inf, -5.0, -6.0, -math.inf])
     bad = np.array([-2.0, -1.0, -3.0, -4.0 - 1e-7, -math.inf, -9.0, -9.0, -7.0])
     equal = [False] * 5 + [True, False, False]
@@ -245,9 +245,9 @@ def test_ties_count_half_and_so_does_what_cannot_be_told_apart():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A small run of each family, over words and lines, one over running text, one that fills gaps."""
-    place = tmp_path_factory.mktemp("runs")
-    path = write(place / "text.txt", text())
+    """A small run of each family over words and lines, one over running text, and a masked LM."""
+    directory = tmp_path_factory.mktemp("runs")
+    path = write(directory / "text.txt", text())
     training = {"max_steps": 12, "num_validations": 1, "batch_tokens": 256, "lr": 0.01, "device": "cpu"}
     for name in (*KINDS, "windows", "masked"):
         kind = {"windows": "lstm", "masked": "bert"}.get(name, name)
@@ -264,8 +264,8 @@ def runs(tmp_path_factory):
         }
         if kind in ("gpt", "transformer", "bert"):
             values["model"]["num_heads"] = 2
-        train_here(values | ({} if kind == "ngram" else {"train": training}), place / name)
-    return place
+        train_here(values | ({} if kind == "ngram" else {"train": training}), directory / name)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +274,7 @@ def suite(runs) -> Path:
 
 
 def log_prob(run: Any, sentence: str, *, end: bool) -> float:
-    """One token after another, through the decoding protocol."""
+    """Log-probability of a sentence, token by token through the decoding protocol."""
     tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.eos_id] if end else [])]
     with torch.inference_mode():
         scores, state = run.model.start(torch.tensor([run.predictor.bos_ids]))
@@ -287,7 +287,7 @@ def log_prob(run: Any, sentence: str, *, end: bool) -> float:
 
 @pytest.mark.parametrize("name", [*KINDS, "windows"])
 @pytest.mark.parametrize("by", ["sentence", "word"])
-def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, suite, name, by):
+def test_score_sums_token_log_probs_and_score_by_word_has_no_eos(runs, suite, name, by):
     run: Any = weft.load(runs / name, device="cpu")
     pairs = pairs_of(suite)
     items = evaluate_minimal_pairs(run, pairs, by=by)
@@ -295,72 +295,72 @@ def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, 
         texts = [(pair.good, pair.bad)[of] if by == "sentence" else pair.choice[of] for pair in pairs if pair.choice]
         expected = [log_prob(run, sentence, end=name != "windows" and by == "sentence") for sentence in texts]
         assert items.statistics[side] == pytest.approx(expected, abs=1e-4)
-    better = items.statistics["good"] - items.statistics["bad"]  # counting has ties: words that it never saw together
+    better = items.statistics["good"] - items.statistics["bad"]  # n-gram models have ties: words that never occur together
     assert items.statistics["correct"].tolist() == [0.5 if abs(by_much) < 1e-5 else float(by_much > 0) for by_much in better]
 
 
-def test_the_mean_is_a_token_s(runs, suite):
+def test_mean_score_is_per_token(runs, suite):
     run: Any = weft.load(runs / "lstm", device="cpu")
     pairs = pairs_of(suite)
-    whole, mean = (evaluate_minimal_pairs(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
+    full, mean = (evaluate_minimal_pairs(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
     lengths = [len(run.vocabulary.encode(pair.good)) + 1 for pair in pairs]
-    assert mean == pytest.approx(whole / lengths)
+    assert mean == pytest.approx(full / lengths)
 
 
-def test_a_suite_says_what_its_authors_compare(runs):
+def test_each_suite_has_the_score_of_its_authors(runs):
     run = weft.load(runs / "lstm", device="cpu")
     choice = ("the cat sleeps", "the cat sleep")
     pair = MinimalPair("the cat sleeps near", "the cat sleep near", choice=choice)
-    whole, forced = evaluate_minimal_pairs(run, [pair]), evaluate_minimal_pairs(run, [pair._replace(forced=True)])
-    assert whole.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="sentence").statistics["good"])
+    full, forced = evaluate_minimal_pairs(run, [pair]), evaluate_minimal_pairs(run, [pair._replace(forced=True)])
+    assert full.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="sentence").statistics["good"])
     assert forced.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="word").statistics["good"])
-    assert forced.statistics["good"] > whole.statistics["good"]
+    assert forced.statistics["good"] > full.statistics["good"]
 
 
-def test_a_masked_model_hides_one_token_after_another(runs, suite):
+def test_a_masked_lm_masks_one_token_at_a_time(runs, suite):
     run: Any = weft.load(runs / "masked", device="cpu")
-    pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
+    pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # still whole sentences
     items = evaluate_minimal_pairs(run, pairs)
-    for pair, found in zip(pairs, items.statistics["good"].tolist(), strict=True):
+    for pair, actual in zip(pairs, items.statistics["good"].tolist(), strict=True):
         tokens = torch.tensor([[run.vocabulary.bos_id, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.eos_id]])
         total = 0.0
-        for at in range(1, tokens.size(1) - 1):
+        for index in range(1, tokens.size(1) - 1):
             hidden = tokens.clone()
-            hidden[0, at] = run.vocabulary.vocab_size
+            hidden[0, index] = run.vocabulary.vocab_size
             with torch.inference_mode():
                 y = run.model(EncoderInput(hidden, torch.ones_like(hidden, dtype=torch.bool)))
-                total += float(run.model.log_probs(y[0, at])[tokens[0, at]])
-        assert found == pytest.approx(total, abs=1e-4)
+                total += float(run.model.log_probs(y[0, index])[tokens[0, index]])
+        assert actual == pytest.approx(total, abs=1e-4)
 
 
 def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
     run = weft.load(runs / "lstm", device="cpu")
     pairs = [
         MinimalPair("the cat sleeps", "the cat sleep"),
-        MinimalPair("the zebra sleeps", "the zebra sleep"),  # unknown, and the same in both
-        MinimalPair("the cat snores", "the cat sleeps"),  # unknown in what differs
-        MinimalPair("the zebra sleeps", "the gnu sleeps"),  # both unknown: one and the same
+        MinimalPair("the zebra sleeps", "the zebra sleep"),  # unknown, the same in both
+        MinimalPair("the cat snores", "the cat sleeps"),  # unknown in the differing word
+        MinimalPair("the zebra sleeps", "the gnu sleeps"),  # both unknown: the same token
     ]
-    found = evaluate_minimal_pairs(run, pairs).statistics
-    assert found["unknown"].tolist() == [0, 1, 1, 1]
-    assert found["unknown_choice"].tolist() == [0, 0, 1, 1]
-    assert found["equal"].tolist() == [0, 0, 0, 1]
-    assert found["correct"][3] == 0.5
+    actual = evaluate_minimal_pairs(run, pairs).statistics
+    assert actual["unknown"].tolist() == [0, 1, 1, 1]
+    assert actual["unknown_choice"].tolist() == [0, 0, 1, 1]
+    assert actual["equal"].tolist() == [0, 0, 0, 1]
+    assert actual["correct"][3] == 0.5
 
 
 @pytest.mark.parametrize("name", ["lstm", "masked"])
-def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
+def test_sentences_beyond_the_maximum_length_count_half(runs, monkeypatch, name):
     run: Any = weft.load(runs / name, device="cpu")
     monkeypatch.setattr(type(run.model), "max_positions", 5)
     pairs = [MinimalPair("the cat", "cat the"), MinimalPair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
-    found = evaluate_minimal_pairs(run, pairs).statistics
-    assert found["long"].tolist() == [0, 1]
-    assert found["correct"][1] == 0.5
-    assert found["good"][0] != found["bad"][0]
+    actual = evaluate_minimal_pairs(run, pairs).statistics
+    assert actual["long"].tolist() == [0, 1]
+    assert actual["correct"][1] == 0.5
+    assert actual["good"][0] != actual["bad"][0]
 
 
-def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
-    """In this text a noun by its verb agrees with it, but for the sentences that the pairs are about."""
+def test_a_bigram_model_agrees_with_the_nearest_noun(tmp_path):
+    """In the training text, adjacent nouns and verbs agree; in the test pairs they need not."""
     plain = "".join(f"the {noun[n]} {verb[n]}\n" for noun in NOUNS for verb in VERBS for n in (0, 1)) * 5
     path = write(tmp_path / "text.txt", plain)
     values = {"task": "lm", "data": {"train": str(path), "read_as": "lines"}, "tokenizer": {"type": "word"}}
@@ -369,14 +369,14 @@ def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
         MinimalPair(f"the {a[n]} near the {b[m]} {v[n]}", f"the {a[n]} near the {b[m]} {v[1 - n]}", attractors=int(n != m))
         for a in NOUNS for b in NOUNS for v in VERBS for n in (0, 1) for m in (0, 1)
     ]  # fmt: skip
-    found = {
+    actual = {
         row.name: row.scores["x"].value
         for row in rows({"x": [evaluate_minimal_pairs(weft.load(tmp_path / "run"), suite)]}, suite)
     }
-    assert found == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
+    assert actual == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
 
 
-def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
+def test_runs_that_cannot_score_sentences_are_rejected(runs, suite, tmp_path):
     pairs = Seq2SeqRuns(tmp_path)
     run = weft.load(pairs.run_dir("lstm"), device="cpu")
     with pytest.raises(UsageError) as caught:
@@ -395,8 +395,8 @@ def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
 # ---- tables
 
 
-def made(right: list[float]) -> Any:
-    values = np.array(right)
+def made(correct: list[float]) -> Any:
+    values = np.array(correct)
     return pair_items(values, np.full(len(values), 0.5), no_faults(len(values)))
 
 
@@ -410,8 +410,8 @@ PAIRS = [
 
 
 def test_rows_are_phenomena_paradigms_attractors_and_recency():
-    found = rows({"x": [made([0, 1, 1, 0.5, 0])], "y": [made([0, 0, 1, 1, 1])]}, PAIRS)
-    table = [(row.by, row.name, row.size, row.scores["x"].value, row.scores["y"].value) for row in found]
+    actual = rows({"x": [made([0, 1, 1, 0.5, 0])], "y": [made([0, 0, 1, 1, 1])]}, PAIRS)
+    table = [(row.by, row.name, row.size, row.scores["x"].value, row.scores["y"].value) for row in actual]
     assert table == [
         ("all", "all", 5, 50, 60),
         ("phenomenon", "agreement", 4, 50, 50),
@@ -425,23 +425,23 @@ def test_rows_are_phenomena_paradigms_attractors_and_recency():
         ("recency", "1 or more attractors", 3, pytest.approx(100 / 3), pytest.approx(100 / 3)),
         ("recency", "distractor paradigms", 2, 50, 0),
     ]
-    assert found[0].scores["x"].low <= 50 <= found[0].scores["x"].high
-    assert found[4].scores["x"].low is None  # of one pair
+    assert actual[0].scores["x"].low <= 50 <= actual[0].scores["x"].high
+    assert actual[4].scores["x"].low is None  # a single pair
 
 
-def test_intervals_are_those_of_a_proportion():
+def test_intervals_match_those_of_a_proportion():
     chance = np.random.default_rng(0)
-    right = (chance.random(2000) < 0.7).astype(float)
-    found = rows({"x": [made(right.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].scores["x"]
-    wide = 1.96 * math.sqrt(right.mean() * (1 - right.mean()) / 2000) * 100
-    assert (found.value - found.low, found.high - found.value) == pytest.approx((wide, wide), abs=0.25)
+    correct = (chance.random(2000) < 0.7).astype(float)
+    actual = rows({"x": [made(correct.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].scores["x"]
+    wide = 1.96 * math.sqrt(correct.mean() * (1 - correct.mean()) / 2000) * 100
+    assert (actual.value - actual.low, actual.high - actual.value) == pytest.approx((wide, wide), abs=0.25)
 
 
-def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
-    found = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
-    assert found[0].scores["x"].value == pytest.approx(50)
-    made_of = breakdowns(found)
-    assert [(one["by"], one["bins"]) for one in made_of] == [
+def test_seeds_of_a_run_share_a_column_and_rows_become_breakdowns():
+    actual = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
+    assert actual[0].scores["x"].value == pytest.approx(50)
+    made_of = breakdowns(actual)
+    assert [(item["by"], item["bins"]) for item in made_of] == [
         ("phenomenon (minimal pairs)", ["all", "agreement", "islands"]),
         ("paradigm (minimal pairs)", ["distractor_agreement_x", "plain"]),
         ("attractors between subject and verb (minimal pairs)", ["0", "1", "3"]),
@@ -460,106 +460,109 @@ def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
     ("phenomena", "bins"),
     [(["", ""], ["all"]), (["a", "a"], ["a"]), (["a", ""], ["all", "a"]), (["a", "b"], ["all", "a", "b"])],
 )
-def test_all_pairs_are_a_bin_unless_one_phenomenon_is_all_of_them(phenomena, bins):
-    (found,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
-    assert (found["by"], found["bins"]) == ("phenomenon (minimal pairs)", bins)
+def test_all_pairs_are_a_row_unless_there_is_one_phenomenon(phenomena, bins):
+    (actual,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
+    assert (actual["by"], actual["bins"]) == ("phenomenon (minimal pairs)", bins)
 
 
-def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
-    told: list[tuple[int, int]] = []
-    found = rows(
-        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: told.append((done, total))
+def test_intervals_over_seeds_stay_between_0_and_100():
+    calls: list[tuple[int, int]] = []
+    actual = rows(
+        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: calls.append((done, total))
     )
-    assert (found[0].scores["x"].value, found[0].scores["x"].high) == (90, 100)
-    assert told[-1][0] == told[-1][1] == sum(row.size for row in found) and len(told) == len(found)
+    assert (actual[0].scores["x"].value, actual[0].scores["x"].high) == (90, 100)
+    assert calls[-1][0] == calls[-1][1] == sum(row.size for row in actual) and len(calls) == len(actual)
 
 
 # ---- the command
 
 
-def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
-    out, each = tmp_path / "t.csv", tmp_path / "p.csv"
+def test_command_compares_runs(runs, suite, tmp_path, capsys):
+    out, csv_file = tmp_path / "t.csv", tmp_path / "p.csv"
     words = ["analyze", "minimal-pairs", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
-    assert main([*words, "--csv", str(out), "--save-pairs", str(each)]) == 0
-    said, err = capsys.readouterr()
+    assert main([*words, "--csv", str(out), "--save-pairs", str(csv_file)]) == 0
+    output, err = capsys.readouterr()
     assert err == ""
-    lines = [line.rstrip() for line in said.split("\n")]
+    lines = [line.rstrip() for line in output.split("\n")]
     assert lines[0].split() == ["accuracy", "(%)", "pairs", "ngram", "masked"]
     assert [line.split()[0] for line in lines[1:4]] == ["all", "plain", "near"]
     assert "syntax or recency" in lines
     assert lines[-2] == f"weft:{weft.__version__}|by:suite|sum|all|ties:half|pairs:4|resamples:1000|interval:95%"
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    data = json.loads(capsys.readouterr().out)
     table = list(csv.reader(io.StringIO(out.read_text())))
     assert table[0] == ["by", "name", "pairs", "ngram", "ngram low", "ngram high", "masked", "masked low", "masked high"]
-    assert [row[:3] for row in table[1:]] == [[row["by"], row["name"], str(row["pairs"])] for row in found["rows"]]
-    assert [float(row[3]) for row in table[1:]] == [row["accuracy"]["ngram"]["value"] for row in found["rows"]]
-    assert found["counts"]["ngram"] == {"unknown": 0, "unknown_choice": 0, "equal": 0, "long": 0}
-    assert set(found["follows"]) == {"ngram", "masked"}
-    assert found["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
-    pairs = list(csv.DictReader(io.StringIO(each.read_text())))
+    assert [row[:3] for row in table[1:]] == [[row["by"], row["name"], str(row["pairs"])] for row in data["rows"]]
+    assert [float(row[3]) for row in table[1:]] == [row["accuracy"]["ngram"]["value"] for row in data["rows"]]
+    assert data["counts"]["ngram"] == {"unknown": 0, "unknown_choice": 0, "equal": 0, "long": 0}
+    assert set(data["follows"]) == {"ngram", "masked"}
+    assert data["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
+    pairs = list(csv.DictReader(io.StringIO(csv_file.read_text())))
     assert [row["good"] for row in pairs] == [pair.good for pair in pairs_of(suite)]
     mean = 100 * np.mean([float(row["masked correct"]) for row in pairs])
-    assert mean == found["rows"][0]["accuracy"]["masked"]["value"]
+    assert mean == data["rows"][0]["accuracy"]["masked"]["value"]
 
 
-def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path, capsys):
+def test_command_can_skip_pairs_with_unknown_words(runs, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", TSV + "the cat snores\tthe cat snore\tnew\t0\n" * 2)
     words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(path)]
     assert main(words) == 0
-    said, err = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert err == "weft: note: 1 pairs are duplicates and count twice\n"
-    assert "pairs with equal tokens (count half)" in said
+    assert "pairs with equal tokens (count half)" in out
     assert main([*words, "--skip-unknown", "--json", "--score-by", "sentence", "--mean-log-prob"]) == 0
-    said, err = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert err.split("\n")[1] == "weft: note: skipped 2 of 6 pairs that differ in an unknown word"
-    found = json.loads(said)
-    assert (found["rows"][0]["pairs"], found["counts"]["lstm"]["equal"]) == (4, 0)
-    assert found["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
+    data = json.loads(out)
+    assert (data["rows"][0]["pairs"], data["counts"]["lstm"]["equal"]) == (4, 0)
+    assert data["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
 
 
-def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
+def test_command_reports_skipped_files_and_pairs(runs, tmp_path, capsys):
     write(tmp_path / "a.tsv", "good\tbad\nthe cat\tthe cat cat\ncat\tdog\n")
     write(tmp_path / "note.txt", "hello\n")
     assert (
         main(["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"])
         == 0
     )
-    said, err = capsys.readouterr()
-    assert said.split("\n")[1].startswith("all,all,1,")
+    out, err = capsys.readouterr()
+    assert out.split("\n")[1].startswith("all,all,1,")
     assert err == (
         f"weft: note: skipped {tmp_path / 'note.txt'}: not a suite of minimal pairs\n"
         "weft: note: skipped 1 pairs that differ in more than one word\n"
     )
 
 
-def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
+def test_command_rejects_invalid_options(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
-    said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
-    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
-    said = "--score-by: unknown unit 'letter'; choose from sentence, word"
-    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
-    said = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
-    assert expect_error(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
+    message = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, message)
+    message = "--score-by: unknown unit 'letter'; choose from sentence, word"
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, message)
+    message = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, message)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
-    said = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
-    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
+    message = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (
+        3,
+        message,
+    )
 
 
-def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
+def test_command_rejects_unwritable_outputs_before_scoring(runs, suite, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(suite)]
     table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
-    for options, told in (
+    for options, message in (
         (["--csv", nowhere], f"--csv: directory {tmp_path / 'none'} does not exist"),
         (["--save-pairs", folder], f"--save-pairs: {folder} is a directory; name a file"),
         (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; use two files"),
     ):
-        assert expect_error(capsys, *words, *options) == (2, told)
+        assert expect_error(capsys, *words, *options) == (2, message)
 
 
-def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):
+def test_runs_with_equal_names_are_labeled_by_path(runs, suite, tmp_path, monkeypatch, capsys):
     (tmp_path / "lstm").symlink_to(runs / "gru")
     monkeypatch.chdir(tmp_path)
     assert (
@@ -571,7 +574,7 @@ def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monke
 # ---- what is shipped, and what is published
 
 
-def test_the_example_is_what_its_script_writes():
+def test_example_suite_equals_the_output_of_its_script():
     made_now = runpy.run_path(str(ROOT / "examples" / "make_agreement.py"))["pairs"]()
     pairs = pairs_of(ROOT / "examples" / "suites" / "agreement.tsv")
     assert [(pair.good, pair.bad) for pair in pairs] == [row[:2] for row in made_now]
@@ -581,7 +584,7 @@ def test_the_example_is_what_its_script_writes():
 
 
 @pytest.mark.skipif(not (SHARED / "blimp").exists(), reason="the published suites are not at hand")
-def test_the_published_suites_are_read_whole():
+def test_published_suites_are_read_completely():
     blimp = read_suite([SHARED / "blimp"])
     assert len(blimp.pairs) == 13_000
     assert [path.name for path in blimp.skipped] == ["human_validation_summary.csv", "models_summary.jsonl"]
@@ -591,4 +594,4 @@ def test_the_published_suites_are_read_whole():
     assert counted.tolist() == [1970, 1957, 1943, 1285, 330]
     colorless = pairs_of(SHARED / "agreement-colorless" / "english.generated.tab")
     kinds = [pair.paradigm for pair in colorless]
-    assert (kinds.count("original"), kinds.count("generated")) == (41, 369)  # as the paper says
+    assert (kinds.count("original"), kinds.count("generated")) == (41, 369)  # as in the paper

@@ -1,4 +1,4 @@
-"""Naive Bayes against scikit-learn and a worked example; the linear model that baselines share, and its file."""
+"""Naive Bayes against scikit-learn and a worked example; the linear model of the baselines and its file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
 
 
 def random_texts(seed: int, rows: int, columns: int = 30) -> tuple[Sparse, np.ndarray]:
-    """Sparse counts, some rows empty, and the same as a dense matrix."""
+    """Sparse counts with some empty rows, and the same as a dense matrix."""
     generator = np.random.default_rng(seed)
     matrix = generator.poisson(0.25, (rows, columns)).astype(float)
     matrix[:2] = 0
@@ -29,15 +29,15 @@ def random_texts(seed: int, rows: int, columns: int = 30) -> tuple[Sparse, np.nd
 
 
 def targets_for(seed: int, rows: int, classes: int) -> np.ndarray:
-    """Every class occurs, some more often than others."""
+    """Targets in which every class occurs, with different frequencies."""
     generator = np.random.default_rng(seed)
     return np.append(np.arange(classes), np.minimum(generator.geometric(0.4, rows - classes) - 1, classes - 1))
 
 
 def labels_for(seed: int, rows: int, classes: int) -> np.ndarray:
-    found = np.random.default_rng(seed).random((rows, classes)) < 0.3
-    found[0], found[1] = True, False
-    return found
+    actual = np.random.default_rng(seed).random((rows, classes)) < 0.3
+    actual[0], actual[1] = True, False
+    return actual
 
 
 def table(**options) -> NaiveBayesConfig:
@@ -45,11 +45,11 @@ def table(**options) -> NaiveBayesConfig:
 
 
 def theirs(events: str, alpha: float):
-    found = pytest.importorskip("sklearn.naive_bayes")
-    return {"multinomial": found.MultinomialNB, "bernoulli": found.BernoulliNB}[events](alpha=alpha)
+    actual = pytest.importorskip("sklearn.naive_bayes")
+    return {"multinomial": actual.MultinomialNB, "bernoulli": actual.BernoulliNB}[events](alpha=alpha)
 
 
-def test_products_are_those_of_the_dense_matrix():
+def test_sparse_products_equal_dense_products():
     sparse, matrix = random_texts(0, 9)
     right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
     np.testing.assert_allclose(matmul(sparse, right), matrix @ right.numpy(), atol=1e-12)
@@ -68,7 +68,7 @@ def test_rows_without_any_term_are_zero():
 @both
 @pytest.mark.parametrize("alpha", [1.0, 0.01])
 @pytest.mark.parametrize("classes", [2, 5])
-def test_probabilities_are_those_of_scikit_learn(events, alpha, classes):
+def test_probabilities_match_scikit_learn(events, alpha, classes):
     (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
     targets = targets_for(3, 80, classes)
     model = bayes.fit(train, targets, classes, table(event_model=events, alpha=alpha))
@@ -77,7 +77,7 @@ def test_probabilities_are_those_of_scikit_learn(events, alpha, classes):
 
 
 @both
-def test_weights_are_texts_that_count_more_often(events):
+def test_example_weights_equal_repeated_texts(events):
     (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
     targets, weights = targets_for(3, 80, 3), np.array([1.0, 2.5, 7.0])
     model = bayes.fit(train, targets, 3, table(event_model=events), weights=weights)
@@ -86,7 +86,7 @@ def test_weights_are_texts_that_count_more_often(events):
 
 
 @both
-def test_each_of_several_labels_has_a_model_of_its_own(events):
+def test_multilabel_has_one_model_per_label(events):
     (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
     labels, weights = labels_for(3, 80, 4), np.array([1.0, 2.0, 1.0, 0.5])
     model = bayes.fit(train, labels, 4, table(event_model=events), weights=weights)
@@ -103,11 +103,11 @@ def test_a_worked_example():
     features = Features.fit(texts, FeatureConfig(ngram_range=[1, 1], tfidf=False))
     model = bayes.fit(features.transform(texts), np.array([1, 1, 1, 0]), 2, table())
     china, other = 3 / 4 * (3 / 7) ** 3 * (1 / 14) ** 2, 1 / 4 * (2 / 9) ** 5
-    found = np.exp(model.log_probs(features.transform(["Chinese Chinese Chinese Tokyo Japan"])))
-    np.testing.assert_allclose(found, [[other / (china + other), china / (china + other)]])
+    actual = np.exp(model.log_probs(features.transform(["Chinese Chinese Chinese Tokyo Japan"])))
+    np.testing.assert_allclose(actual, [[other / (china + other), china / (china + other)]])
 
 
-def test_bernoulli_reads_whether_a_term_is_there_and_not_how_often():
+def test_bernoulli_uses_presence_not_counts():
     train, _ = random_texts(1, 60)
     model = bayes.fit(train, targets_for(3, 60, 3), 3, table(event_model="bernoulli"))
     more = train._replace(values=train.values * 3)
@@ -117,19 +117,19 @@ def test_bernoulli_reads_whether_a_term_is_there_and_not_how_often():
 
 
 @both
-def test_a_class_or_label_without_a_text_has_no_probability_and_spoils_no_other(events):
+def test_a_class_without_examples_has_probability_0_and_does_not_affect_others(events):
     train, _ = random_texts(1, 40)
-    found = bayes.fit(train, targets_for(3, 40, 3), 4, table(event_model=events)).log_probs(train)
-    assert (found[:, 3] == -np.inf).all() and np.isfinite(found[:, :3]).all()
+    actual = bayes.fit(train, targets_for(3, 40, 3), 4, table(event_model=events)).log_probs(train)
+    assert (actual[:, 3] == -np.inf).all() and np.isfinite(actual[:, :3]).all()
     labels = labels_for(3, 40, 3)
     labels[:, 1], labels[:, 2] = False, True
-    found = bayes.fit(train, labels, 3, table(event_model=events)).log_probs(train)
-    assert np.isfinite(found[:, 0]).all() and (found[:, 1] == -np.inf).all() and (found[:, 2] == 0).all()
+    actual = bayes.fit(train, labels, 3, table(event_model=events)).log_probs(train)
+    assert np.isfinite(actual[:, 0]).all() and (actual[:, 1] == -np.inf).all() and (actual[:, 2] == 0).all()
 
 
 @both
 @pytest.mark.parametrize("several", [False, True])
-def test_a_file_gives_back_the_same_model(tmp_path, events, several):
+def test_saving_and_loading_preserves_the_model(tmp_path, events, several):
     train, _ = random_texts(1, 40)
     targets = labels_for(3, 40, 3) if several else targets_for(3, 40, 3)
     model = bayes.fit(train, targets, 3, table(event_model=events))
@@ -162,14 +162,14 @@ def good() -> dict[str, np.ndarray]:
         ),
     ],
 )
-def test_damaged_arrays_are_refused(change, message):
+def test_damaged_arrays_are_rejected(change, message):
     assert LinearModel.from_arrays(good()).num_classes == 2
     with pytest.raises(ModelError) as caught:
         LinearModel.from_arrays(good() | change)
     assert str(caught.value) == message
 
 
-def test_other_features_are_refused():
+def test_other_features_are_rejected():
     model = LinearModel.from_arrays(good())
     with pytest.raises(ModelError) as caught:
         model.log_probs(random_texts(0, 5)[0])
@@ -186,17 +186,17 @@ def test_other_features_are_refused():
         (np.arange(10) % 3, np.ones(2), "class weights: expected 3 positive numbers, got [1.0, 1.0]"),
     ],
 )
-def test_targets_that_do_not_fit_are_refused(targets, weights, message):
+def test_incompatible_targets_are_rejected(targets, weights, message):
     with pytest.raises(DataError) as caught:
         bayes.fit(random_texts(0, 10)[0], targets, 3, table(), weights=weights)
     assert str(caught.value) == message
 
 
-def test_tables_have_the_features_that_suit_them_and_refuse_the_rest():
+def test_configs_have_default_features_and_reject_incompatible_ones():
     assert not parse_config(NaiveBayesConfig, {}, prefix="model").features.tfidf
     assert parse_config(LogisticRegressionConfig, {}, prefix="model").features.tfidf
-    given = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, prefix="model")
-    assert parse_config(NaiveBayesConfig, to_dict(given), prefix="model") == given
+    custom = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, prefix="model")
+    assert parse_config(NaiveBayesConfig, to_dict(custom), prefix="model") == custom
     for values, message in [
         ({"alpha": 0.0}, "model.alpha: must be greater than 0, got 0.0"),
         ({"event_model": "gaussian"}, "model.event_model: unknown event model 'gaussian'; choose from multinomial, bernoulli"),

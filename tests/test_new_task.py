@@ -1,4 +1,4 @@
-"""A new task needs one file, tests/regress/task.py, and one line in the registry. Every command works with it."""
+"""Adding a task takes one file, tests/regress/task.py, and one line in the registry. Every command works with it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write(path: Path, rows: list[tuple[str, float]]) -> Path:
 
 @pytest.fixture(autouse=True)
 def regress(monkeypatch, tmp_path) -> Iterator[None]:
-    """The line in the registry, and training data."""
+    """Register the task and write its training data."""
     monkeypatch.setitem(registry.TASKS, "regress", TaskEntry("regress", "gru", "predict a number from a text"))  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "films.tsv", films(160))
@@ -99,13 +99,13 @@ def test_data_and_gradients_are_checked(capsys):
     assert "films.tsv:3: expected a number, got 'low'" in str(caught.value)
 
 
-def test_it_learns_and_a_resumed_run_equals_an_uninterrupted_one(tmp_path, trained_dir):
+def test_training_learns_and_resuming_is_exact(tmp_path, trained_dir):
     values = read_toml(tmp_path / "run.toml")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", SilentCallback(stop_at=25))
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "stopped", watcher)
-    assert "resuming at step 25" in watcher.notes and run_hashes(tmp_path / "stopped") == run_hashes(trained_dir)
+    callback = SilentCallback()
+    train_here(values, tmp_path / "stopped", callback)
+    assert "resuming at step 25" in callback.notes and run_hashes(tmp_path / "stopped") == run_hashes(trained_dir)
     scores = {score.name: score.value for score in weft.load(trained_dir).evaluate()}
     assert list(scores) == ["rmse", "mae", "pearson"] and scores["pearson"] > 0.9
 

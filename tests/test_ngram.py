@@ -1,4 +1,4 @@
-"""n-gram models against the published formulas, a hand-worked example, and the laws of steps."""
+"""n-gram models: comparison with the published formulas, a worked example, and the step contract."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ every_smoothing = pytest.mark.parametrize("smoothing", FORMULAS)
 
 
 def text(seed: int, lines: int = 60) -> list[list[int]]:
-    """Lines of skewed random words that depend a little on the word before, each with its end token."""
+    """Lines of skewed random words that depend slightly on the previous word, each with EOS."""
     generator = np.random.default_rng(seed)
-    made = []
+    line_tokens = []
     for _ in range(lines):
         line, last = [], 0
         for _ in range(generator.integers(0, 9)):
             last = int(min(generator.geometric(0.4) + last % 2, 5)) + 2
             line.append(last)
-        made.append([*line, 2])
-    return made
+        line_tokens.append([*line, 2])
+    return line_tokens
 
 
 def flat(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -49,18 +49,18 @@ def model_of(lines: list[list[int]], size: int = SIZE, **options) -> NgramModel:
     return fit(*flat(lines), NgramConfig(**options), vocab_size=size, vocabulary="v")
 
 
-def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
+def contexts(seed: int, max_length: int) -> list[tuple[int, ...]]:
     generator = np.random.default_rng(seed)
-    found = [(), (1,), (0,), (8,)]
+    actual = [(), (1,), (0,), (8,)]
     for _ in range(25):
-        length = int(generator.integers(1, longest + 1))
+        length = int(generator.integers(1, max_length + 1))
         words = tuple(int(word) for word in generator.integers(2, 8, length))
-        found += [words, (1, *words)]
-    return found
+        actual += [words, (1, *words)]
+    return actual
 
 
 def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
-    """Probabilities after a context (V,); the empty one is asked for with a word that nothing follows."""
+    """Probabilities after a context, (V,); the empty context is queried with a word that nothing follows."""
     if not context:
         return model._next_log_probs(torch.full((1, model.order - 1), -1))[0].double().exp()
     return model.start(torch.tensor([context]))[0][0].double().exp()
@@ -70,7 +70,7 @@ def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("prune", [[], [0, 1], [0, 0, 2]])
 @pytest.mark.parametrize("closed", [False, True])
-def test_every_probability_is_that_of_the_formulas(smoothing, order, prune, closed):
+def test_every_probability_matches_the_formulas(smoothing, order, prune, closed):
     lines, prune = text(order), prune[:order]
     options = {"delta": 0.3} if smoothing == "add-delta" else {}
     model = model_of(lines, order=order, smoothing=smoothing, prune=prune, closed_vocab=closed, **options)
@@ -80,7 +80,7 @@ def test_every_probability_is_that_of_the_formulas(smoothing, order, prune, clos
         torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9, msg=f"after {context}")
 
 
-def test_discounts_of_kneser_ney_come_from_the_counts_where_they_can():
+def test_kneser_ney_discounts_come_from_the_counts_if_possible():
     lines = text(0, lines=400)
     model = model_of(lines, size=SIZE, order=3)
     assert len(model.notes) < 3
@@ -102,7 +102,7 @@ WORKED = {  # the lines "a b" and "a", order 2: worked out by hand
         (A, 1): 5 / 8,
     },
     "mle": {(B, A): 1 / 2, (END, A): 1 / 2, (UNK, A): 0, (A, 1): 1, (END, B): 1},
-    # four words share: a, b, </s>, <unk>
+    # the mass is split over four words: a, b, </s>, <unk>
     "add-delta": {(B, A): 2 / 6, (END, A): 2 / 6, (UNK, A): 1 / 6, (A, 1): 3 / 6, (END, B): 2 / 5, (UNK, UNK): 1 / 4},
     # singles: b once, a and </s> twice: D = 1 / (1 + 4); <unk> gets 3 D / 5. Pairs: 3 once, 1 twice: D = 3/5.
     "backoff": {(B, A): 0.4 / 2, (END, B): 0.4, (UNK, A): 0.6 * 0.12 / (0.12 + 0.36), (A, A): 0.6 * 0.36 / 0.48},
@@ -155,7 +155,7 @@ def test_an_unknown_token_in_the_training_text_is_counted_like_any_other():
 
 @every_smoothing
 @pytest.mark.parametrize("order", [1, 2, 4])
-def test_steps_start_and_score_agree(smoothing, order):
+def test_start_step_and_score_agree(smoothing, order):
     model = model_of(text(2), order=order, smoothing=smoothing)
     tokens = torch.tensor([[1, 3, 4, 3, 5, 6, 2], [1, 7, 7, 3, 3, 4, 2], [1, 8, 3, 0, 4, 4, 2]])
     scores = model.score(tokens)
@@ -174,11 +174,11 @@ def test_steps_start_and_score_agree(smoothing, order):
 def test_the_loss_of_a_text_read_in_two_parts_is_that_of_the_whole(order):
     model = model_of(text(2), order=order)
     tokens = torch.tensor([[1, 3, 4, 3, 5, 6, 2], [1, 7, 7, 3, 3, 4, 2]])
-    whole, state = model.loss(tokens[:, :-1], tokens[:, 1:])
-    assert torch.equal(whole, -model.score(tokens))
+    full, state = model.loss(tokens[:, :-1], tokens[:, 1:])
+    assert torch.equal(full, -model.score(tokens))
     first, middle = model.loss(tokens[:, :3], tokens[:, 1:4])
     second, last = model.loss(tokens[:, 3:-1], tokens[:, 4:], middle)
-    assert torch.equal(torch.cat([first, second], dim=1), whole)
+    assert torch.equal(torch.cat([first, second], dim=1), full)
     assert torch.equal(last, state) and torch.equal(state, model.start(tokens[:, :-1])[1])
 
 
@@ -189,8 +189,8 @@ def test_padding_on_the_right_changes_nothing():
     log_probs, state = model.start(tokens, keep)
     scores = model.score(tokens, keep)
     for i, length in enumerate([5, 2, 4]):
-        alone, own = model.start(tokens[i : i + 1, :length])
-        assert torch.equal(log_probs[i], alone[0]) and torch.equal(state[i], own[0])
+        alone, row_log_probs = model.start(tokens[i : i + 1, :length])
+        assert torch.equal(log_probs[i], alone[0]) and torch.equal(state[i], row_log_probs[0])
         assert torch.equal(scores[i, : length - 1], model.score(tokens[i : i + 1, :length])[0])
         assert (scores[i, length - 1 :] == 0).all()
 
@@ -207,12 +207,12 @@ def test_rows_of_different_age_join_and_select():
     model = model_of(text(4), order=4)
     _, young = model.start(torch.tensor([[1]]))
     _, old = model.start(torch.tensor([[1, 3, 4, 3, 5]]))
-    both = join(young, old)
-    assert len(both) == 2
-    log_probs, state = model.step(torch.tensor([3, 4]), both)
+    joined = join(young, old)
+    assert len(joined) == 2
+    log_probs, state = model.step(torch.tensor([3, 4]), joined)
     for i, (token, alone) in enumerate([(3, young), (4, old)]):
-        expected, own = model.step(torch.tensor([token]), alone)
-        assert torch.equal(log_probs[i], expected[0]) and torch.equal(state[i], own[0])
+        expected, row_log_probs = model.step(torch.tensor([token]), alone)
+        assert torch.equal(log_probs[i], expected[0]) and torch.equal(state[i], row_log_probs[0])
     order = torch.tensor([1, 1, 0])
     assert torch.equal(
         model.step(torch.tensor([3, 3, 3]), select(state, order))[0][2], model.step(torch.tensor([3, 3]), state)[0][0]
@@ -221,43 +221,43 @@ def test_rows_of_different_age_join_and_select():
 
 @pytest.mark.parametrize("order", [1, 3, 5])
 @pytest.mark.parametrize("running", [False, True])
-def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
+def test_scoring_a_text_equals_scoring_its_lines(monkeypatch, order, running):
     monkeypatch.setattr(ngram, "CHUNK_TOKENS", 7)
     lines = text(5)
     model = model_of(lines, order=order)
     tokens, starts = flat(lines)
-    found = model.score_corpus(tokens, None if running else starts)
+    actual = model.score_corpus(tokens, None if running else starts)
     units = [[word for line in lines for word in line]] if running else lines
     expected = [model.score(torch.tensor([[1, *unit]]))[0].numpy() for unit in units]
-    np.testing.assert_array_equal(found, np.concatenate(expected))
+    np.testing.assert_array_equal(actual, np.concatenate(expected))
     assert model.score_corpus(tokens[:0], None).shape == (0,)
 
 
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("running", [False, True])
-def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_path, order, running):
+def test_counting_in_blocks_gives_the_same_model(monkeypatch, tmp_path, order, running):
     tokens, starts = flat(text(6, lines=150))
     starts = None if running else starts
     table = NgramConfig(order=order, prune=[0, 1][:order])
-    whole = fit(tokens, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
+    full = fit(tokens, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
     tokens.tofile(tmp_path / "tokens")
     monkeypatch.setattr(counts, "CHUNK_TOKENS", 50)
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
     pieces = fit(mapped, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
-    assert whole.keys() == pieces.keys()
-    assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
+    assert full.keys() == pieces.keys()
+    assert all(np.array_equal(full[name], pieces[name]) for name in full)
 
 
-def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
+def test_orders_beyond_64_bit_keys_are_sorted_in_several_passes():
     line = [int(word) for word in np.random.default_rng(0).integers(3, 70_000, 40)] * 2
     model = model_of([[*line, 2], [*line, 2]], size=70_000, order=9, smoothing="mle")
-    assert model.counts == [70_000, *[42] * 8]  # 40 in the round, one at each end
-    # only the last word of the round leaves a choice, between its first and the end, and comes twice
+    assert model.counts == [70_000, *[42] * 8]  # 40 in the cycle, one at each end
+    # only the last word of the cycle, which occurs twice, has two successors: the first word and the end
     assert model.score_corpus(*flat([[*line, 2]])).sum() == pytest.approx(2 * math.log(1 / 2), abs=1e-6)
 
 
 @every_smoothing
-def test_running_text_is_one_long_line_without_an_end(smoothing):
+def test_running_text_is_one_line_without_eos(smoothing):
     words = [word for line in text(8) for word in line[:-1]]
     table = NgramConfig(order=3, smoothing=smoothing)
     model = fit(np.array(words), None, table, vocab_size=SIZE, vocabulary="v")
@@ -267,7 +267,7 @@ def test_running_text_is_one_long_line_without_an_end(smoothing):
         torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9)
 
 
-def test_running_text_has_one_begin_and_no_line_ends():
+def test_running_text_has_one_bos_and_no_eos():
     tokens = np.array([3, 4, 3, 4, 3])
     model = fit(tokens, None, NgramConfig(order=2, smoothing="mle"), vocab_size=5, vocabulary="v")
     assert row(model, (1,))[3].item() == 1
@@ -275,20 +275,20 @@ def test_running_text_has_one_begin_and_no_line_ends():
     assert row(model, ())[3].item() == pytest.approx(3 / 5)
 
 
-def test_the_hash_table_finds_what_halving_finds():
+def test_hash_table_equals_binary_search():
     generator = np.random.default_rng(0)
     keys = np.unique(generator.integers(0, 4000, 1500))
     keys = np.concatenate([keys, np.unique(generator.integers(2**50, 2**62, 500))])
-    wanted = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
+    expected = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
     by_table = NgramIndex(keys)
-    found = by_table.find(wanted)
+    actual = by_table.find(expected)
     assert by_table.table is not None
-    np.testing.assert_array_equal(found, binary_search(keys, wanted))
-    assert (keys[found[found >= 0]] == wanted[found >= 0]).all()
-    assert lookup.NgramIndex(keys[:0]).find(wanted).max() == -1
+    np.testing.assert_array_equal(actual, binary_search(keys, expected))
+    assert (keys[actual[actual >= 0]] == expected[actual >= 0]).all()
+    assert lookup.NgramIndex(keys[:0]).find(expected).max() == -1
 
 
-def test_arrays_come_back_from_a_mapped_file(tmp_path):
+def test_arrays_round_trip_through_a_mapped_file(tmp_path):
     model = model_of(text(7), order=3)
     tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
     tensors, _ = tensor_files.read_arrays(tmp_path / "model.safetensors")
@@ -301,7 +301,7 @@ def test_arrays_come_back_from_a_mapped_file(tmp_path):
     assert all(torch.equal(again.start(tokens)[i], model.start(tokens)[i]) for i in (0, 1))
 
 
-def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
+def test_a_model_pruned_to_unigrams_sums_to_one(tmp_path):
     model = model_of([[3, 4, 2]], order=3, prune=[0, 9])
     assert model.counts == [SIZE, 0, 0]
     assert row(model, (1, 3)).sum().item() == pytest.approx(1)
@@ -334,14 +334,14 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
         ),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(change, message):
+def test_inconsistent_arrays_are_rejected(change, message):
     arrays = model_of(text(7), order=2).arrays() | change
     with pytest.raises(ModelError) as caught:
         NgramModel.from_arrays({name: part for name, part in arrays.items() if part is not None}, vocabulary="v")
     assert str(caught.value) == message
 
 
-def test_tokens_of_few_bits_are_scored_alike():
+def test_token_dtype_does_not_change_scores():
     lines = [[int(word) for word in np.random.default_rng(0).integers(3, 70_000, 200)] + [2]]
     model = model_of(lines, size=70_000, order=3)
     tokens = torch.tensor([[1, *lines[0]]])
@@ -349,7 +349,7 @@ def test_tokens_of_few_bits_are_scored_alike():
     assert torch.equal(model.start(tokens.int())[0], model.start(tokens)[0])
 
 
-def test_ids_of_another_vocabulary_are_refused():
+def test_ids_of_another_vocabulary_are_rejected():
     model = model_of(text(7), order=2)
     for ask in (model.score, lambda tokens: model.start(tokens)):
         with pytest.raises(ModelError) as caught:
@@ -361,13 +361,13 @@ def test_ids_of_another_vocabulary_are_refused():
         assert str(refused.value) == (f"n-gram counts: token ID {bad} is not in the vocabulary of 9; use its own tokenizer")
 
 
-def test_a_text_without_tokens_is_refused():
+def test_a_text_without_tokens_is_rejected():
     with pytest.raises(DataError) as caught:
         fit(np.zeros(0, np.uint16), None, NgramConfig(), vocab_size=9, vocabulary="v")
     assert str(caught.value) == "n-gram counts: the training text has no tokens"
 
 
-def test_discounts_that_fall_back_are_noted():
+def test_fallback_discounts_are_reported():
     model = model_of([[3, 4, 2], [3, 2]], order=1)
     assert model.notes == ("not enough 1-grams to estimate Kneser-Ney discounts; using 0.5, 1 and 1.5, as KenLM does",)
     assert model_of([[3, 2]], order=1, smoothing="backoff").notes == (
@@ -396,13 +396,13 @@ def test_discounts_that_fall_back_are_noted():
         ({"smoothing": "add-delta", "delta": 0.0}, "model.delta: must be greater than 0, got 0.0"),
     ],
 )
-def test_tables_that_can_not_be_right_are_refused(values, message):
+def test_invalid_configs_are_rejected(values, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(NgramConfig, values, prefix="model")
     assert str(caught.value) == message
 
 
-def test_a_filled_table_reads_back_equal():
+def test_a_resolved_config_round_trips():
     for values in ({}, {"smoothing": "add-delta"}, {"smoothing": "add-delta", "delta": 0.5}, {"prune": [0, 0, 1]}):
         table = parse_config(NgramConfig, values, prefix="model").with_defaults()
         assert parse_config(NgramConfig, to_dict(table), prefix="model") == table
@@ -411,8 +411,8 @@ def test_a_filled_table_reads_back_equal():
 
 
 @pytest.mark.skipif(not (DATA / "names-makemore").exists(), reason="needs the names-makemore data")
-def test_the_bigram_of_names_with_one_added_is_the_lecture_s_number():
-    # Karpathy's makemore: 27 symbols, '.' for both ends, every pair counted once more: 2.4546 nats on all of it
+def test_add_one_bigram_on_names_gives_the_loss_of_the_lecture():
+    # Karpathy's makemore: 27 symbols, '.' for both ends, add-one smoothing: 2.4546 nats on all names
     names = (DATA / "names-makemore" / "names.txt").read_text().split()
     lines = [[ord(letter) - ord("a") + 3 for letter in name] + [2] for name in names]
     model = model_of(lines, size=29, order=2, smoothing="add-delta", delta=1.0, closed_vocab=True)

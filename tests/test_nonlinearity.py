@@ -1,4 +1,4 @@
-"""Recurrent and fixed-window networks under tanh, ReLU or a sigmoid; the depth of additive attention; a mixer of one's own."""
+"""Recurrent and fixed-window networks with tanh, ReLU or sigmoid; the depth of additive attention; a custom mixer."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def array(x: Tensor) -> np.ndarray:
     return x.detach().double().numpy()
 
 
-@pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_a_recurrent_network_is_its_equation(kind):
+@pytest.mark.parametrize("nonlinearity_name", NONLINEARITIES)
+def test_rnn_matches_its_equation(nonlinearity_name):
     """h(t) = f(W h(t-1) + U x(t) + b)."""
     torch.manual_seed(0)
-    part, x, h = RNN(5, input_size=3, nonlinearity=kind).double(), random(2, 4, 3), random(2, 5, seed=1)
+    part, x, h = RNN(5, input_size=3, nonlinearity=nonlinearity_name).double(), random(2, 4, 3), random(2, 5, seed=1)
     u, w, b, c = (array(weight) for weight in part.cell.all_weights[0])
     state, expected = array(h), []
     for t in range(4):
-        state = FUNCTIONS[kind](state @ w.T + c + array(x[:, t]) @ u.T + b)
+        state = FUNCTIONS[nonlinearity_name](state @ w.T + c + array(x[:, t]) @ u.T + b)
         expected.append(state)
     y, after = part(x, h)
     np.testing.assert_allclose(array(y), np.stack(expected, axis=1), atol=1e-12)
@@ -55,10 +55,13 @@ def test_a_recurrent_network_is_its_equation(kind):
     torch.testing.assert_close(torch.cat(steps, dim=1), y)
 
 
-@pytest.mark.parametrize("kind", ["tanh", "relu"])
-def test_a_fused_network_is_torch_s(kind):
+@pytest.mark.parametrize("nonlinearity_name", ["tanh", "relu"])
+def test_fused_rnn_matches_torch(nonlinearity_name):
     torch.manual_seed(0)
-    part, reference = RNN(5, input_size=3, nonlinearity=kind), nn.RNN(3, 5, nonlinearity=kind, batch_first=True)
+    part, reference = (
+        RNN(5, input_size=3, nonlinearity=nonlinearity_name),
+        nn.RNN(3, 5, nonlinearity=nonlinearity_name, batch_first=True),
+    )
     reference.load_state_dict(part.cell.state_dict())
     x = random(2, 6, 3).float()
     y, h = part(x)
@@ -67,35 +70,35 @@ def test_a_fused_network_is_torch_s(kind):
     torch.testing.assert_close(h, ended[0], atol=0, rtol=0)
 
 
-def test_all_three_begin_with_the_same_weights():
-    found = []
-    for kind in NONLINEARITIES:
+def test_all_nonlinearities_start_with_the_same_weights():
+    results = []
+    for nonlinearity_name in NONLINEARITIES:
         torch.manual_seed(0)
-        found.append(RNN(4, nonlinearity=kind).state_dict())
-    assert all(torch.equal(one[name], found[0][name]) for one in found for name in found[0])
+        results.append(RNN(4, nonlinearity=nonlinearity_name).state_dict())
+    assert all(torch.equal(item[name], results[0][name]) for item in results for name in results[0])
 
 
-@pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_a_fixed_window_is_its_equation(kind):
+@pytest.mark.parametrize("nonlinearity_name", NONLINEARITIES)
+def test_fixed_window_network_matches_its_equation(nonlinearity_name):
     torch.manual_seed(0)
-    part, x = CausalConv(4, kernel_size=2, input_size=3, nonlinearity=kind).double(), random(1, 3, 3)
+    part, x = CausalConv(4, kernel_size=2, input_size=3, nonlinearity=nonlinearity_name).double(), random(1, 3, 3)
     padded = np.concatenate([np.zeros((1, 3)), array(x[0])])
     weight, bias = array(part.hidden.weight), array(part.hidden.bias)
-    expected = [FUNCTIONS[kind](weight @ np.concatenate([padded[t], padded[t + 1]]) + bias) for t in range(3)]
+    expected = [FUNCTIONS[nonlinearity_name](weight @ np.concatenate([padded[t], padded[t + 1]]) + bias) for t in range(3)]
     np.testing.assert_allclose(array(part(x)[0][0]), expected, atol=1e-12)
-    around = CenteredConv(4, kernel_size=2, input_size=3, nonlinearity=kind).double()
+    around = CenteredConv(4, kernel_size=2, input_size=3, nonlinearity=nonlinearity_name).double()
     around.conv.load_state_dict(part.hidden.state_dict())
     torch.testing.assert_close(around(x)[0][:, :2], part(x)[0][:, 1:])
 
 
-@pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_the_option_reaches_every_mixer_that_has_it(kind):
+@pytest.mark.parametrize("nonlinearity_name", NONLINEARITIES)
+def test_option_reaches_every_mixer_that_has_it(nonlinearity_name):
     for name in ("rnn", "conv"):
         for two_way in (False, True):
-            options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": kind}
-            made: Any = mixer(parse_config(StackConfig, options, prefix="model").with_defaults(), 0, None, input_size=4)
-            parts = (made.forward_mixer, made.backward_mixer) if name == "rnn" and two_way else (made,)
-            assert all(part.nonlinearity in (kind, NONLINEARITIES[kind]) for part in parts)
+            options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": nonlinearity_name}
+            built: Any = mixer(parse_config(StackConfig, options, prefix="model").with_defaults(), 0, None, input_size=4)
+            parts = (built.forward_mixer, built.backward_mixer) if name == "rnn" and two_way else (built,)
+            assert all(part.nonlinearity in (nonlinearity_name, NONLINEARITIES[nonlinearity_name]) for part in parts)
 
 
 def test_tanh_is_the_default_and_others_have_none():
@@ -110,7 +113,7 @@ def test_tanh_is_the_default_and_others_have_none():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_has_it(task):
+def test_every_task_accepts_the_option(task):
     preset = find_task(task).presets["rnn"] if "rnn" in find_task(task).presets else find_task(task).presets["lstm"]
     options = {"layer_type": "rnn", "nonlinearity": "relu"}
     table: Any = parse_config(preset.config_class, preset.merged(options), prefix="model").with_defaults()
@@ -122,24 +125,24 @@ def test_every_task_has_it(task):
 
 
 @pytest.mark.parametrize("size", [None, 3, 9])
-def test_additive_attention_of_any_depth_is_its_equation(size):
-    """e(s) = w . tanh(U q + b + W k(s)), where w has `size` numbers."""
+def test_additive_attention_of_any_depth_matches_its_equation(size):
+    """e(s) = w . tanh(U q + b + W k(s)), where w has `size` entries."""
     torch.manual_seed(0)
     look: Any = SourceAttention(4, score="additive", memory_size=5, attention_dim=size).double()
     deep = size or 4
     assert look.attend.weight.shape == (deep,) and look.to_q.weight.shape == (deep, 4) and look.to_k.weight.shape == (deep, 5)
     memory, x = random_memory(3, 2, hidden_size=5), random(2, 2, 4)
-    found = look(x, look.init_state(memory))
+    actual = look(x, look.init_state(memory))
     w, u, b, k = (array(weight) for weight in (look.attend.weight, look.to_q.weight, look.to_q.bias, look.to_k.weight))
     for row, length in enumerate((3, 2)):
         for t in range(2):
             values = array(memory.values[row, :length])
             scores = np.array([w @ np.tanh(u @ array(x[row, t]) + b + k @ value) for value in values])
             shares = np.exp(scores - scores.max())
-            np.testing.assert_allclose(array(found[row, t]), shares / shares.sum() @ values, atol=1e-10)
+            np.testing.assert_allclose(array(actual[row, t]), shares / shares.sum() @ values, atol=1e-10)
 
 
-def test_the_depth_is_the_decoder_s_width_unless_given():
+def test_attention_dim_defaults_to_the_decoder_hidden_size():
     assert seq2seq_config(attention="additive").attention_dim == 8
     assert seq2seq_config(attention="additive", attention_dim=3).attention_dim == 3
     assert seq2seq_config(attention="dot").attention_dim is None
@@ -152,7 +155,7 @@ def test_the_depth_is_the_decoder_s_width_unless_given():
 
 
 class Leaky(nn.Module):
-    """h(t) = (h(t-1) + W x(t)) / 2: a mixer of its own, whose state is one vector."""
+    """h(t) = (h(t-1) + W x(t)) / 2: a custom mixer with a state of one vector."""
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
@@ -168,7 +171,7 @@ class Leaky(nn.Module):
 
 
 class Pair(Leaky):
-    """The same with a state of two vectors, as an LSTM's."""
+    """The same with a state of two vectors, as in an LSTM."""
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> Any:
         y, h = super().forward(x, None if state is None else state[0], token_mask)
@@ -176,7 +179,7 @@ class Pair(Leaky):
 
 
 class Blurred(nn.Module):
-    """The mean of what was read so far; its state is none that a decoder could start from."""
+    """The mean of the inputs so far; no decoder can start from its state."""
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
@@ -198,7 +201,7 @@ class Blurred(nn.Module):
         {"encoder": {"bidirectional": False}},
     ],
 )
-def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, options):
+def test_a_custom_mixer_trains_an_encoder_decoder(monkeypatch, row, options):
     monkeypatch.setitem(MIXERS, "toy", row)
     assert recurrent_mixers() == ["rnn", "lstm", "gru", "gru-reset-before", "toy"]
     model = seq2seq_model(layer_type="toy", **options).train()
@@ -217,7 +220,7 @@ def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, optio
     torch.testing.assert_close(memory.summary, state[0] if row.num_state_vectors == 2 else state)
 
 
-def test_a_mixer_without_vectors_for_a_state_encodes_by_its_mean_and_decodes_nothing(monkeypatch):
+def test_a_mixer_without_state_vectors_summarizes_by_mean_and_cannot_decode(monkeypatch):
     monkeypatch.setitem(MIXERS, "toy", Mixer(Blurred, "mean"))
     model = seq2seq_model(encoder={"layer_type": "toy", "bidirectional": False}, decoder={"layer_type": "gru"})
     memory = model.encoder(*sources(5, 2))

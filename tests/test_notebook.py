@@ -1,4 +1,4 @@
-"""The notebook of the docs runs from the first cell to the last and displays what it shows."""
+"""The notebook in the docs runs from the first cell to the last and produces its saved outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_cell(source: str, names: dict[str, Any]) -> object:
     return eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names) if isinstance(last, ast.Expr) else None
 
 
-def test_cells_run_and_display_what_the_notebook_shows(tmp_path, monkeypatch):
+def test_cells_run_and_produce_the_saved_outputs(tmp_path, monkeypatch):
     (tmp_path / "examples").mkdir()
     shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
     monkeypatch.chdir(tmp_path)
@@ -43,9 +43,9 @@ def test_cells_run_and_display_what_the_notebook_shows(tmp_path, monkeypatch):
         html = getattr(value, "_repr_html_", None)
         assert (html is not None) == ("text/html" in result["data"]), source
         if html is not None:
-            shown, expected = html(), "".join(result["data"]["text/html"])
+            html_output, expected = html(), "".join(result["data"]["text/html"])
             for tag in ("<table", "<svg", "<th>", "<figure"):
-                assert shown.count(tag) == expected.count(tag), (tag, source)
+                assert html_output.count(tag) == expected.count(tag), (tag, source)
 
 
 def test_the_saved_outputs_have_no_errors_and_no_progress_bars():

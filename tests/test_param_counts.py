@@ -1,4 +1,4 @@
-"""Parameters by part: which part of a model has most of them. Their sum is what the model has."""
+"""Parameter counts by part of the model: worked examples, and parts that add up to the total."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def language(**options: Any) -> nn.Module:
     return language_model(table, vocab_size=WORDS, context_length=WINDOW, vocabulary="")
 
 
-def test_a_transformer_by_the_book():
-    """Four matrices of attention, two of feed-forward, a norm before each and one on top, each with its biases."""
-    found = counts(
+def test_parameters_of_a_transformer_match_the_formula():
+    """Four attention matrices, two feed-forward matrices, a norm before each and a final one, all with biases."""
+    actual = counts(
         language(layer_type="attention", num_heads=2, position_encoding="learned", skip_connection="residual", norm="layernorm")
     )
-    assert found == {
+    assert actual == {
         "embedding": WORDS * WIDTH,
         "positions": WINDOW * WIDTH,
         "norms": (2 * LAYERS + 1) * 2 * WIDTH,
@@ -51,22 +51,22 @@ def test_a_transformer_by_the_book():
 
 @pytest.mark.parametrize(("mixer", "gates"), [("rnn", 1), ("lstm", 4), ("gru", 3)])
 def test_recurrent_layers_have_a_block_for_each_gate(mixer, gates):
-    found = counts(language(layer_type=mixer))
-    assert found["recurrent"] == LAYERS * gates * (2 * WIDTH**2 + 2 * WIDTH)  # torch has two biases
-    assert set(found) == {"embedding", "recurrent", "output"}
+    actual = counts(language(layer_type=mixer))
+    assert actual["recurrent"] == LAYERS * gates * (2 * WIDTH**2 + 2 * WIDTH)  # torch has two biases
+    assert set(actual) == {"embedding", "recurrent", "output"}
 
 
 def test_tied_weights_are_counted_once_and_named():
     model = language(layer_type="lstm", tie_embeddings=True)
     first, *_, last = count_parameters(model)
     assert (first.name, first.num_parameters, first.tied) == ("embedding", WORDS * WIDTH, ("output",))
-    assert (last.name, last.num_parameters) == ("output", WORDS)  # its bias
+    assert (last.name, last.num_parameters) == ("output", WORDS)  # the bias
 
 
 def test_relative_positions_are_no_embedding():
-    found = counts(language(layer_type="attention", num_heads=2, position_encoding="relative"))
-    assert found["embedding"] == WORDS * WIDTH
-    assert found["positions"] == LAYERS * 65 * (WIDTH // 2)
+    actual = counts(language(layer_type="attention", num_heads=2, position_encoding="relative"))
+    assert actual["embedding"] == WORDS * WIDTH
+    assert actual["positions"] == LAYERS * 65 * (WIDTH // 2)
 
 
 def pair_model(name: str, tmp: Path) -> nn.Module:
@@ -75,20 +75,20 @@ def pair_model(name: str, tmp: Path) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", PAIR_MODELS)
-def test_encoder_and_decoder_stand_apart(tmp_path, name):
+def test_encoder_and_decoder_are_listed_separately(tmp_path, name):
     model: Any = pair_model(name, tmp_path)
-    found = count_parameters(model)
+    actual = count_parameters(model)
     total = {side: sum(w.numel() for w in getattr(model, side).parameters()) for side in ("encoder", "decoder")}
-    shared = sum(part.num_parameters for part in found if part.side == "encoder" and "decoder embedding" in part.tied)
-    assert sum(part.num_parameters for part in found if part.side == "encoder") == total["encoder"]
-    assert sum(part.num_parameters for part in found if part.side == "decoder") == total["decoder"] - shared
-    assert sum(part.num_parameters for part in found) == sum(w.numel() for w in model.parameters())
+    shared = sum(part.num_parameters for part in actual if part.side == "encoder" and "decoder embedding" in part.tied)
+    assert sum(part.num_parameters for part in actual if part.side == "encoder") == total["encoder"]
+    assert sum(part.num_parameters for part in actual if part.side == "decoder") == total["decoder"] - shared
+    assert sum(part.num_parameters for part in actual) == sum(w.numel() for w in model.parameters())
 
 
 def test_attention_and_bridge_of_a_decoder(tmp_path):
-    found = counts(pair_model("luong", tmp_path))
+    actual = counts(pair_model("luong", tmp_path))
     width = 16
-    assert found["decoder cross-attention"] >= 2 * width * width + width  # what joins context and state
+    assert actual["decoder cross-attention"] >= 2 * width * width + width  # the projection of context and state
     assert "decoder bridge" in counts(pair_model("bahdanau", tmp_path))
     assert {"copying", "encoder embedding"} <= set(counts(pair_model("joint", tmp_path)))
 
@@ -97,20 +97,20 @@ LINES = {"data": {"train": "x"}}
 
 
 @pytest.mark.parametrize(
-    ("task", "kind"),
+    ("task", "arch"),
     [
-        (task, kind)
+        (task, arch)
         for task, one in ((name, find_task(name)) for name in TASKS)
-        for kind, preset in one.presets.items()
+        for arch, preset in one.presets.items()
         if preset.estimator.network_task is not None
     ],
 )
-def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
-    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}}
+def test_every_architecture_has_only_named_parts(tmp_path, task, arch):
+    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": arch}}
     settings = resolve(values, base=tmp_path)
 
     class Words:
-        """As much of a tokenizer, of one side or two, as building needs."""
+        """The parts of a tokenizer, or a pair, that building a model needs."""
 
         vocab_size, hash, unk_id, bos_id, eos_id, mask_id, labels = 12, "", 0, 1, 2, 3, LabelVocabulary(("O", "B-x", "I-x"))
 
@@ -119,40 +119,40 @@ def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
 
     with torch.device("meta"):
         model = settings.preset.estimator.network_task.build(settings, Words())()
-    found = count_parameters(model)
-    assert sum(part.num_parameters for part in found) == sum(weight.numel() for weight in model.parameters())
-    assert [part.title for part in found if part.name == "other"] == []
+    actual = count_parameters(model)
+    assert sum(part.num_parameters for part in actual) == sum(weight.numel() for weight in model.parameters())
+    assert [part.title for part in actual if part.name == "other"] == []
 
 
-def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
+def test_info_shows_parts_and_their_fractions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     values = run_file(
         make_text(tmp_path / "text.txt"), "lstm", train__max_steps=1, train__num_validations=1, model__tie_embeddings=True
     )
     train_here(values, tmp_path / "run")
     assert main(["info", "run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert sum(part["parameters"] for part in told["parts"]) == told["parameters"]
-    assert sum(part["share"] for part in told["parts"]) == pytest.approx(1)
-    words = next(iter(told["tokenizers"].values()))["vocab_size"]
-    assert told["parts"][0] == {
+    data = json.loads(capsys.readouterr().out)
+    assert sum(part["parameters"] for part in data["parts"]) == data["parameters"]
+    assert sum(part["share"] for part in data["parts"]) == pytest.approx(1)
+    words = next(iter(data["tokenizers"].values()))["vocab_size"]
+    assert data["parts"][0] == {
         "part": "embedding",
         "parameters": 8 * words,
-        "share": 8 * words / told["parameters"],
+        "share": 8 * words / data["parameters"],
         "tied": ["output"],
     }
     assert main(["info", "run"]) == 0
     out = capsys.readouterr().out
-    assert f"\n             embedding    {8 * words}  {8 * words / told['parameters']:5.1%}  tied to the output\n" in out
+    assert f"\n             embedding    {8 * words}  {8 * words / data['parameters']:5.1%}  tied to the output\n" in out
     assert "\n             recurrent  1,152  " in out
 
 
-def test_info_of_n_grams_has_a_part_a_length(tmp_path, monkeypatch, capsys):
+def test_info_of_ngram_models_lists_each_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     values = run_file(make_text(tmp_path / "text.txt"))
     values["model"] = {"arch": "ngram", "order": 3}
     train_here(values, tmp_path / "run")
     assert main(["info", "run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [part["part"] for part in told["parts"]] == ["1-grams", "2-grams", "3-grams"]
-    assert sum(part["parameters"] for part in told["parts"]) == told["parameters"]
+    data = json.loads(capsys.readouterr().out)
+    assert [part["part"] for part in data["parts"]] == ["1-grams", "2-grams", "3-grams"]
+    assert sum(part["parameters"] for part in data["parts"]) == data["parameters"]

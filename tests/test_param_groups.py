@@ -1,4 +1,4 @@
-"""How fast each weight learns: frozen parts, slower lower layers, layers that thaw."""
+"""Parameter groups: frozen parts, layer-wise learning rates and gradual unfreezing."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def table(**options: Any) -> TrainConfig:
     return parse_config(TrainConfig, options, prefix="train").with_defaults()
 
 
-def test_without_options_every_weight_learns_at_the_rate_of_the_run():
+def test_by_default_every_parameter_has_the_same_lr():
     assert set(lr_factors(NAMES, LAYERS, table()).values()) == {LrFactor(1.0, 0.0)}
 
 
-def test_lower_layers_learn_slower_by_the_same_factor_each():
-    found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(layerwise_lr_decay=0.5)).values()]
-    assert found == [0.125, 0.25, 0.5, 1.0, 1.0]
+def test_layerwise_lr_decay_lowers_the_lr_by_layer():
+    actual = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(layerwise_lr_decay=0.5)).values()]
+    assert actual == [0.125, 0.25, 0.5, 1.0, 1.0]
 
 
 def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
-    """A small network of a preset, of two layers on each side."""
+    """A small network of a preset, with two layers in encoder and decoder."""
     preset = find_task(task).presets[kind]
     small = {"hidden_size": 8, "num_layers": 2, **options}
     settings = SimpleNamespace(model=parse_config(preset.config_class, preset.merged(small), prefix="model").with_defaults())
@@ -57,66 +57,67 @@ def factors(model: nn.Module) -> dict[str, float]:
     return {name: rate.factor for name, rate in lr_factors(names, layer_indices(model), table(layerwise_lr_decay=0.5)).items()}
 
 
-def shares(found: dict[str, float], *starts: str) -> set[float]:
-    return {factor for name, factor in found.items() if name.startswith(starts)}
+def shares(factors: dict[str, float], *starts: str) -> set[float]:
+    return {factor for name, factor in factors.items() if name.startswith(starts)}
 
 
 @pytest.mark.parametrize(
     ("task", "kind", "sizes"), [("masked-lm", "bert", (2, 2)), ("qa", "bert", (2, 2)), ("classification", "lstm", (1, 1))]
 )
-def test_attention_and_feed_forward_of_one_layer_learn_alike(task, kind, sizes):
+def test_attention_and_feed_forward_of_a_layer_have_the_same_lr(task, kind, sizes):
     model = two_layers(task, kind)
-    found = factors(model)
-    assert shares(found, "encoder.embedder", "encoder.stack.positions", "encoder.stack.input_proj") == {1 / 8}
+    actual = factors(model)
+    assert shares(actual, "encoder.embedder", "encoder.stack.positions", "encoder.stack.input_proj") == {1 / 8}
     first, second = (
-        [f"encoder.stack.layers.{at}." for at in parts] for parts in (range(sizes[0]), range(sizes[0], sizes[0] + sizes[1]))
+        [f"encoder.stack.layers.{index}." for index in parts]
+        for parts in (range(sizes[0]), range(sizes[0], sizes[0] + sizes[1]))
     )
-    assert shares(found, *first) == {1 / 4}
-    assert shares(found, *second) == {1 / 2}
-    assert shares(found, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.final_norm") == {1.0}
+    assert shares(actual, *first) == {1 / 4}
+    assert shares(actual, *second) == {1 / 2}
+    assert shares(actual, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.final_norm") == {1.0}
     known = ("encoder.embedder", "encoder.stack", "head", "transform")
-    assert all(name.startswith(known) for name in found)
+    assert all(name.startswith(known) for name in actual)
 
 
-def test_in_a_decoder_attention_to_the_source_is_of_its_layer():
-    found = factors(two_layers("seq2seq", "transformer"))
-    assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3))) == {1 / 4}
-    assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3, 6))) == {1 / 2}
-    assert shares(found, *(f"encoder.stack.layers.{at}." for at in range(2))) == {1 / 4}
-    assert shares(found, "encoder.embedder", "decoder.embedder") == {1 / 8}
-    assert shares(found, "head.head") == {1.0}
+def test_cross_attention_has_the_lr_of_its_decoder_layer():
+    actual = factors(two_layers("seq2seq", "transformer"))
+    assert shares(actual, *(f"decoder.stack.layers.{index}." for index in range(3))) == {1 / 4}
+    assert shares(actual, *(f"decoder.stack.layers.{index}." for index in range(3, 6))) == {1 / 2}
+    assert shares(actual, *(f"encoder.stack.layers.{index}." for index in range(2))) == {1 / 4}
+    assert shares(actual, "encoder.embedder", "decoder.embedder") == {1 / 8}
+    assert shares(actual, "head.head") == {1.0}
 
 
-def test_the_layers_of_a_recurrent_decoder_count_and_what_reads_them_out_is_above():
-    found = factors(two_layers("seq2seq", "lstm"))
-    assert shares(found, "decoder.stack.layers.0.mixer.layers.0.") == {1 / 4}
-    assert shares(found, "decoder.stack.layers.0.mixer.layers.1.") == {1 / 2}
-    assert shares(found, "decoder.stack.layers.1.", "head") == {1.0}
+def test_recurrent_decoder_layers_count_and_the_attention_output_is_above_them():
+    actual = factors(two_layers("seq2seq", "lstm"))
+    assert shares(actual, "decoder.stack.layers.0.mixer.layers.0.") == {1 / 4}
+    assert shares(actual, "decoder.stack.layers.0.mixer.layers.1.") == {1 / 2}
+    assert shares(actual, "decoder.stack.layers.1.", "head") == {1.0}
     fed = factors(two_layers("seq2seq", "luong"))
     assert shares(fed, "decoder.stack.layers.0.mixer.inner.layers.0.") == {1 / 4}
     assert shares(fed, "decoder.stack.layers.0.mixer.attention.") == {1.0}
 
 
-def test_letters_beside_words_learn_as_embeddings():
-    found = factors(two_layers("tagging", "lstm"))
-    assert any(".char_encoder." in name for name in found)
-    assert shares(found, "encoder.embedder") == {1 / 8}
+def test_character_encoder_has_the_lr_of_embeddings():
+    actual = factors(two_layers("tagging", "lstm"))
+    assert any(".char_encoder." in name for name in actual)
+    assert shares(actual, "encoder.embedder") == {1 / 8}
 
 
-def test_layers_thaw_from_the_top_down_at_equal_distances():
-    found = lr_factors(NAMES, LAYERS, table(gradual_unfreezing=0.6))
-    assert [rate.start for rate in found.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
-    second = found[NAMES[2]]
+def test_gradual_unfreezing_goes_from_top_to_bottom_at_equal_intervals():
+    actual = lr_factors(NAMES, LAYERS, table(gradual_unfreezing=0.6))
+    assert [rate.start for rate in actual.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
+    second = actual[NAMES[2]]
     assert (second.at(0.1), second.at(0.2), second.at(1.0)) == (0.0, 1.0, 1.0)
 
 
-def test_the_longest_name_counts_and_zero_freezes():
-    given = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
-    found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=given)).values()]
-    assert found == [0.1, 0.1, 2.0, 0.1, 0.0]
+def test_the_most_specific_name_wins_and_zero_freezes():
+    factors = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
+    actual = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(lr_multipliers=factors)).values()]
+    assert actual == [0.1, 0.1, 2.0, 0.1, 0.0]
 
 
-def test_what_is_no_part_is_refused_with_the_nearest():
+def test_unknown_parts_are_rejected_with_a_suggestion():
     with pytest.raises(ConfigError) as caught:
         lr_factors(NAMES, LAYERS, table(lr_multipliers={"encoder.stak": 0.1}))
     assert str(caught.value).startswith(
@@ -131,7 +132,7 @@ def test_what_is_no_part_is_refused_with_the_nearest():
         ({"init_strict": False}, "train.init_strict: not used without init_from; set init_from or remove init_strict"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         table(**options)
     assert str(caught.value) == message
@@ -144,7 +145,7 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
-def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
+def test_a_frozen_part_has_no_gradient_and_does_not_change(optimizer):
     model = Small()
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     steps = build_optimizers(
@@ -158,7 +159,7 @@ def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
     assert set(steps.names.values()) == {"head.weight", "head.bias"}
 
 
-def test_a_part_that_has_not_thawed_stays_and_then_moves():
+def test_a_part_changes_only_after_it_is_unfrozen():
     model = Small()
     steps = build_optimizers(model, set(), table(gradual_unfreezing=0.5))
     for progress, expected in ((0.1, {"head.weight", "head.bias"}), (0.9, set(dict(model.named_parameters())))):
@@ -169,7 +170,7 @@ def test_a_part_that_has_not_thawed_stays_and_then_moves():
         assert {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])} == expected
 
 
-def test_a_model_that_is_all_frozen_is_refused():
+def test_a_fully_frozen_model_is_rejected():
     with pytest.raises(ConfigError) as caught:
         build_optimizers(Small(), set(), table(lr_multipliers={"embedder": 0.0, "head": 0.0}))
     assert str(caught.value) == "train.lr_multipliers: all weights are frozen; leave some above 0"

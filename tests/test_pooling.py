@@ -1,4 +1,4 @@
-"""Poolings: by hand, and the contract that padding never matters."""
+"""Pooling: worked examples, gradients, and independence of padding."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ def built(name: str) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("first", [1.0, -2.0]), ("last", [5.0, 0.0]), ("mean", [2.0, -1.0]), ("max", [5.0, 0.0])]
+    ("name", "expected"), [("first", [1.0, -2.0]), ("last", [5.0, 0.0]), ("mean", [2.0, -1.0]), ("max", [5.0, 0.0])]
 )
-def test_two_features_of_three_tokens_by_hand(name, wanted):
+def test_two_features_of_three_tokens_by_hand(name, expected):
     y = torch.tensor([[[1.0, -2.0], [0.0, -1.0], [5.0, 0.0], [9.0, 9.0]]])
     keep = torch.tensor([[True, True, True, False]])
-    assert POOLINGS[name](2)(y, keep).tolist() == [wanted]
+    assert POOLINGS[name](2)(y, keep).tolist() == [expected]
 
 
-def test_attention_by_its_equation():
+def test_attention_pooling_matches_its_equation():
     pool, y = built("attention"), text(2, 4, DIM)
     w, b, v = pool.hidden.weight.detach(), pool.hidden.bias.detach(), pool.query.weight[0].detach()
     for row in range(2):
-        exps = [math.exp(float(v @ torch.tanh(w @ y[row, at] + b))) for at in range(4)]
-        wanted = sum(share / sum(exps) * y[row, at] for at, share in enumerate(exps))
-        torch.testing.assert_close(pool(y)[row], wanted)
+        exps = [math.exp(float(v @ torch.tanh(w @ y[row, index] + b))) for index in range(4)]
+        expected = sum(share / sum(exps) * y[row, index] for index, share in enumerate(exps))
+        torch.testing.assert_close(pool(y)[row], expected)
     torch.testing.assert_close(pool.weights(y).sum(1), torch.ones(2, dtype=torch.double))
 
 
-def test_attention_goes_where_it_learns_to():
-    """One token in ten says the answer, anywhere."""
+def test_attention_pooling_learns_to_select_a_token():
+    """One token in ten, at a random position, determines the answer."""
     torch.manual_seed(0)
     y = 0.1 * torch.randn(64, 10, DIM)
-    at, answer = torch.randint(10, (64,)), torch.randint(2, (64,)) * 2.0 - 1
-    y[torch.arange(64), at, 0], y[torch.arange(64), at, 1] = 1.0, answer
+    index, answer = torch.randint(10, (64,)), torch.randint(2, (64,)) * 2.0 - 1
+    y[torch.arange(64), index, 0], y[torch.arange(64), index, 1] = 1.0, answer
     pool = AttentionPooling(DIM)
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.05)
     for _ in range(150):
         optimizer.zero_grad()
         torch.nn.functional.soft_margin_loss(10 * pool(y)[:, 1], answer).backward()
         optimizer.step()
-    assert (pool.weights(y).argmax(1) == at).all()
+    assert (pool.weights(y).argmax(1) == index).all()
 
 
 @pytest.mark.parametrize("name", POOLINGS)
@@ -72,13 +72,13 @@ def test_padding_never_matters(name, filler):
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_keeping_all_is_as_keeping_none_back(name):
+def test_full_token_mask_equals_no_mask(name):
     pool, y = built(name), text(4, 5, DIM)
     torch.testing.assert_close(pool(y, torch.ones(4, 5, dtype=torch.bool)), pool(y))
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_row_without_a_token_gives_zeros_and_finite_gradients(name):
+def test_an_empty_row_gives_zeros_and_finite_gradients(name):
     pool, y = built(name), text(2, 3, DIM).requires_grad_()
     pooled = pool(y, torch.tensor([[True, True, False], [False, False, False]]))
     pooled.sum().backward()
@@ -87,13 +87,13 @@ def test_a_row_without_a_token_gives_zeros_and_finite_gradients(name):
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_gradients_are_right(name):
+def test_gradients_match_numerical_ones(name):
     pool, y = built(name), text(4, 5, DIM).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: pool(y, KEEP), (y,))
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_half_precision_stays_half(name):
+def test_half_precision_is_preserved(name):
     pool, y = built(name).bfloat16(), text(4, 5, DIM).bfloat16()
     pooled = pool(y, KEEP)
     assert pooled.dtype == torch.bfloat16 and pooled.isfinite().all()

@@ -1,4 +1,4 @@
-"""Sources in, targets out: against loops over every sequence there is, one at a time against a batch, and the options."""
+"""Beam search and sampling in seq2seq models: brute-force comparison, batch independence and options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
     model = large_weight_model(**DECODERS[name], vocab_size=words)
     with torch.no_grad():
-        # what is said depends on what was: targets of several different tokens, most of which end before the limit
+        # outputs depend on earlier tokens: targets of several different tokens, most of which end before the limit
         model.decoder.embedder.embedding.weight.mul_(3)
         model.head.head.weight.mul_(2.5)
         model.head.head.bias.zero_()
@@ -53,7 +53,7 @@ def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
 
 
 def source_tokens(count: int, *, words: int = 11, seed: int = 0) -> list[list[int]]:
-    """Sources of 1 to 9 tokens, </s> among them."""
+    """Sources of 1 to 9 tokens, including </s>."""
     random = np.random.default_rng(seed)
     return [[*random.integers(3, words, random.integers(0, 9)).tolist(), EOS] for _ in range(count)]
 
@@ -80,19 +80,19 @@ def ask(model: Any, sources: list[list[int]], *, prefixes: Any = None, encode: A
     return predict(asking(model, sources, prefixes=prefixes, encode=encode), PredictionConfig(**options))
 
 
-def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(one.text, one.token_ids, one.prefix) for one in found] == [
-        (one.text, one.token_ids, one.prefix) for one in expected
+def same(actual: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
+    assert [(item.text, item.token_ids, item.prefix) for item in actual] == [
+        (item.text, item.token_ids, item.prefix) for item in expected
     ]
     for value in ("score", "log_prob"):
-        assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
+        assert [getattr(item, value) for item in actual] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
 
 
 # ---- greedy
 
 
 @every_decoder
-def test_a_beam_of_one_takes_the_best_token_each_time(name):
+def test_beam_size_1_is_greedy(name):
     model, sources = model_of(name), source_tokens(4)
     options = PredictionConfig(beam_size=1, length_penalty=0.7, max_new_tokens=8)
     searched = beam_search(
@@ -102,7 +102,7 @@ def test_a_beam_of_one_takes_the_best_token_each_time(name):
         state=encoded(model, sources),
         processor=ban_tokens([0, BOS]),
     )
-    for source, (found,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
+    for source, (actual,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
         log_probs, state = model.start(torch.tensor([[BOS]]), None, encoded(model, [source]))
         tokens: list[int] = []
         total = 0.0
@@ -111,11 +111,11 @@ def test_a_beam_of_one_takes_the_best_token_each_time(name):
             tokens.append(int(log_probs.argmax()))
             total += log_probs[0, tokens[-1]].item()
             log_probs, state = model.step(torch.tensor(tokens[-1:]), state)
-        assert found.token_ids == tokens == hypothesis.tokens
-        assert found.text == SPELLER.decode(tokens)
-        assert found.log_prob == pytest.approx(total, abs=1e-4)
-        assert found.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
-        assert found.score == pytest.approx(total / len(tokens) ** 0.7, abs=1e-4)
+        assert actual.token_ids == tokens == hypothesis.tokens
+        assert actual.text == SPELLER.decode(tokens)
+        assert actual.log_prob == pytest.approx(total, abs=1e-4)
+        assert actual.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        assert actual.score == pytest.approx(total / len(tokens) ** 0.7, abs=1e-4)
 
 
 # ---- against every sequence there is
@@ -125,7 +125,7 @@ LIMIT = 3
 
 
 def sequences() -> list[list[int]]:
-    """All that may be written: ended by </s>, or as long as the limit."""
+    """All possible outputs: ended by </s>, or as long as the limit."""
     every = itertools.chain.from_iterable(itertools.product(range(2, WORDS), repeat=size) for size in range(1, LIMIT + 1))
     ended = [list(tokens) for tokens in every if EOS not in tokens[:-1]]
     return [tokens for tokens in ended if tokens[-1] == EOS or len(tokens) == LIMIT]
@@ -140,30 +140,32 @@ def rows_of(sequences: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> t
 
 @torch.no_grad()
 def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ()) -> Tensor:
-    """(sequences, LIMIT): of each token of each sequence that may be written, 0 behind its end; one pass, no steps."""
+    """(sequences, LIMIT): log-probability of each token of each sequence, 0 after its end, in one pass."""
     every = sequences()
     tokens, keep = rows_of(every, prefix)
     state = encoded(model, [source] * len(every)) if isinstance(model, EncoderDecoder) else None
     return model.score(tokens, keep, state)[:, len(prefix) :].double()
 
 
-def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
-    """The three best of all sequences, by the sum of their log-probabilities under the length penalty."""
+def check_best(actual: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
+    """Assert that the three best are those of all sequences by length-penalized log-probability."""
     ranked = sorted(zip(sequences(), totals.tolist(), strict=True), key=lambda pair: -pair[1] / len(pair[0]) ** alpha)[:3]
-    assert [one.token_ids for one in found] == [tokens for tokens, _ in ranked]
-    assert [one.log_prob for one in found] == pytest.approx([total for _, total in ranked], abs=1e-4)
-    assert [one.score for one in found] == pytest.approx([total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4)
+    assert [item.token_ids for item in actual] == [tokens for tokens, _ in ranked]
+    assert [item.log_prob for item in actual] == pytest.approx([total for _, total in ranked], abs=1e-4)
+    assert [item.score for item in actual] == pytest.approx(
+        [total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4
+    )
 
 
 @every_decoder
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
-def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
+def test_a_wide_beam_finds_the_global_optimum(name, alpha, prefix):
     model, sources = model_of(name, words=WORDS), [[3, 5, 4, EOS], [5, EOS]]
-    found = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
-    for source, best in zip(sources, found, strict=True):
+    actual = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
+    for source, best in zip(sources, actual, strict=True):
         check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
-        assert {one.text[: len(prefix)] for one in best} == {SPELLER.decode(prefix)}
+        assert {item.text[: len(prefix)] for item in best} == {SPELLER.decode(prefix)}
 
 
 def language_of(kind: str) -> Any:
@@ -184,7 +186,7 @@ def language_of(kind: str) -> Any:
 def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     parts = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS), model_of("copying", words=WORDS)]
     weights, source = [0.5, 0.3, 0.2], [3, 5, 4, EOS]
-    both = Ensemble(parts, LinearEnsemble(weights))
+    ensemble = Ensemble(parts, LinearEnsemble(weights))
 
     def encode(some: Any) -> Any:
         return tuple(encoded(part, some) for part in parts)
@@ -192,19 +194,19 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     values = torch.stack([log_probs_by_part(part, source) for part in parts])
     explicit = (values.exp() * torch.tensor(weights)[:, None, None]).sum(0).log().sum(1)
     check_best(
-        ask(both, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0],
+        ask(ensemble, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0],
         explicit,
         alpha,
     )
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
-        again = both.score(tokens, keep, encode([source] * len(tokens))).sum(1)
+        again = ensemble.score(tokens, keep, encode([source] * len(tokens))).sum(1)
     torch.testing.assert_close(again.double(), explicit, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
 @pytest.mark.parametrize("name", ["luong", "transformer"])
-def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
+def test_shallow_fusion_adds_lm_log_probs(kind, name):
     model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, EOS]
     fused = Ensemble([model, lm], ShallowFusion([1.0, 0.4]))
 
@@ -219,11 +221,11 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
     with torch.no_grad():
         again = fused.score(tokens, keep, encode([source] * len(tokens))).sum(1)
     torch.testing.assert_close(again.double(), explicit, atol=1e-4, rtol=0)
-    # the language model's voice is heard: alone, the model would have said something else of some sequence
+    # the language model has an effect: without it, some outputs differ
     assert (explicit - log_probs_by_part(model, source).sum(1)).abs().max() > 0.1
 
 
-def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
+def test_ensemble_with_shallow_fusion_fuses_the_mixture():
     parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, EOS]
     fused = Ensemble([Ensemble(parts, LinearEnsemble([0.5, 0.5])), lm], ShallowFusion([1.0, 0.3]))
 
@@ -237,7 +239,7 @@ def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
     )
 
 
-def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
+def test_product_ensembles_are_normalized_and_shallow_fusion_is_not():
     rows = [torch.randn(2, 5, generator=torch.Generator().manual_seed(seed)).log_softmax(-1) for seed in (0, 1)]
     fused, product = ShallowFusion([1.0, 0.5])(rows), LogLinearEnsemble([1.0, 0.5])(rows)
     torch.testing.assert_close(fused, rows[0] + 0.5 * rows[1])
@@ -259,21 +261,21 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
     together = ask(model, sources, max_new_tokens=10, **options)
     numbers = range(0, 32, 5)
     for number in numbers:
-        # what is drawn depends on the number of a source, so those before it stand there, too
+        # samples depend on the index of a source, so the sources before it are included
         alone = ask(
             model, sources[: number + 1] if "num_samples" in options else [sources[number]], max_new_tokens=10, **options
         )[-1]
         same(together[number], alone)
 
 
-def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
+def test_sources_of_several_batches_keep_their_order(monkeypatch):
     monkeypatch.setattr("weft.decode.predict.MAX_BATCH_SOURCES", 3)
-    model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [EOS]], []
-    found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
+    model, sources, calls = model_of("luong"), [*source_tokens(10), [3] * 40 + [EOS]], []
+    actual = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: calls.append(done))
     monkeypatch.undo()
-    for one, expected in zip(found, ask(model, sources, beam_size=2), strict=True):
-        same(one, expected)
-    assert told == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
+    for item, expected in zip(actual, ask(model, sources, beam_size=2), strict=True):
+        same(item, expected)
+    assert calls == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
     assert ask(model, [], beam_size=2) == []
 
 
@@ -282,21 +284,23 @@ def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
 
 @every_decoder
 @pytest.mark.parametrize("alpha", [0.0, 1.0, None])
-def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scoring_again(name, alpha):
+def test_scores_are_sorted_length_penalized_log_probs_and_match_rescoring(name, alpha):
     model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
-    for source, prefix, found in zip(
+    for source, prefix, actual in zip(
         sources,
         prefixes,
         ask(model, sources, prefixes=prefixes, beam_size=5, n_best=5, length_penalty=alpha, max_new_tokens=9),
         strict=True,
     ):
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-        for one in found:
-            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.token_ids])
-            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4)
+        assert [item.score for item in actual] == sorted((item.score for item in actual), reverse=True)
+        for item in actual:
+            assert item.prefix == prefix and item.text == SPELLER.decode([*prefix, *item.token_ids])
+            assert item.score == pytest.approx(
+                item.log_prob / len(item.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4
+            )
             with torch.no_grad():
-                again = model.score(torch.tensor([[BOS, *prefix, *one.token_ids]]), None, encoded(model, [source]))
-            assert one.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
+                again = model.score(torch.tensor([[BOS, *prefix, *item.token_ids]]), None, encoded(model, [source]))
+            assert item.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
 
 
 @every_decoder
@@ -304,9 +308,9 @@ def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scor
 def test_prefixes_of_several_lengths_equal_each_alone(name, options):
     model, sources, prefixes = model_of(name), source_tokens(4), [[3, 4, 5], [], [6], [7, 7]]
     together = ask(model, sources, prefixes=prefixes, max_new_tokens=7, **options)
-    for source, prefix, found in zip(sources, prefixes, together, strict=True):
-        same(found, ask(model, [source], prefixes=[prefix], max_new_tokens=7, **options)[0])
-        assert all(one.text.startswith(SPELLER.decode(prefix)) for one in found)
+    for source, prefix, actual in zip(sources, prefixes, together, strict=True):
+        same(actual, ask(model, [source], prefixes=[prefix], max_new_tokens=7, **options)[0])
+        assert all(item.text.startswith(SPELLER.decode(prefix)) for item in actual)
 
 
 # ---- what may be written
@@ -316,43 +320,45 @@ def test_prefixes_of_several_lengths_equal_each_alone(name, options):
 def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
     for options in ({"beam_size": 4, "n_best": 4}, {"beam_size": 1}, {"num_samples": 4}):
-        said = Counter(
-            token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids
+        counts = Counter(
+            token for actual in ask(model, sources, max_new_tokens=8, **options) for item in actual for token in item.token_ids
         )
-        often = [token for token, _ in said.most_common() if token != EOS][:2]
-        kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
-        left = {token for found in kept for one in found for token in one.token_ids}
-        assert len(often) == 2 and not {0, BOS, *often} & left
+        often = [token for token, _ in counts.most_common() if token != EOS][:2]
+        restricted = ask(
+            model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options
+        )
+        remaining = {token for actual in restricted for item in actual for token in item.token_ids}
+        assert len(often) == 2 and not {0, BOS, *often} & remaining
 
 
 @every_decoder
-def test_a_target_is_as_long_as_was_asked(name):
+def test_min_and_max_new_tokens_are_respected(name):
     model, sources = model_of(name), source_tokens(8)
     for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
-        for found in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
-            for one in found:
-                assert one.token_ids.index(EOS) >= 3 if EOS in one.token_ids else len(one.token_ids) == 5
-                assert len(one.token_ids) <= 5
-        assert {len(one.token_ids) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
+        for actual in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
+            for item in actual:
+                assert item.token_ids.index(EOS) >= 3 if EOS in item.token_ids else len(item.token_ids) == 5
+                assert len(item.token_ids) <= 5
+        assert {len(item.token_ids) for actual in ask(model, sources, max_new_tokens=1, **options) for item in actual} == {1}
 
 
-def test_the_limit_follows_from_the_source_alone():
+def test_default_max_new_tokens_depends_on_the_source_only():
     model = model_of("luong")
     request = asking(model, [[3] * size for size in (1, 16, 17, 200)])
     assert [max_new_tokens_for(request, row, PredictionConfig()) for row in range(4)] == [64, 64, 96, 448]
     assert [max_new_tokens_for(request, row, PredictionConfig(max_new_tokens=7)) for row in range(4)] == [7] * 4
-    # the end may come after so many tokens, so there is room for it
+    # EOS may follow this number of tokens, so there is a position for it
     assert [max_new_tokens_for(request, row, PredictionConfig(min_new_tokens=100)) for row in range(4)] == [101, 101, 101, 448]
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"num_samples": 2}], ids=["beam", "greedy", "samples"])
-def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
+def test_learned_positions_limit_the_output_length(options):
     model = large_weight_model(**ATTENTION, position_encoding="learned", max_positions=12)
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
         model.head.head.bias[EOS] = -50.0  # it never ends by itself
-    found = ask(model, sources, prefixes=prefixes, **options)
-    assert [len(best[0].token_ids) for best in found] == [1, 12, 7, 12]
+    actual = ask(model, sources, prefixes=prefixes, **options)
+    assert [len(best[0].token_ids) for best in actual] == [1, 12, 7, 12]
     with pytest.raises(UsageError) as caught:
         ask(model, sources, max_new_tokens=13, **options)
     assert str(caught.value) == (
@@ -366,7 +372,7 @@ def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
     )
 
 
-def test_what_is_banned_must_be_one_token():
+def test_a_banned_string_must_be_one_token():
     unknown = "is not in the vocabulary and is never generated; remove it"
     several = "tokens; ban single tokens"
     for text, fault in (("ab", f"is 2 {several}"), ("z", unknown), ("", f"is 0 {several}")):
@@ -378,28 +384,28 @@ def test_what_is_banned_must_be_one_token():
 # ---- sampling
 
 
-def test_samples_follow_from_the_seed():
+def test_samples_depend_on_the_seed():
     model, sources = model_of("luong"), source_tokens(6)
 
     def drawn(**options: Any) -> list[list[list[int]]]:
-        return [[one.token_ids for one in found] for found in ask(model, sources, max_new_tokens=8, **options)]
+        return [[item.token_ids for item in actual] for actual in ask(model, sources, max_new_tokens=8, **options)]
 
     first = drawn(num_samples=4, seed=1)
     assert first == drawn(num_samples=4, seed=1)
     assert first != drawn(num_samples=4, seed=2)
-    assert [found[:2] for found in first] == drawn(num_samples=2, seed=1)  # more samples do not change the first
-    assert all(len({tuple(tokens) for tokens in found}) > 1 for found in first)
+    assert [actual[:2] for actual in first] == drawn(num_samples=2, seed=1)  # more samples do not change the first
+    assert all(len({tuple(tokens) for tokens in actual}) > 1 for actual in first)
     greedy = drawn(beam_size=1)
     assert drawn(temperature=0.0) == drawn(top_k=1) == drawn(top_p=1e-6) == greedy
     assert drawn(temperature=1e-3) == greedy
     assert drawn(temperature=1.0) != greedy
 
 
-def test_samples_are_as_frequent_as_they_are_probable():
+def test_sample_frequencies_match_probabilities():
     model, source = model_of("copying", words=WORDS), [4, 5, EOS]
-    found = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
-    counts = Counter(tuple(one.token_ids) for one in found)
-    # what is never written takes no part: probabilities are those among the rest
+    actual = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
+    counts = Counter(tuple(item.token_ids) for item in actual)
+    # banned tokens are excluded: probabilities are renormalized over the rest
     with torch.no_grad():
         state = encoded(model, [source])
         first = model.start(torch.tensor([[BOS]]), None, state)[0][0].exp()
@@ -408,8 +414,8 @@ def test_samples_are_as_frequent_as_they_are_probable():
         seen = sum(count for tokens, count in counts.items() if tokens[0] == token) / 4000
         assert seen == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4000) + 1e-3)
     totals = dict(zip(map(tuple, sequences()), log_probs_by_part(model, source).sum(1).tolist(), strict=True))
-    for one in found[:50]:
-        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.token_ids)], abs=1e-4)
+    for item in actual[:50]:
+        assert item.log_prob == item.score == pytest.approx(totals[tuple(item.token_ids)], abs=1e-4)
 
 
 # ---- options
@@ -452,7 +458,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
-def test_what_is_refused_and_in_which_words(options, message):
+def test_error_messages(options, message):
     with pytest.raises(UsageError) as caught:
         PredictionConfig(**options)
     assert str(caught.value) == message
@@ -471,5 +477,5 @@ def test_what_is_refused_and_in_which_words(options, message):
         ({"top_p": 0.9, "temperature": 0.5, "seed": 4}, "sampling/temperature:0.5/top_p:0.9/seed:4"),
     ],
 )
-def test_a_search_is_described_for_signatures(options, words):
+def test_search_signature(options, words):
     assert PredictionConfig(**options).describe() == words

@@ -1,4 +1,4 @@
-"""What a search needs is known before its first step."""
+"""The memory that beam search needs is estimated before its first step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROWING, STANDING = "transformer", "luong"
 
 
 def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
-    """The least free memory with which the first source is not refused, by halving."""
+    """The smallest free memory with which the first source is accepted, by bisection."""
     low, high = 0, 1 << 40
     while high - low > 1:
         middle = (low + high) // 2
@@ -32,15 +32,15 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
 
 
 @pytest.mark.parametrize("name", [GROWING, STANDING])
-def test_memory_grows_with_the_beam(name, monkeypatch):
+def test_memory_grows_with_the_beam_size(name, monkeypatch):
     assert needed(name, monkeypatch, beam_size=10) == pytest.approx(2 * needed(name, monkeypatch, beam_size=5), rel=0.01)
 
 
-def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
+def test_only_growing_states_need_more_memory_for_more_tokens(monkeypatch):
     for name, factor in ((GROWING, 5), (STANDING, 1)):
         short, long = (needed(name, monkeypatch, max_new_tokens=length) for length in (100, 1000))
         assert long > factor * short
-    # where it stands still, only the tokens themselves are added
+    # if the state does not grow, only the tokens are added
     assert (
         needed(STANDING, monkeypatch, max_new_tokens=1000) - needed(STANDING, monkeypatch, max_new_tokens=100)
         == 3 * 5 * 900 * 8
@@ -48,27 +48,27 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "what", "cure"),
+    ("options", "unit", "suggestion"),
     [
         ({"beam_size": 4}, "a beam of 4 rows", "`beam_size` or `max_new_tokens`"),
         ({"num_samples": 3}, "a line with 3 samples", "`num_samples` or `max_new_tokens`"),
         ({"beam_size": 1}, "a line", "`max_new_tokens`"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
+def test_a_search_that_exceeds_memory_is_rejected_before_the_first_step(options, unit, suggestion, monkeypatch):
     monkeypatch.setattr(room, "free_device_memory", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
         predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
-    said = str(caught.value)
-    assert said.startswith(f"predict: {what} of up to 10 tokens needs about ")
-    assert said.endswith(f" kB, 1.0 kB are free; reduce {cure}")
+    message = str(caught.value)
+    assert message.startswith(f"predict: {unit} of up to 10 tokens needs about ")
+    assert message.endswith(f" kB, 1.0 kB are free; reduce {suggestion}")
 
 
-def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
+def test_short_memory_reduces_the_batch(monkeypatch):
     sources = source_tokens(8)
-    whole = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
-    longest = sorted(sources, key=len)[-1:]
-    one = needed(GROWING, monkeypatch, longest, beam_size=3)
+    full = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
+    longest_source = sorted(sources, key=len)[-1:]
+    bytes_per_source = needed(GROWING, monkeypatch, longest_source, beam_size=3)
     sizes = []
     request = asking(model_of(GROWING), sources)
 
@@ -76,15 +76,15 @@ def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
         sizes.append(len(rows))
         return request.encode(rows)
 
-    monkeypatch.setattr(room, "free_device_memory", lambda device: 4 * one + 1)
+    monkeypatch.setattr(room, "free_device_memory", lambda device: 4 * bytes_per_source + 1)
     again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictionConfig(beam_size=3))
     assert max(sizes) == 4
-    assert [best[0].token_ids for best in again] == [best[0].token_ids for best in whole]
+    assert [best[0].token_ids for best in again] == [best[0].token_ids for best in full]
 
 
 @every_decoder
-def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
-    """Whatever the source: its own state, and what is added while a target is read."""
+def test_estimated_state_size_equals_the_actual_size(name):
+    """For any source: its own state, and what is added per target token."""
     model = model_of(name)
     for source in source_tokens(4):
         state = start = encoded(model, [source])
@@ -97,18 +97,22 @@ def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
             )
 
 
-def test_a_row_is_measured_from_its_own_state_whatever_the_source_is_made_of(monkeypatch):
-    """A source may be frames of a sound: no made-up tokens are encoded."""
+def test_state_size_is_measured_per_row_for_any_source(monkeypatch):
+    """A source may be audio frames: no dummy tokens are encoded."""
     model = model_of(GROWING)
     state = encoded(model, source_tokens(1))
     monkeypatch.setattr(model, "encode", None)
     assert room.estimate_bytes(model, room.Rows(1, 9, state)) > room.estimate_bytes(model, room.Rows(1, 8, state)) > 0
 
 
-def test_an_ensemble_takes_what_its_parts_take_and_its_tokens_once():
+def test_ensemble_memory_is_the_sum_of_its_members_with_tokens_once():
     parts = [model_of(GROWING), model_of(STANDING)]
-    both = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
+    ensemble = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
     state = tuple(encoded(part, source_tokens(1)) for part in parts)
-    assert both.bytes_per_row(9, state) == sum(part.bytes_per_row(9, own) for part, own in zip(parts, state, strict=True))
-    apart = sum(room.estimate_bytes(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
-    assert room.estimate_bytes(both, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9
+    assert ensemble.bytes_per_row(9, state) == sum(
+        part.bytes_per_row(9, member_state) for part, member_state in zip(parts, state, strict=True)
+    )
+    apart = sum(
+        room.estimate_bytes(part, room.Rows(3, 9, member_state)) for part, member_state in zip(parts, state, strict=True)
+    )
+    assert room.estimate_bytes(ensemble, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9

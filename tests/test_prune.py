@@ -1,5 +1,4 @@
-"""Heads: what each is worth, against independent calculations; and runs without some of them, which must be the same runs with
-these heads silent."""
+"""Head importance against independent calculations; a pruned run equals the same run with these heads masked."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations"
 
 
 class Runs:
-    """Small runs of every kind that attends, each trained a little when it is first asked for."""
+    """Small runs of every architecture with attention, trained briefly on first use."""
 
     def __init__(self, place: Path) -> None:
         self.directory, self.pairs, self.labels = place, Seq2SeqRuns(place), LabelRuns(place)
@@ -55,14 +54,14 @@ class Runs:
         if task in ("lm", "masked"):
             model = {"arch": "transformer" if task == "lm" else "bert", **SMALL, "position_encoding": positions}
             model |= {"qk_norm": True} if positions == "rotary" else {}
-            found = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
-            return {**found, "model": model}
+            actual = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
+            return {**actual, "model": model}
         if task == "pairs":
             from seq2seq_runs import seq2seq_run_file
 
             settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
-            found = seq2seq_run_file(self.pairs.pairs, "transformer", *settings)
-            return {**found, "train": TRAIN}
+            actual = seq2seq_run_file(self.pairs.pairs, "transformer", *settings)
+            return {**actual, "train": TRAIN}
         name = {"classification": "labels-transformer", "tagging": "spans-transformer"}[task]
         settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
         return {**self.labels.values(name, *settings), "train": TRAIN}
@@ -73,13 +72,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("prune"))
 
 
-def parts_of(run: Any, place: Path, data: Any = None) -> Any:
-    place.mkdir(exist_ok=True)
-    return eval_batches(run, data, place, max_tokens=10**6)
+def parts_of(run: Any, directory: Path, data: Any = None) -> Any:
+    directory.mkdir(exist_ok=True)
+    return eval_batches(run, data, directory, max_tokens=10**6)
 
 
 def shaken(run: Any) -> Any:
-    """Weights so large that a head that is lost shows; the run folder has them, too."""
+    """Weights so large that losing a head matters; they are saved in the run directory."""
     model, chance = network(run), torch.Generator().manual_seed(0)
     assert model is not None
     with torch.no_grad():
@@ -103,56 +102,56 @@ KINDS = [
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs: Runs, name: str, tmp_path: Path) -> None:
+def test_a_pruned_run_equals_the_original_with_masked_heads(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     model, layers = shaken(run), attention_layers(run)
-    # one layer loses all, others none, one and three
-    gone = {Head(0, 2), *(Head(1, head) for head in range(4))}
-    gone |= (
+    # one layer loses all heads, others none, one and three
+    removed = {Head(0, 2), *(Head(1, head) for head in range(4))}
+    removed |= (
         {Head(3, 0), Head(3, 1), Head(3, 3), Head(4, 1), *(Head(5, head) for head in range(4))} if len(layers) > 2 else set()
     )
-    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
-    found = found._replace(steps=[*found.steps, found.steps[0]._replace(removed=sorted(gone))])
-    write_pruned_run(run, tmp_path / "small", found, MEASURED)
+    actual = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
+    actual = actual._replace(steps=[*actual.steps, actual.steps[0]._replace(removed=sorted(removed))])
+    write_pruned_run(run, tmp_path / "small", actual, MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu")
     before = [part.total_loss().detach() for part in parts_of(run, tmp_path / "data")]
-    with masked_heads(model, layers, gone):
+    with masked_heads(model, layers, removed):
         silent = [part.total_loss().detach() for part in parts_of(run, tmp_path / "data")]
     after = [part.total_loss().detach() for part in parts_of(smaller, tmp_path / "data")]
-    for one, two, whole in zip(silent, after, before, strict=True):
+    for one, two, full in zip(silent, after, before, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-5)
-        assert not torch.allclose(two, whole, rtol=1e-4)  # they did say something
+        assert not torch.allclose(two, full, rtol=1e-4)  # the heads had an effect
     theirs, ours = network(run), network(smaller)
     assert theirs is not None and ours is not None
     assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
-    assert [one.num_heads for one in attention_layers(smaller)] == [len(stay) for stay in remaining_heads(layers, gone)]
+    assert [one.num_heads for one in attention_layers(smaller)] == [len(stay) for stay in remaining_heads(layers, removed)]
     assert sum(isinstance(part, PrunedAttention) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
-    # layers keep their numbers, whatever they have lost
-    wanted = {(one.component, one.layer) for at, one in enumerate(layers) if remaining_heads(layers, gone)[at]}
-    assert {(site.component, site.layer) for site in sites(ours)} == wanted
+    # layers keep their indices
+    expected = {(one.component, one.layer) for index, one in enumerate(layers) if remaining_heads(layers, removed)[index]}
+    assert {(site.component, site.layer) for site in sites(ours)} == expected
 
 
 def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
-    """Position by position and step by step, with the cache of those that are left."""
+    """In one pass and step by step, with the cache of the remaining heads."""
     run = runs.load("lm-rotary")
     model, layers = shaken(run), attention_layers(run)
-    gone = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
-    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
-    write_pruned_run(run, tmp_path / "small", found._replace(steps=[found.steps[0]._replace(removed=gone)]), MEASURED)
+    removed = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
+    actual = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
+    write_pruned_run(run, tmp_path / "small", actual._replace(steps=[actual.steps[0]._replace(removed=removed)]), MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu").model
     tokens = torch.randint(3, 9, (3, 11), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad(), masked_heads(model, layers, gone):
-        wanted = model.head(model(tokens)[0])
+    with torch.no_grad(), masked_heads(model, layers, removed):
+        expected = model.head(model(tokens)[0])
     with torch.no_grad():
-        torch.testing.assert_close(smaller.head(smaller(tokens)[0]), wanted, rtol=1e-5, atol=1e-5)
-        said, state = smaller.start(tokens[:, :4])
-        for at in range(4, 11):
-            torch.testing.assert_close(said, wanted[:, at - 1], rtol=1e-4, atol=1e-5)
-            said, state = smaller.step(tokens[:, at], state)
+        torch.testing.assert_close(smaller.head(smaller(tokens)[0]), expected, rtol=1e-5, atol=1e-5)
+        pruned_log_probs, state = smaller.start(tokens[:, :4])
+        for index in range(4, 11):
+            torch.testing.assert_close(pruned_log_probs, expected[:, index - 1], rtol=1e-4, atol=1e-5)
+            pruned_log_probs, state = smaller.step(tokens[:, index], state)
     assert weft.load(tmp_path / "small").generate("the cat", max_new_tokens=5, seed=1)  # type: ignore[union-attr]
 
 
-def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
     shaken(run)
     small, data = str(tmp_path / "small"), str(pairs)
@@ -179,7 +178,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
     assert main(["explain", small, "abc", "--view", "attention", "--quiet"]) == 0
-    # prune again, and train on: its run file starts from its own weights
+    # prune again and fine-tune: the run file initializes from its own weights
     assert (
         main(["prune", small, "--remove", "2", "--data", data, "--max-tokens", "300", "--output-dir", small + "2", "--quiet"])
         == 0
@@ -188,14 +187,14 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     train = ["train", small + "2/run.toml", "--output-dir", str(tmp_path / "on"), "--set", "train.max_steps=2"]
     assert main(train) == 0
     assert "Initialized " in capsys.readouterr().err
-    assert [one.num_heads for one in attention_layers(weft.load(tmp_path / "on"))] == [
-        one.num_heads for one in attention_layers(weft.load(small + "2"))
+    assert [item.num_heads for item in attention_layers(weft.load(tmp_path / "on"))] == [
+        item.num_heads for item in attention_layers(weft.load(small + "2"))
     ]
-    told = json.loads((tmp_path / "small2" / "prune.json").read_text())
-    assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats per token"
-    # what was measured, and not how much was allowed: whole batches until there are 300
-    sizes = [one.num_tokens for one in eval_batches(weft.load(small), data, tmp_path / "again", max_tokens=300)]
-    assert told["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
+    report = json.loads((tmp_path / "small2" / "prune.json").read_text())
+    assert report["heads"] == 12 and len(report["steps"]) == 3 and report["unit"] == "nats per token"
+    # the number of measured tokens, not the limit: whole batches up to 300
+    sizes = [item.num_tokens for item in eval_batches(weft.load(small), data, tmp_path / "again", max_tokens=300)]
+    assert report["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
 
 
 # ---- what heads are worth
@@ -204,53 +203,55 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 @pytest.mark.parametrize(
     "name", ["lm-alibi", "masked-learned", "classification-rotary", "tagging-relative", "pairs-sinusoidal"]
 )
-def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
+def test_loss_equals_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
-    found = mean_loss(parts_of(run, tmp_path / "data"))
-    own = run.config.datasets["valid"]
+    actual = mean_loss(parts_of(run, tmp_path / "data"))
+    valid = run.config.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
             nats, _ = run.predictor.token_losses(None)
         assert run.config.datasets.keys() == {"train", "valid"}
-        assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
+        assert actual == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
-        scored = run.score(list(pairs(own)))
-        assert found == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
+        scored = run.score(list(pairs(valid)))
+        assert actual == pytest.approx(
+            -sum(example.log_prob for example in scored) / sum(len(example.tokens) for example in scored), rel=1e-5
+        )
     elif name.startswith("classification"):
-        examples = list(own.records())
-        said = run.predictor.model.log_probs([one.texts for one in examples])
+        examples = list(valid.records())
+        log_probs = run.predictor.model.log_probs([example.texts for example in examples])
         head = run.model.head
-        assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
-        scores = torch.from_numpy(said) * float(head.temperature)
-        right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
-        assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
+        assert float(head.temperature) != 1.0  # not part of the loss: undone here
+        scores = torch.from_numpy(log_probs) * float(head.temperature)
+        gold = torch.tensor([run.vocabulary.labels.index(example.labels[0]) for example in examples])
+        assert actual == pytest.approx(torch.nn.functional.cross_entropy(scores, gold).item(), rel=1e-5)
     elif name.startswith("tagging"):
-        sentences = list(own.records())
-        assert 0 < found < 10 and sum(one.num_items for one in parts_of(run, tmp_path / "data")) == sum(
-            len(one.words) for one in sentences
+        sentences = list(valid.records())
+        assert 0 < actual < 10 and sum(example.num_items for example in parts_of(run, tmp_path / "data")) == sum(
+            len(example.words) for example in sentences
         )
     else:
-        gaps = [part.num_items for part in parts_of(run, tmp_path / "data")]
-        assert found == mean_loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same gaps each time
+        masked_counts = [part.num_items for part in parts_of(run, tmp_path / "data")]
+        assert actual == mean_loss(parts_of(run, tmp_path / "again")) and sum(masked_counts) > 0  # the same masks each time
 
 
-def test_a_part_of_the_data_is_always_the_same(runs: Runs, tmp_path: Path) -> None:
+def test_data_subset_is_deterministic(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-alibi")
     (tmp_path / "data").mkdir()
-    whole = eval_batches(run, runs.text, tmp_path / "data", max_tokens=10**6)
-    some = eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
-    assert len(some) == 1 <= len(whole) and mean_loss(some) == mean_loss(
+    full = eval_batches(run, runs.text, tmp_path / "data", max_tokens=10**6)
+    subset = eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
+    assert len(subset) == 1 <= len(full) and mean_loss(subset) == mean_loss(
         eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
     )
 
 
 def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: Path) -> None:
-    """Against weights that were set to zero by hand."""
+    """Compared with weights set to zero by hand."""
     run = runs.load("pairs-learned")
     model, layers = shaken(run), attention_layers(run)
     parts = parts_of(run, tmp_path / "data")
-    found = importance_by_masking(model, layers, parts, removed=[Head(1, 1)])
-    assert set(found) == set(all_heads(layers)) - {Head(1, 1)}
+    actual = importance_by_masking(model, layers, parts, removed=[Head(1, 1)])
+    assert set(actual) == set(all_heads(layers)) - {Head(1, 1)}
     names = [(1, "encoder.stack.layers.2.mixer", 1), (4, "decoder.stack.layers.1.mixer", 3)]
     outlets: list[Any] = [model.get_submodule(f"{name}.to_out") for _, name, _ in names]
     with torch.no_grad():
@@ -259,10 +260,10 @@ def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: 
         outlets[1].weight[:, 12:16] = 0.0
         after = mean_loss(parts)
     assert layers[4].component == "cross" and layers[4].name == names[1][1]
-    assert found[Head(4, 3)] == pytest.approx(after - before, rel=1e-4, abs=1e-6)
+    assert actual[Head(4, 3)] == pytest.approx(after - before, rel=1e-4, abs=1e-6)
 
 
-def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_path: Path) -> None:
+def test_importance_by_gradient_matches_numerical_derivatives(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("classification-rotary")
     model, layers = shaken(run), attention_layers(run)
     model.double()
@@ -271,10 +272,10 @@ def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_
     data.write_text(
         "label\ttext\n" + "".join(f"{name}\t{row}\n" for name, row in zip(("animal", "tool", "colour"), rows, strict=True))
     )
-    found = importance_by_gradient(model, layers, parts_of(run, tmp_path / "data", data))
-    wanted = 0.0
+    actual = importance_by_gradient(model, layers, parts_of(run, tmp_path / "data", data))
+    expected = 0.0
     outlet: Any = model.get_submodule(f"{layers[1].name}.to_out")
-    for line in data.read_text().splitlines()[1:]:  # |d loss / d share| of each row, by itself
+    for line in data.read_text().splitlines()[1:]:  # |d loss / d mask| of each row
         alone = tmp_path / "one.tsv"
         alone.write_text(f"label\ttext\n{line}\n")
         (part,) = parts_of(run, tmp_path / line.split()[0], alone)
@@ -285,26 +286,28 @@ def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_
                 outlet.weight[:, 8:12] *= share
                 values.append(part.total_loss().item())
                 outlet.weight.copy_(weight)
-        wanted += abs(values[0] - values[1]) / 0.01  # the head computes in float32
-    assert found[Head(1, 2)] == pytest.approx(wanted / 3, rel=2e-3)
+        expected += abs(values[0] - values[1]) / 0.01  # the head computes in float32
+    assert actual[Head(1, 2)] == pytest.approx(expected / 3, rel=2e-3)
 
 
-def test_heads_go_in_the_order_of_their_worth_and_are_measured_anew(runs: Runs, tmp_path: Path) -> None:
+def test_heads_are_pruned_in_order_of_importance_and_remeasured(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-learned")
     model, layers = shaken(run), attention_layers(run)
     parts, seen = parts_of(run, tmp_path / "data"), list[tuple[int, int]]()
-    found = prune(
+    actual = prune(
         model, layers, parts, num_removed=3, heads_per_round=1, progress=lambda done, total: seen.append((done, total))
     )
-    assert seen == [(at, 25) for at in range(1, 26)] and count_passes(8, 3, 1, "masking") == 25  # 8 + 7 + 6, and four losses
-    gone = list[Head]()
-    for step in found.steps[1:]:
-        worth = importance_by_masking(model, layers, parts, gone)
+    assert (
+        seen == [(index, 25) for index in range(1, 26)] and count_passes(8, 3, 1, "masking") == 25
+    )  # 8 + 7 + 6, and four losses
+    removed = list[Head]()
+    for step in actual.steps[1:]:
+        worth = importance_by_masking(model, layers, parts, removed)
         assert step.removed == [min(worth, key=lambda head: worth[head])]
-        gone += step.removed
-        with masked_heads(model, layers, gone):
+        removed += step.removed
+        with masked_heads(model, layers, removed):
             assert mean_loss(parts) == step.loss
-    assert found.removed == gone and found.importance == importance_by_masking(model, layers, parts)
+    assert actual.removed == removed and actual.importance == importance_by_masking(model, layers, parts)
     fast = prune(model, layers, parts, num_removed=3, heads_per_round=2, measure="gradient")
     assert [len(step.removed) for step in fast.steps] == [0, 2, 1]
     assert count_passes(8, 3, 2, "gradient") == 5 and count_passes(8, 0, 1, "masking") == 10
@@ -318,11 +321,11 @@ def test_a_layer_that_loses_all_heads_keeps_its_bias() -> None:
     assert state == () and torch.equal(y, part.bias.expand(2, 4, 3))
 
 
-def test_weights_of_a_head_are_found_where_they_stand() -> None:
-    """Each weight says which head and row of it it is of."""
+def test_weights_of_a_head_are_sliced_correctly() -> None:
+    """Each weight encodes its head and row."""
     from weft.explain.heads import LayerHeads
 
-    own = LayerHeads("decoder", 1, "m", 3, 2)
+    layer_heads = LayerHeads("decoder", 1, "m", 3, 2)
     labels = torch.tensor([[100 * part + 10 * head + row for head in range(3) for row in range(2)] for part in range(3)])
     tensors = {
         "m.to_qkv.weight": labels.flatten()[:, None].expand(18, 5).contiguous(),
@@ -331,26 +334,26 @@ def test_weights_of_a_head_are_found_where_they_stand() -> None:
         "m.to_out.bias": torch.arange(5),
         "other": torch.zeros(1),
     }
-    found = remove_heads(tensors, [own], [[0, 2]])
+    actual = remove_heads(tensors, [layer_heads], [[0, 2]])
     stay = [100 * part + 10 * head + row for part in range(3) for head in (0, 2) for row in range(2)]
-    assert found["m.to_qkv.bias"].tolist() == stay and found["m.to_qkv.weight"][:, 4].tolist() == stay
-    assert found["m.to_out.weight"].tolist() == [stay[:4]] * 5 and found["m.to_out.bias"].tolist() == list(range(5))
-    assert found["other"] is tensors["other"]
-    bare = remove_heads(tensors, [own], [[]])
+    assert actual["m.to_qkv.bias"].tolist() == stay and actual["m.to_qkv.weight"][:, 4].tolist() == stay
+    assert actual["m.to_out.weight"].tolist() == [stay[:4]] * 5 and actual["m.to_out.bias"].tolist() == list(range(5))
+    assert actual["other"] is tensors["other"]
+    bare = remove_heads(tensors, [layer_heads], [[]])
     assert set(bare) == {"other", "m.bias"} and bare["m.bias"].tolist() == list(range(5))
-    assert head_name([own], Head(0, 2)) == "decoder 1.3"
+    assert head_name([layer_heads], Head(0, 2)) == "decoder 1.3"
 
 
 # ---- heads by layer in a run file
 
 
-def test_heads_by_layer_are_built_as_they_are_said() -> None:
+def test_num_heads_per_layer_is_applied() -> None:
     table = LanguageModelConfig(
         layer_type="attention", num_layers=3, hidden_size=12, num_heads=[3, 0, 1], head_dim=[4, 4, 2], position_encoding="alibi",
         alibi_slopes=[[0.5, 0.1, 0.2], [], [0.25]],
     ).with_defaults()  # fmt: skip
     model = language_model(table, vocab_size=7, context_length=8, vocabulary="")
-    mixers = [model.stack.layers[at].mixer for at in (0, 2, 4)]
+    mixers = [model.stack.layers[index].mixer for index in (0, 2, 4)]
     assert [getattr(mixer, "num_heads", 0) for mixer in mixers] == [3, 0, 1]
     assert mixers[0].to_qkv.out_features == 36 and mixers[2].to_qkv.out_features == 6
     assert torch.equal(mixers[0].positions.slope, torch.tensor([0.5, 0.1, 0.2]))
@@ -372,7 +375,7 @@ def test_heads_by_layer_are_built_as_they_are_said() -> None:
         ({"layer_type": "lstm", "alibi_slopes": [[0.1]]}, "alibi_slopes: not used with layer_type 'lstm'; remove it"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_num_heads_is_rejected(options: dict[str, Any], message: str) -> None:
     from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
@@ -390,7 +393,7 @@ def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str
         ),
     ],
 )
-def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_cross_num_heads_is_rejected(options: dict[str, Any], message: str) -> None:
     from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
@@ -404,29 +407,30 @@ def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], messag
 # ---- refusals, and the command line
 
 
-def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_errors(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("lm-alibi")
-    place, recurrent = str(run.directory.path), runs.pairs.run_dir("luong")
+    run_dir, recurrent = str(run.directory.path), runs.pairs.run_dir("luong")
 
     def line(*words: str) -> str:
         return expect_error(capsys, "prune", *words, "--quiet")[1]
 
     assert line(str(recurrent)) == f"heads: luong has no attention heads ({recurrent})"
-    assert line(place, "--remove", "half") == "--remove: expected a number or a percentage such as 8 or 50%, got 'half'"
-    assert line(place, "--remove", "9") == "--remove: must be from 1 to 8 heads, got 9"
-    assert line(place, "--remove", "0", "--output-dir", str(tmp_path / "new")).startswith("--remove: must be from 1 to 8")
+    assert line(run_dir, "--remove", "half") == "--remove: expected a number or a percentage such as 8 or 50%, got 'half'"
+    assert line(run_dir, "--remove", "9") == "--remove: must be from 1 to 8 heads, got 9"
+    assert line(run_dir, "--remove", "0", "--output-dir", str(tmp_path / "new")).startswith("--remove: must be from 1 to 8")
     assert not (tmp_path / "new").exists()
-    assert line(place, "--remove", "0%") == "--remove: must be from 1 to 8 heads, got 0%"
-    assert line(place, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be at least 1, got 0"
-    assert line(place, "--importance", "grdient") == (
+    assert line(run_dir, "--remove", "0%") == "--remove: must be from 1 to 8 heads, got 0%"
+    assert line(run_dir, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be at least 1, got 0"
+    assert line(run_dir, "--importance", "grdient") == (
         "--importance: unknown importance measure 'grdient'; did you mean 'gradient'?"
     )
-    assert line(place, "--max-tokens", "0") == "--max-tokens: must be at least 1, got 0"
-    assert line(place, "--output-dir", "x") == "--output-dir: requires --remove, the number of heads to remove"
+    assert line(run_dir, "--max-tokens", "0") == "--max-tokens: must be at least 1, got 0"
+    assert line(run_dir, "--output-dir", "x") == "--output-dir: requires --remove, the number of heads to remove"
     assert (
-        line(place, "--remove", "1", "--output-dir", place) == f"{place}: already contains a run; choose another --output-dir"
+        line(run_dir, "--remove", "1", "--output-dir", run_dir)
+        == f"{run_dir}: already contains a run; choose another --output-dir"
     )
-    assert line(place, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
+    assert line(run_dir, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}
     del values["data"]["valid"]
@@ -435,7 +439,7 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert parse_num_heads("50%", 9) == 4 and parse_num_heads("3", 9) == 3
 
 
-def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: Runs, tmp_path: Path) -> None:
+def test_empty_data_and_ensembles_are_rejected(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("classification-rotary")
     data = tmp_path / "new.tsv"
     data.write_text("label\ttext\nnever\tthe cat\n")
@@ -448,35 +452,38 @@ def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: 
     assert str(several.value) == "loss: not available for an ensemble; measure one run"
 
 
-def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_and_plots(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("tagging-relative")
-    place, page = str(run.directory.path), tmp_path / "x.html"
-    assert main(["prune", place, "--plot", str(page), "--quiet"]) == 0  # only measured
+    run_dir, page = str(run.directory.path), tmp_path / "x.html"
+    assert main(["prune", run_dir, "--plot", str(page), "--quiet"]) == 0  # only measured
     out = capsys.readouterr().out
     assert "encoder 1.1" in out and "heads removed" not in out and page.read_text().count("<svg") == 1
-    assert main(["prune", place, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
-    assert told["unit"] == "nats per word" and math.isfinite(told["steps"][-1]["loss"])
-    words = [one.words for one in run.config.datasets["valid"].records()]
-    assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
-    assert (
-        main(["prune", place, "--remove", "1", "--plot", str(tmp_path / "y.svg"), "--output-dir", str(tmp_path / "small")]) == 0
+    assert main(["prune", run_dir, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["heads"] == 8 and sum(len(step["gone"]) for step in data["steps"]) == 3
+    assert data["unit"] == "nats per word" and math.isfinite(data["steps"][-1]["loss"])
+    words = [record.words for record in run.config.datasets["valid"].records()]
+    assert data["tokens"] == sum(
+        2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in arguments) for arguments in words
     )
-    said = capsys.readouterr().err
-    assert "7 of 8 heads" in said and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()
+    assert (
+        main(["prune", run_dir, "--remove", "1", "--plot", str(tmp_path / "y.svg"), "--output-dir", str(tmp_path / "small")])
+        == 0
+    )
+    err = capsys.readouterr().err
+    assert "7 of 8 heads" in err and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()
 
 
-def test_the_smaller_run_file_is_whole(runs: Runs, tmp_path: Path) -> None:
-    """What is written resolves to itself."""
+def test_run_file_of_the_pruned_run_is_complete(runs: Runs, tmp_path: Path) -> None:
+    """The written run file resolves to itself."""
     run = runs.load("lm-alibi")
     model, layers = network(run), attention_layers(run)
     assert model is not None
-    found = prune(model, layers, parts_of(run, tmp_path / "data"), num_removed=5, heads_per_round=5)
-    folder = write_pruned_run(run, tmp_path / "small", found, MEASURED)
+    actual = prune(model, layers, parts_of(run, tmp_path / "data"), num_removed=5, heads_per_round=5)
+    folder = write_pruned_run(run, tmp_path / "small", actual, MEASURED)
     settings = resolve(folder.read_resolved(), base=folder.path)
-    stay = remaining_heads(layers, set(found.removed))
-    assert settings.model.num_heads == [len(own) for own in stay] and settings.model.head_dim == 4
+    stay = remaining_heads(layers, set(actual.removed))
+    assert settings.model.num_heads == [len(heads_kept) for heads_kept in stay] and settings.model.head_dim == 4
     slopes = [2.0 ** (-8 / 4 * (head + 1)) for head in range(4)]
-    assert settings.model.alibi_slopes == [[pytest.approx(slopes[head]) for head in own] for own in stay]
+    assert settings.model.alibi_slopes == [[pytest.approx(slopes[head]) for head in heads_kept] for heads_kept in stay]
     assert settings.train.init_from == str(tmp_path / "small")

@@ -1,4 +1,4 @@
-"""weft from Python: training with callbacks and data in memory, one result for one input, and types that hold."""
+"""The Python API: training with callbacks, data in memory, single inputs and lists, and type checks of the docs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lm(tmp_path: Path) -> dict[str, Any]:
 
 
 class Remembers(weft.TrainCallback):
-    """Stops after a step, if it is told to."""
+    """Records events; stops after a step if requested."""
 
     def __init__(self, last: int | None = None) -> None:
         self.last, self.steps, self.told = last, list[weft.TrainProgress](), list[str]()
@@ -71,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # ---- training
 
 
-def test_a_callback_hears_of_everything(lm, tmp_path):
+def test_callback_receives_all_events(lm, tmp_path):
     callback = Remembers()
     run = weft.train(lm, output_dir=tmp_path / "run", callback=callback)
     assert run.directory.path == tmp_path / "run" and run.config.arch == "lstm"
@@ -84,7 +84,7 @@ def test_a_callback_hears_of_everything(lm, tmp_path):
     assert not counted.steps and counted.told[-1].startswith("fit ")
 
 
-def test_a_run_that_is_stopped_and_resumed_is_the_one_that_was_not(lm, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run(lm, tmp_path):
     weft.train(lm, output_dir=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted) as caught:
         weft.train(lm, output_dir=tmp_path / "run", callback=Remembers(last=4))
@@ -93,7 +93,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_one_that_was_not(lm, tmp_path)
     weft.train(lm, output_dir=tmp_path / "run")
     assert run_hashes(tmp_path / "run") == run_hashes(tmp_path / "whole")
     again = Remembers()
-    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).num_parameters and not again.steps  # it is finished
+    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).num_parameters and not again.steps  # already finished
     weft.train(lm, output_dir=tmp_path / "run", callback=again, overwrite=True)
     assert len(again.steps) == 6
 
@@ -111,10 +111,10 @@ class Interrupted(Remembers):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("how", ["raised", "sent"])
-def test_an_interrupt_saves_and_stops(lm, tmp_path, how):
+@pytest.mark.parametrize("source", ["raised", "sent"])
+def test_keyboard_interrupt_saves_and_stops(lm, tmp_path, source):
     before = signal.getsignal(signal.SIGINT)
-    callback = Interrupted(how)
+    callback = Interrupted(source)
     with pytest.raises(TrainingInterrupted):
         weft.train(lm, output_dir=tmp_path / "run", callback=callback)
     assert [state.step for state in callback.steps] == [1, 2, 3]
@@ -124,7 +124,7 @@ def test_an_interrupt_saves_and_stops(lm, tmp_path, how):
     assert [state.step for state in resumed.steps] == [4, 5, 6]
 
 
-def test_before_the_first_step_an_interrupt_is_one(lm, tmp_path):
+def test_keyboard_interrupt_before_the_first_step_propagates(lm, tmp_path):
     class Early(weft.TrainCallback):
         def on_note(self, text: str) -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -133,15 +133,15 @@ def test_before_the_first_step_an_interrupt_is_one(lm, tmp_path):
         weft.train(lm, output_dir=tmp_path / "run", callback=Early())
 
 
-def test_any_thread_may_train(lm, tmp_path):
-    found: list[weft.Run[Any, Any]] = []
-    thread = threading.Thread(target=lambda: found.append(weft.train(lm, output_dir=tmp_path / "run")))
+def test_training_works_in_any_thread(lm, tmp_path):
+    results: list[weft.Run[Any, Any]] = []
+    thread = threading.Thread(target=lambda: results.append(weft.train(lm, output_dir=tmp_path / "run")))
     thread.start()
     thread.join()
-    assert found[0].num_parameters
+    assert results[0].num_parameters
 
 
-def test_the_directory_is_that_of_the_command_line(lm, tmp_path, monkeypatch):
+def test_run_directory_equals_that_of_the_command_line(lm, tmp_path, monkeypatch):
     import tomli_w
 
     monkeypatch.chdir(tmp_path)
@@ -153,16 +153,16 @@ def test_the_directory_is_that_of_the_command_line(lm, tmp_path, monkeypatch):
 
 def test_overrides_are_strings_or_a_dict():
     values = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 8}, "train": {"max_steps": 5}}
-    wanted = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 16}, "train": {"max_epochs": 2}}
+    expected = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 16}, "train": {"max_epochs": 2}}
     for overrides in (["model.hidden_size=16", "train.max_epochs=2"], {"model.hidden_size": 16, "train": {"max_epochs": 2}}):
-        assert apply_overrides(values, overrides) == wanted
-    assert apply_overrides(values, "model.hidden_size=16")["model"] == wanted["model"]
+        assert apply_overrides(values, overrides) == expected
+    assert apply_overrides(values, "model.hidden_size=16")["model"] == expected["model"]
     assert values["train"] == {"max_steps": 5}
     with pytest.raises(ConfigError, match=r"^overrides: task\.kind is not an option; task is not a table$"):
         apply_overrides(values, {"task.kind": 1})
 
 
-def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, capsys):
+def test_progress_bar_is_one_line_in_a_terminal_and_absent_elsewhere(lm, tmp_path, capsys):
     state = weft.TrainProgress(3, 6, 0, 100, 1.0, 0.5, None, 0)
     for terminal in (True, False):
         stream = io.StringIO()
@@ -171,10 +171,10 @@ def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, c
             bar.on_step(state, 1.25)
             bar.on_validation(state, {"loss": 2.5})
             bar.on_step(state, 1.5)
-        said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-        assert ("3/6  loss 1.5000  loss 2.5000" in said) == terminal
-        assert bool(said) == terminal
-        assert "0:00:00" not in said.partition("loss")[2]  # what is done of one work is not done of another
+        text_printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+        assert ("3/6  loss 1.5000  loss 2.5000" in text_printed) == terminal
+        assert bool(text_printed) == terminal
+        assert "0:00:00" not in text_printed.partition("loss")[2]  # each phase has its own progress
     weft.train(lm, output_dir=tmp_path / "run")
     assert capsys.readouterr() == ("", "")
 
@@ -183,7 +183,7 @@ def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, c
 
 
 class FakePandas:
-    """What weft asks of pandas.DataFrame."""
+    """The parts of pandas.DataFrame that weft uses."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self._columns = columns
@@ -198,7 +198,7 @@ class FakePandas:
 
 
 class FakePolars:
-    """Of polars.DataFrame."""
+    """The parts of polars.DataFrame that weft uses."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self._columns = columns
@@ -213,7 +213,7 @@ class FakePolars:
 
 
 class FakeArrow:
-    """Of pyarrow.Table."""
+    """The parts of pyarrow.Table that weft uses."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self._columns = columns
@@ -230,7 +230,7 @@ COLUMNS = {
 
 
 def real(package: str, make: str) -> Any:
-    """A table of a package that may not be installed."""
+    """A table of an optional package."""
     return getattr(pytest.importorskip(package), make)(COLUMNS)
 
 
@@ -238,9 +238,9 @@ def real(package: str, make: str) -> Any:
     "make",
     {
         "tuples": lambda: REVIEWS,
-        "lists": lambda: [list(one) for one in REVIEWS],
+        "lists": lambda: [list(item) for item in REVIEWS],
         "dicts": lambda: [{"text": text, "label": label, "more": object()} for text, label in REVIEWS],
-        "generator": lambda: (one for one in REVIEWS),
+        "generator": lambda: (item for item in REVIEWS),
         "columns": lambda: COLUMNS,
         "arrays": lambda: {name: np.array(column, dtype=object) for name, column in COLUMNS.items()},
         "pandas-like": lambda: FakePandas(COLUMNS),
@@ -250,9 +250,9 @@ def real(package: str, make: str) -> Any:
         "polars": lambda: real("polars", "DataFrame"),
         "pyarrow": lambda: real("pyarrow", "table"),
     }.items(),
-    ids=lambda one: one[0],
+    ids=lambda item: item[0],
 )
-def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
+def test_data_containers_give_the_same_run(tmp_path, make):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
     written = (tmp_path / "run" / "inputs" / "train.jsonl").read_text()
     assert [json.loads(line) for line in written.splitlines()] == [{"text": text, "label": label} for text, label in REVIEWS]
@@ -261,18 +261,18 @@ def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
     assert again["accuracy"].value == 100.0 and again.units == 4
 
 
-def test_predictions_of_tables_are_those_of_their_inputs(tmp_path):
+def test_predictions_for_tables_equal_those_for_their_inputs(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
-    wanted = run.predict([text for text, _ in REVIEWS])
+    expected = run.predict([text for text, _ in REVIEWS])
     for table in (COLUMNS, FakePandas(COLUMNS), FakePolars(COLUMNS), FakeArrow(COLUMNS), FakeArrow(COLUMNS).to_pylist()):
-        assert run.predict(table) == wanted
-    assert run.predict(text for text, _ in REVIEWS) == wanted and run.predict(np.array(COLUMNS["text"])) == wanted
+        assert run.predict(table) == expected
+    assert run.predict(text for text, _ in REVIEWS) == expected and run.predict(np.array(COLUMNS["text"])) == expected
     with pytest.raises(DataError) as caught:
         run.predict([{"txt": "good"}])
     assert str(caught.value) == "inputs: record 1: no key 'text'; did you mean 'txt'?"
 
 
-def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
+def test_data_in_memory_is_recorded_and_required_to_resume(tmp_path):
     out, data = tmp_path / "run", {"train": REVIEWS, "test": REVIEWS[:2]}
     run = weft.train(BAYES, output_dir=out, data=data)
     assert run.evaluate()["accuracy"].value == 100.0
@@ -320,11 +320,11 @@ def test_every_task_takes_data_in_memory(tmp_path):
     tagger = weft.train(tag, output_dir=tmp_path / "tags", data={"train": sentences})
     assert (tmp_path / "tags" / "inputs" / "train.conll").read_text() == "Ida\tB-PER\nworks\tO\n\nOtto\tB-PER\nsleeps\tO\n\n"
     assert len(tagger.predict("Ida sleeps").tags) == 2
-    asked = [("who ?", "Ida works", "Ida"), {"question": "what ?", "passage": "she works", "answer": None}]
+    questions = [("who ?", "Ida works", "Ida"), {"question": "what ?", "passage": "she works", "answer": None}]
     qa = weft.train(
-        {"task": "qa", "model": {"arch": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": asked}
+        {"task": "qa", "model": {"arch": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": questions}
     )
-    assert qa.evaluate(asked).units == 2
+    assert qa.evaluate(questions).units == 2
     masked = {
         "task": "masked-lm",
         "model": {"arch": "transformer", "num_heads": 2, **small},
@@ -335,7 +335,7 @@ def test_every_task_takes_data_in_memory(tmp_path):
     assert len(filler.predict("the [MASK]", n_best=2)[0]) == 2
 
 
-def test_columns_are_those_that_the_run_file_names(tmp_path):
+def test_columns_are_named_by_the_run_file(tmp_path):
     values = {**BAYES, "data": {"text_column": ["title", "body"], "label_column": "stars"}}
     rows = [{"body": "bb " * n, "stars": n % 2, "title": "tt"} for n in range(1, 5)]
     run = weft.train(values, output_dir=tmp_path / "run", data={"train": rows})
@@ -374,9 +374,9 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ("reviews.tsv", 'data: expected a dict of splits, got str; pass {"train": ..., "valid": 0.1}'),
         ({1: REVIEWS}, "data: unknown split 1; choose from train, valid, test"),
     ],
-    ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process
+    ids=lambda value: "" if isinstance(value, dict) else str(value),  # the repr of an object has an address
 )
-def test_what_is_no_data(tmp_path, data, message):
+def test_invalid_data_is_rejected(tmp_path, data, message):
     with pytest.raises(weft.errors.WeftError) as caught:
         weft.train(BAYES, output_dir=tmp_path / "run", data=data)
     assert message is None or str(caught.value).startswith(message)
@@ -393,7 +393,7 @@ def test_what_is_no_data(tmp_path, data, message):
     ],
     ids=str,
 )
-def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
+def test_invalid_tagged_sentences_are_rejected(tmp_path, options, record, message):
     values = {"task": "tagging", "model": {"arch": "lstm"}, "data": options}
     with pytest.raises(DataError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": [record]})
@@ -408,7 +408,7 @@ def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
     ],
     ids=str,
 )
-def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, name, line):
+def test_tagged_sentences_use_the_configured_columns(tmp_path, options, name, line):
     values = {
         "task": "tagging",
         "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1},
@@ -420,14 +420,14 @@ def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, 
     assert run.labels == ("X",)
 
 
-def test_columns_by_place_are_those_of_files(tmp_path):
+def test_column_indices_are_rejected_for_data_in_memory(tmp_path):
     values = {**BAYES, "data": {"text_column": 2, "label_column": 1}}
     with pytest.raises(UsageError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": REVIEWS})
     assert str(caught.value) == "data: column 2 is an index, but records in memory have names; use the name of a key instead"
 
 
-def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
+def test_a_task_without_support_for_data_in_memory_is_reported(tmp_path, monkeypatch):
     from dataclasses import replace
 
     from weft.tasks.registry import find_task
@@ -440,7 +440,7 @@ def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
     assert str(caught.value) == "data: task 'classification' reads files only; pass their paths"
 
 
-def test_texts_that_are_names_of_files_are_refused(tmp_path):
+def test_texts_that_are_file_names_are_rejected(tmp_path):
     path = make_text(tmp_path / "text.txt")
     lines = {**NGRAM, "data": {"read_as": "lines"}}
     with pytest.raises(UsageError) as caught:
@@ -453,8 +453,8 @@ def test_texts_that_are_names_of_files_are_refused(tmp_path):
     assert run.evaluate(texts)["loss"].value == run.evaluate(path)["loss"].value
     with pytest.raises(DataError) as fault:
         run.evaluate(["a", "b\nc"])
-    told = "contains a newline, but the run reads one text per line; split it"
-    assert str(fault.value) == f"data: record 2: {told}"
+    message = "contains a newline, but the run reads one text per line; split it"
+    assert str(fault.value) == f"data: record 2: {message}"
     with pytest.raises(DataError, match="record 1: expected a string, got int"):
         run.evaluate([1])
 
@@ -462,11 +462,11 @@ def test_texts_that_are_names_of_files_are_refused(tmp_path):
 # ---- the rest
 
 
-def test_check_finds_what_the_command_finds(tmp_path):
+def test_check_equals_the_command(tmp_path):
     (tmp_path / "twice.csv").write_text("text,label\n" + "the same text,yes\n" * 8 + "another,no\n")
     values = {**BAYES, "data": {"train": str(tmp_path / "twice.csv"), "test": str(tmp_path / "twice.csv")}}
-    found = weft.check(values)
-    assert any(one.severity == "error" or one.severity == "warning" for one in found)
+    actual = weft.check(values)
+    assert any(item.severity == "error" or item.severity == "warning" for item in actual)
     assert weft.check(values, overrides={"data.test": str(tmp_path / "none.csv")})[0].severity == "error"
 
 
@@ -474,17 +474,17 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
     InProcessTrainer.trained = []
     lm["data"]["test"] = 0.1
-    told = Remembers()
+    callback = Remembers()
     options: dict[str, Any] = {"models": ["ngram", "lstm"], "seeds": 2, "max_tokens": 300}
-    found = weft.compare(lm, output_dir=tmp_path / "all", callback=told, **options)
-    assert {row.name: row.seeds for row in found.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
-    assert found.rows[0].best and found.rows[0].score.value <= found.rows[1].score.value
-    assert found.report == tmp_path / "all" / "report.html" and found.report.is_file() and not found.failures
-    assert str(found).split()[:2] == ["model", "loss"] and found._repr_html_().count("<tr>") == 3
-    assert {"note", "evaluating", "comparing"} <= {*told.told}
+    actual = weft.compare(lm, output_dir=tmp_path / "all", callback=callback, **options)
+    assert {row.name: row.seeds for row in actual.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
+    assert actual.rows[0].best and actual.rows[0].score.value <= actual.rows[1].score.value
+    assert actual.report == tmp_path / "all" / "report.html" and actual.report.is_file() and not actual.failures
+    assert str(actual).split()[:2] == ["model", "loss"] and actual._repr_html_().count("<tr>") == 3
+    assert {"note", "evaluating", "comparing"} <= {*callback.told}
     assert len(InProcessTrainer.trained) == 4
     again = weft.compare(lm, output_dir=tmp_path / "all", **options)
-    assert len(InProcessTrainer.trained) == 4 and [row.score for row in again.rows] == [row.score for row in found.rows]
+    assert len(InProcessTrainer.trained) == 4 and [row.score for row in again.rows] == [row.score for row in actual.rows]
     runs = [weft.load(tmp_path / "all" / "ngram-3"), tmp_path / "all" / "lstm-3", str(tmp_path / "all" / "lstm-4")]
     other = weft.compare(runs, output_dir=tmp_path / "runs", metric="bits_per_token")
     assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].metric.name == "bits_per_token"
@@ -500,14 +500,14 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_what_can_not_be_compared(lm, tmp_path, options, message):
+def test_invalid_comparisons_are_rejected(lm, tmp_path, options, message):
     with pytest.raises(UsageError) as caught:
         weft.compare(lm, output_dir=tmp_path / "all", **options)
     assert str(caught.value).startswith(message)
     assert not (tmp_path / "all").exists()
 
 
-def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
+def test_runs_that_cannot_be_compared_are_rejected(lm, tmp_path, monkeypatch):
     with pytest.raises(UsageError) as caught:
         weft.compare([], output_dir=tmp_path / "all")
     assert str(caught.value) == "compare: no runs to compare; pass run directories or a run file"
@@ -528,11 +528,11 @@ def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
     monkeypatch.setattr(comparing, "ParallelTrainer", Stops)
     with pytest.raises(TrainingInterrupted) as stopped:
         weft.compare(lm, models="ngram,lstm", output_dir=tmp_path / "new")
-    told = "the comparison was interrupted and has saved; compare again to resume"
-    assert str(stopped.value) == f"{tmp_path / 'new'}: {told}"
+    message = "the comparison was interrupted and has saved; compare again to resume"
+    assert str(stopped.value) == f"{tmp_path / 'new'}: {message}"
 
 
-def test_notebooks_show_results(tmp_path):
+def test_results_have_notebook_representations(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
     evaluation = run.evaluate()
     assert evaluation._repr_html_().startswith(
@@ -549,13 +549,13 @@ def test_notebooks_show_results(tmp_path):
     with pytest.raises(weft.errors.DataError, match=r"^input: expected a string, got NoneType$"):
         run.explain(None)
     assert str(explanation).splitlines()[0] == explanation.title
-    shown = explanation._repr_html_()
-    assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
+    html = explanation._repr_html_()
+    assert html.startswith("<h4>") and "<svg" in html and "<soup>" not in html
     alignment = Alignment(["a", "b"], ["A"], np.array([[0.25, 0.75]]))
     assert "<svg" in alignment._repr_html_()
 
 
-def test_an_explanation_is_saved_as_a_page_figures_or_data(tmp_path):
+def test_an_explanation_is_saved_as_html_svg_or_json(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
     explanation = run.explain("good soup", "attribution")
     (page,) = explanation.save(tmp_path / "page.html")
@@ -569,20 +569,20 @@ def test_an_explanation_is_saved_as_a_page_figures_or_data(tmp_path):
         explanation.save(tmp_path / "x.pdf")
 
 
-def test_importing_packages_leaves_the_functions_alone():
+def test_importing_submodules_does_not_shadow_functions():
     code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.train), loop.__name__)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "True weft.training.loop\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "True weft.training.loop\n"
 
 
-def test_the_python_of_the_pages_has_types_that_hold(tmp_path):
-    """By mypy, strictly, from the cache of the last `make check` where there is one."""
+def test_python_in_the_docs_passes_type_checks(tmp_path):
+    """With mypy --strict, using the cache of the last `make check` if there is one."""
     pytest.importorskip("mypy")
     files = []
     for page in (ROOT / "README.md", ROOT / "docs" / "tutorials" / "python.md"):
-        found = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        actual = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
         files.append(tmp_path / f"{page.stem.lower()}_blocks.py")
-        files[-1].write_text("\n".join(found))
+        files[-1].write_text("\n".join(actual))
     words = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
     environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
     done = subprocess.run([*words, *map(str, files)], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Questions about passages: files of four kinds, what is refused, splits, and windows over long passages."""
+"""Question-answering data: the four file formats, rejected input, splits, and windows over long passages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(path: Path, **names: str) -> list[Record]:
     return list(read_records([path], QAFileOptions(**names), FileSummary([path], "utf-8")))
 
 
-def refusal(path: Path, **names: str) -> str:
+def error_message(path: Path, **names: str) -> str:
     with pytest.raises(DataError) as caught:
         read(path, **names)
     assert caught.value.exit_code == 3
@@ -49,7 +49,7 @@ def a_row(**more: object) -> dict[str, object]:
 # ---- what is read
 
 
-def test_tables_and_lines_of_json_say_the_same(tmp_path):
+def test_tables_and_jsonl_give_the_same_examples(tmp_path):
     rows = [("Who?", PASSAGE, "Ben", "15"), ("What?", PASSAGE, "cat", ""), ("Where?", PASSAGE, "", "")]
     tsv, csv, lines = tmp_path / "a.tsv", tmp_path / "a.csv.gz", tmp_path / "a.jsonl"
     tsv.write_text("question\tpassage\tanswer\tanswer_start\n" + "".join("\t".join(row) + "\n" for row in rows))
@@ -62,25 +62,25 @@ def test_tables_and_lines_of_json_say_the_same(tmp_path):
         {**a_row(answer=None), "question": "Where?"},
     )
     for path in (tsv, csv, lines):
-        found = read(path)
-        assert [record.answers for record in found] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
-        assert [record.question for record in found] == ["Who?", "What?", "Where?"]
-        assert [record.is_ambiguous for record in found] == [False, True, False]
-        assert {record.path for record in found} == {path}
-        assert [record.line for record in found] == ([1, 2, 3] if path == lines else [2, 3, 4])
-    lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are none
+        actual = read(path)
+        assert [record.answers for record in actual] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
+        assert [record.question for record in actual] == ["Who?", "What?", "Where?"]
+        assert [record.is_ambiguous for record in actual] == [False, True, False]
+        assert {record.path for record in actual} == {path}
+        assert [record.line for record in actual] == ([1, 2, 3] if path == lines else [2, 3, 4])
+    lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are skipped
     assert [record.line for record in read(lines)] == [1, 3, 5]
 
 
-def test_several_answers_may_be_right_and_columns_may_have_other_names(tmp_path):
+def test_several_answers_and_custom_column_names(tmp_path):
     path = jsonl(
         tmp_path / "a.jsonl",
         {"q": "Who?", "context": PASSAGE, "a": ["Ben", "Ada"], "at": [15, 0]},
         {"q": "Who?", "context": PASSAGE, "a": [" Ben ", "Ben"]},
     )
-    found = read(path, question="q", passage="context", answer="a", start="at")
-    assert [record.answers for record in found] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
-    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", answer_start=14))  # white space is no part of an answer
+    actual = read(path, question="q", passage="context", answer="a", start="at")
+    assert [record.answers for record in actual] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
+    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", answer_start=14))  # whitespace is not part of an answer
     assert read(padded)[0].answers == (Reference("Ben", 15),)
 
 
@@ -91,12 +91,12 @@ def test_squad_of_both_versions(tmp_path):
         "answers": [{"text": "Ada", "answer_start": 0}, {"text": "Ben", "answer_start": 15}],
     }
     none = {"question": "Where?", "id": "y", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "x"}]}
-    whole = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": PASSAGE, "qas": [first, none]}]}] * 2}
+    full = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": PASSAGE, "qas": [first, none]}]}] * 2}
     path = tmp_path / "dev.json"
-    path.write_text(json.dumps(whole, indent=1))
-    found = read(path)
-    assert [record.answers for record in found] == [(Reference("Ada", 0), Reference("Ben", 15)), ()] * 2
-    assert [record.line for record in found] == [1, 2, 3, 4]
+    path.write_text(json.dumps(full, indent=1))
+    actual = read(path)
+    assert [record.answers for record in actual] == [(Reference("Ada", 0), Reference("Ben", 15)), ()] * 2
+    assert [record.line for record in actual] == [1, 2, 3, 4]
     rows = make_questions(20)
     plain = [record[:3] for record in read(write_tsv(tmp_path / "b.tsv", rows))]
     assert plain == [record[:3] for record in read(write_squad(tmp_path / "b.json", rows))]
@@ -105,7 +105,7 @@ def test_squad_of_both_versions(tmp_path):
 # ---- what is refused
 
 
-BAD = {  # the lines of a .tsv, and what is said of it
+BAD = {  # lines of a .tsv file, and the message
     "question\tpassage\tanswr\nx\ty\tz\n": (
         ":1: no column 'answer'; set data.answer_column to one of: question, passage, answr"
     ),
@@ -136,10 +136,10 @@ BAD = {  # the lines of a .tsv, and what is said of it
 
 
 @pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
-def test_a_bad_table_is_refused_with_its_line(tmp_path, text):
+def test_an_invalid_table_is_rejected_with_its_line(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_text(text)
-    assert refusal(path) == f"{path}{BAD[text]}"
+    assert error_message(path) == f"{path}{BAD[text]}"
 
 
 LINES = [
@@ -153,21 +153,21 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("row", "said"), LINES, ids=range(len(LINES)))
-def test_a_bad_line_of_json_is_refused(tmp_path, row, said):
+@pytest.mark.parametrize(("row", "message"), LINES, ids=range(len(LINES)))
+def test_an_invalid_json_line_is_rejected(tmp_path, row, message):
     path = jsonl(tmp_path / "a.jsonl", row)
-    assert refusal(path) == f"{path}{said}"
+    assert error_message(path) == f"{path}{message}"
 
 
-def test_what_is_no_json_at_all_is_refused(tmp_path):
-    lines, whole, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
-    for path in (lines, whole, text):
+def test_invalid_json_is_rejected(tmp_path):
+    lines, full, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
+    for path in (lines, full, text):
         path.write_text("{")
-    assert refusal(lines).startswith(f"{lines}:1: invalid JSON: ")
-    assert refusal(lines).endswith("; .jsonl files need one object per line")
-    assert refusal(whole).startswith(f"{whole}: invalid JSON: ")
-    assert refusal(whole).endswith("; use .jsonl for one object per line")
-    assert refusal(text) == (
+    assert error_message(lines).startswith(f"{lines}:1: invalid JSON: ")
+    assert error_message(lines).endswith("; .jsonl files need one object per line")
+    assert error_message(full).startswith(f"{full}: invalid JSON: ")
+    assert error_message(full).endswith("; use .jsonl for one object per line")
+    assert error_message(text) == (
         f"{text}: not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table or SQuAD's JSON for questions"
     )
 
@@ -198,11 +198,11 @@ SQUAD = [
 ]
 
 
-@pytest.mark.parametrize(("value", "said"), SQUAD, ids=range(len(SQUAD)))
-def test_what_is_not_as_squad_has_it_is_refused(tmp_path, value, said):
+@pytest.mark.parametrize(("value", "message"), SQUAD, ids=range(len(SQUAD)))
+def test_invalid_squad_files_are_rejected(tmp_path, value, message):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(value))
-    assert refusal(path) == f"{path}{said}"
+    assert error_message(path) == f"{path}{message}"
 
 
 TABLES = [
@@ -213,17 +213,17 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), TABLES, ids=range(len(TABLES)))
-def test_wrong_options(options, said):
+@pytest.mark.parametrize(("options", "message"), TABLES, ids=range(len(TABLES)))
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(QADataConfig, {"train": "a.tsv", **options}, prefix="data")
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 # ---- splits
 
 
-def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
+def test_fractions_are_split_off_the_end_and_too_few_questions_are_rejected(tmp_path):
     path = write_tsv(tmp_path / "a.tsv", make_questions(40))
     table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, prefix="data").with_defaults()
     sources = table.sources(Path())
@@ -240,10 +240,10 @@ def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     )
 
 
-def test_what_was_found_is_described(tmp_path):
+def test_data_description(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
-    seen = Dataset((path,), QuestionFormat()).summary
-    assert seen.describe().split("\n") == [
+    summary = Dataset((path,), QuestionFormat()).summary
+    assert summary.describe().split("\n") == [
         f"{path}: 2 questions, 1 of them without an answer, passages with 68 characters, utf-8, LF line endings",
         "  note: answers without a start that occur in their passage more than once: 1; the first match is used",
         f"  e.g.: Who? | {PASSAGE} -> cat",
@@ -259,17 +259,17 @@ def test_what_was_found_is_described(tmp_path):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_an_answer_becomes_tokens_and_its_text_again(kind):
+def test_answers_round_trip_through_tokens(kind):
     text = "Zoë saw  the café in\nÑandú Town, twice - 😀 ok."
     tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
     places = token_offsets(tokenizer, text)
     assert len(places) == len(tokenizer.encode(text))
     for answer in ("Zoë", "the café", "in", "Ñandú Town", "😀", "Ñandú"):
         start = text.index(answer)
-        found = tokens_between(places, start, start + len(answer))
-        assert found is not None
-        low, high = text_between(text, places, *found)
-        # a piece may hold more than the answer, but never less, and no white space at its ends
+        actual = tokens_between(places, start, start + len(answer))
+        assert actual is not None
+        low, high = text_between(text, places, *actual)
+        # the decoded span contains the answer and has no whitespace at its ends
         assert low <= start and high >= start + len(answer) and text[low:high].strip() == text[low:high]
         if kind in ("char", "byte", "word", "whitespace", "wordpiece"):
             assert text[low:high] == answer or (kind == "whitespace" and answer in text[low:high])
@@ -279,38 +279,42 @@ def test_an_answer_becomes_tokens_and_its_text_again(kind):
 # ---- windows
 
 
-def test_worked_windows():
-    cut = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
-    # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
-    assert cut.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
-    assert cut.start.tolist() == [0, 0, 2, 4, 6, 0, 2]
-    assert cut.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
+def test_windows_by_hand():
+    truncated = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
+    # 12 - 3 - 3 tokens per window, or 5 after a question that is truncated to 4
+    assert truncated.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
+    assert truncated.start.tolist() == [0, 0, 2, 4, 6, 0, 2]
+    assert truncated.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
     assert truncated_lengths(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
 
 
 def test_every_token_is_in_a_window_and_no_window_is_too_long():
     rng = np.random.default_rng(0)
     for _ in range(200):
-        longest = int(rng.integers(8, 40))
-        stride = int(rng.integers(1, longest))
+        max_length = int(rng.integers(8, 40))
+        stride = int(rng.integers(1, max_length))
         asked_for, about = rng.integers(1, 30, 5), rng.integers(0, 100, 5)
-        cut = split_passages(asked_for, about, max_length=longest, stride=stride)
+        truncated = split_passages(asked_for, about, max_length=max_length, stride=stride)
         for number in range(5):
-            own = cut.question == number
-            read = {token for low, size in zip(cut.start[own], cut.size[own], strict=True) for token in range(low, low + size)}
+            is_own = truncated.question == number
+            read = {
+                token
+                for low, size in zip(truncated.start[is_own], truncated.size[is_own], strict=True)
+                for token in range(low, low + size)
+            }
             assert read == set(range(about[number]))
-            assert (3 + truncated_lengths(asked_for, longest)[number] + cut.size[own]).max() <= longest
+            assert (3 + truncated_lengths(asked_for, max_length)[number] + truncated.size[is_own]).max() <= max_length
 
 
-def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> QAExamples:
-    tokenizer = from_vocab([f"w{at}" for at in range(20)])
-    questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{at}" for at in range(2, 11))] * len(spans)
+def passages(spans: list[tuple[int, int]], *, max_length: int = 10, stride: int = 2) -> QAExamples:
+    tokenizer = from_vocab([f"w{index}" for index in range(20)])
+    questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{index}" for index in range(2, 11))] * len(spans)
     return QAExamples(
-        corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), longest, stride
+        corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), max_length, stride
     )
 
 
-def test_a_worked_batch():
+def test_a_batch_by_hand():
     data = passages([(3, 4), (-1, -1)])
     assert data.windows.start.tolist() == [0, 2, 4, 0, 2, 4]
     batch = data.batch(np.array([1, 2, 3]))
@@ -328,7 +332,7 @@ def test_a_worked_batch():
     assert data.describe(np.array([0, 2, 3])) == "lines, lines 1, 2"
 
 
-def test_batches_are_functions_of_seed_epoch_and_index():
+def test_batches_depend_only_on_seed_epoch_and_index():
     orders = [ExampleBatchSampler(passages([(3, 4)] * 9), batch_tokens=40, seed=2) for _ in range(2)]
     for index in (2, 0, 1):
         one, other = (order.batch(1, index) for order in orders)

@@ -1,4 +1,4 @@
-"""Scores of answers: against SQuAD's own evaluation, and thresholds against all there are."""
+"""Question-answering metrics: comparison with SQuAD's evaluation script, and no-answer thresholds by brute force."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def official_f1(a_gold, a_pred):
     return (2 * precision * recall) / (precision + recall)
 
 
-def official_raw(references, said):
+def official_raw(references, answers):
     golds = [text for text in references if official_normalize(text)] or [""]
-    hit = max(int(official_normalize(gold) == official_normalize(said)) for gold in golds)
-    return hit, max(official_f1(gold, said) for gold in golds)
+    hit = max(int(official_normalize(gold) == official_normalize(answers)) for gold in golds)
+    return hit, max(official_f1(gold, answers) for gold in golds)
 
 
 WORDS = ["the", "The", "a", "an", "cat", "Cat's", "cats", "of", "1,000", "U.S.", "é", "theory", "-", "…", "\u00a0", "another"]
@@ -74,16 +74,16 @@ def answers(seed: int, count: int) -> list[tuple[list[str], str]]:
     return [([one() for _ in range(chance.randint(0, 3))], one()) for _ in range(count)]
 
 
-def test_every_answer_is_scored_as_by_squad():
-    for references, said in answers(0, 3000):
-        hit, shared = official_raw(references, said)
-        assert exact(said, references) == hit
-        assert best_overlap(said, references) == pytest.approx(shared, abs=1e-12)
-        assert normalize(said) == official_normalize(said)
+def test_scores_match_the_squad_script():
+    for references, answer in answers(0, 3000):
+        hit, shared = official_raw(references, answer)
+        assert exact(answer, references) == hit
+        assert best_overlap(answer, references) == pytest.approx(shared, abs=1e-12)
+        assert normalize(answer) == official_normalize(answer)
 
 
 @pytest.mark.parametrize(
-    ("said", "right", "shared"),
+    ("answer", "gold", "shared"),
     [
         ("Ada Lovelace", "ada lovelace", 1.0),
         ("the cat", "cat", 1.0),
@@ -95,8 +95,8 @@ def test_every_answer_is_scored_as_by_squad():
         ("the", "a.", 1.0),
     ],
 )
-def test_worked_overlaps(said, right, shared):
-    assert overlap(said, right) == pytest.approx(shared)
+def test_overlaps_by_hand(answer, gold, shared):
+    assert overlap(answer, gold) == pytest.approx(shared)
 
 
 # ---- scores
@@ -104,7 +104,7 @@ def test_worked_overlaps(said, right, shared):
 
 def some_items(seed: int = 1, count: int = 60) -> ItemStatistics:
     rows = answers(seed, count)
-    return answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(count))
+    return answer_items([answer for _, answer in rows], [gold for gold, _ in rows], np.arange(count))
 
 
 def test_scores_are_means_over_questions_with_and_without_an_answer():
@@ -120,20 +120,20 @@ def test_scores_are_means_over_questions_with_and_without_an_answer():
     assert items.outputs == ["ada", "", "ben", ""]
 
 
-def test_statistics_add_up_whatever_the_batches():
+def test_statistics_add_up_over_any_batches():
     rows = answers(2, 40)
-    whole = answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(40))
+    full = answer_items([answer for _, answer in rows], [gold for gold, _ in rows], np.arange(40))
     parts = [
-        answer_items([said for _, said in rows[at::3]], [right for right, _ in rows[at::3]], np.arange(40)[at::3])
-        for at in (2, 0, 1)
+        answer_items([answer for _, answer in rows[index::3]], [gold for gold, _ in rows[index::3]], np.arange(40)[index::3])
+        for index in (2, 0, 1)
     ]
     joined = join(parts)
-    assert joined.outputs == whole.outputs
-    for name, statistic in whole.statistics.items():
+    assert joined.outputs == full.outputs
+    for name, statistic in full.statistics.items():
         np.testing.assert_array_equal(joined.statistics[name], statistic)
 
 
-def test_intervals_hold_the_score_and_the_signature_says_how():
+def test_intervals_contain_the_score_and_signature_names_every_choice():
     scores = answer_scores(some_items(), QASetup("0123456789abcdef", -0.25))
     assert [score.name for score in scores] == [metric.name for metric in ANSWERS_OR_NONE]
     assert all(score.low is not None and score.low <= score.value <= score.high for score in scores)
@@ -147,7 +147,7 @@ def test_intervals_hold_the_score_and_the_signature_says_how():
     assert one == (None, None)
 
 
-def test_nothing_to_score_is_refused():
+def test_empty_data_is_rejected():
     with pytest.raises(DataError) as caught:
         answer_scores(answer_items([], [], np.arange(0)), QASetup("x"))
     assert str(caught.value) == "evaluate: no questions to evaluate"
@@ -157,7 +157,7 @@ def test_nothing_to_score_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_threshold_scores_better(seed):
+def test_best_threshold_is_optimal(seed):
     rng = np.random.default_rng(seed)
     margins = rng.normal(size=30).round(1)  # some are equal
     none = (rng.random(30) < 0.4).astype(float)
@@ -166,12 +166,12 @@ def test_no_threshold_scores_better(seed):
     def total(threshold: float) -> float:
         return float(np.where(margins > threshold, shared, none).sum())
 
-    found = best_threshold(margins, shared, none)
+    actual = best_threshold(margins, shared, none)
     every = [-np.inf, np.inf, *(margins - 0.05), *(margins + 0.05)]
-    assert total(found) == pytest.approx(max(map(total, every)))
+    assert total(actual) == pytest.approx(max(map(total, every)))
 
 
-def test_of_equal_thresholds_the_one_nearest_to_none_is_taken_and_without_both_sorts_it_is_infinite():
+def test_threshold_ties_and_data_of_only_one_type():
     margins, none = np.array([4.0, 2.0, -1.0]), np.array([0.0, 0.0, 1.0])
     assert best_threshold(margins, 1 - none, none) == 0.5
     assert best_threshold(margins, np.array([1.0, 0.0, 0.0]), none) == 0.5  # the second is wrong either way

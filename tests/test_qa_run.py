@@ -1,4 +1,4 @@
-"""Readers from data to answers: scores against enumeration, trained, stopped and resumed, started from others, and used."""
+"""Question-answering models: answer search by brute force, training, resuming, fine-tuning, and the commands."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ PASSAGE = "ada ben has a red cat in rome ."
 
 
 class Runs:
-    """Run folders by kind, each trained when it is first asked for."""
+    """Run directories by architecture, each trained on first use."""
 
     def __init__(self, place: Path) -> None:
         self.directory, self.data = place, write_tsv(place / "asked.tsv", make_questions())
 
-    def run_dir(self, kind: str, *settings: str) -> Path:
-        folder = self.directory / "-".join([kind, *settings]).replace("/", "_")
+    def run_dir(self, arch: str, *settings: str) -> Path:
+        folder = self.directory / "-".join([arch, *settings]).replace("/", "_")
         if not folder.exists():
-            train_here(qa_run_file(self.data, kind, *settings), folder)
+            train_here(qa_run_file(self.data, arch, *settings), folder)
         return folder
 
 
@@ -69,20 +69,20 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 # ---- the model
 
 
-def make_model(kind: str = "lstm", **options: Any) -> QANetwork:
+def make_model(arch: str = "lstm", **options: Any) -> QANetwork:
     torch.manual_seed(0)
     table = parse_config(
-        QAConfig, {**SPAN[kind].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, prefix="model"
+        QAConfig, {**SPAN[arch].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, prefix="model"
     )
     return qa_network(table.with_defaults(), vocab_size=23, max_positions=16).eval()
 
 
 def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> QAExamples:
-    tokenizer = from_vocab([f"w{at}" for at in range(19)])
+    tokenizer = from_vocab([f"w{index}" for index in range(19)])
     rng = np.random.default_rng(0)
 
-    def texts(most: int) -> list[str]:
-        return [" ".join(f"w{at}" for at in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
+    def texts(max_words: int) -> list[str]:
+        return [" ".join(f"w{index}" for index in rng.integers(0, 19, rng.integers(1, max_words))) for _ in range(count)]
 
     return QAExamples(
         corpus_from_lines(tokenizer, texts(5)),
@@ -93,9 +93,9 @@ def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> QAEx
     )
 
 
-@pytest.mark.parametrize("kind", SPAN)
-def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
-    model, data = make_model(kind), make_passages()
+@pytest.mark.parametrize("arch", SPAN)
+def test_answers_are_in_the_passage_and_padding_changes_nothing(arch):
+    model, data = make_model(arch), make_passages()
     batch = data.batch(np.arange(4))
     with torch.no_grad():
         scores = model(EncoderInput(*batch[:3]))
@@ -105,11 +105,11 @@ def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
         assert finite == [0, *range(before, before + size)]
         alone = data.batch(np.array([row]))
         with torch.no_grad():
-            own = model(EncoderInput(*alone[:3]))[0]
-        torch.testing.assert_close(scores[row, : len(own)], own, atol=2e-5, rtol=1e-4)
+            row_logits = model(EncoderInput(*alone[:3]))[0]
+        torch.testing.assert_close(scores[row, : len(row_logits)], row_logits, atol=2e-5, rtol=1e-4)
 
 
-def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
+def test_loss_covers_start_and_end_and_reaches_every_parameter():
     model, data = make_model("transformer"), make_passages()
     batch = data.batch(np.arange(4))._replace(spans=torch.tensor([[0, 0], [0, 0], [7, 8], [0, 0]]))
     text = EncoderInput(*batch[:3])
@@ -119,14 +119,14 @@ def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
     assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())
     scores, total = model(text).detach(), 0.0
     for row, (first, last) in enumerate(batch.spans.tolist()):
-        for column, at in enumerate((first, last)):
+        for column, index in enumerate((first, last)):
             weights = scores[row, :, column].exp()
-            total -= math.log(weights[at] / weights.sum())
+            total -= math.log(weights[index] / weights.sum())
     assert loss.total.item() == pytest.approx(total, rel=1e-5)
     assert int(loss.count) == 4 and task.validate(model) is None
 
 
-def test_without_a_second_text_there_is_no_answer():
+def test_without_a_passage_there_is_no_answer():
     tokens = torch.tensor([[1, 5, 6, 2]])
     assert answer_mask(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool))).tolist() == [
         [True, False, False, False]
@@ -138,73 +138,75 @@ def test_without_a_second_text_there_is_no_answer():
 # ---- the best answer
 
 
-def enumerated(windows: list[WindowScores], longest: int) -> tuple[dict[tuple[int, int], float], float]:
-    """The odds of every answer, by trying all; and of all answers and none together."""
-    found: dict[tuple[int, int], float] = {}
+def enumerated(windows: list[WindowScores], max_answer_length: int) -> tuple[dict[tuple[int, int], float], float]:
+    """Scores of every answer by enumeration, and the total over all answers and no answer."""
+    actual: dict[tuple[int, int], float] = {}
     for begin, first, last in windows:
         for low, high in product(range(len(first)), repeat=2):
-            if low <= high < low + longest:
+            if low <= high < low + max_answer_length:
                 key, value = (begin + low, begin + high), float(first[low] + last[high])
-                found[key] = max(found.get(key, -math.inf), value)
-    return found, 1.0 + sum(map(math.exp, found.values()))
+                actual[key] = max(actual.get(key, -math.inf), value)
+    return actual, 1.0 + sum(map(math.exp, actual.values()))
 
 
-@pytest.mark.parametrize("longest", [1, 3, 50])
+@pytest.mark.parametrize("max_answer_length", [1, 3, 50])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_best_answer_of_overlapping_windows_is_the_best_of_all(seed, longest):
+def test_best_answer_over_overlapping_windows_is_the_global_optimum(seed, max_answer_length):
     rng = np.random.default_rng(seed)
     windows = [WindowScores(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
-    every, total = enumerated(windows, longest)
-    first, last, margin, log_total = best_span(windows, longest)
+    every, total = enumerated(windows, max_answer_length)
+    first, last, margin, log_total = best_span(windows, max_answer_length)
     assert every[(first, last)] == pytest.approx(max(every.values())) == pytest.approx(margin)
     assert log_total == pytest.approx(math.log(total))
     assert sum(math.exp(value - log_total) for value in every.values()) + math.exp(-log_total) == pytest.approx(1.0)
-    assert best_span([WindowScores(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
+    assert best_span([WindowScores(0, np.zeros(0), np.zeros(0))], max_answer_length) == (0, 0, -np.inf, 0.0)
 
 
-def test_batches_of_windows_give_what_each_gives_alone():
+def test_batches_of_windows_equal_each_window_alone():
     model, data = make_model("gru"), make_passages(count=9)
     assert len(data.windows.question) > 15
     with torch.inference_mode():
-        found = best_spans(model, data, max_answer_length=3, device=CPU)
+        actual = best_spans(model, data, max_answer_length=3, device=CPU)
         for number in range(9):
             windows = []
-            for at in np.flatnonzero(data.windows.question == number).tolist():
-                scores = model(EncoderInput(*data.batch(np.array([at]))[:3]))[0].double().numpy()
+            for index in np.flatnonzero(data.windows.question == number).tolist():
+                scores = model(EncoderInput(*data.batch(np.array([index]))[:3]))[0].double().numpy()
                 low = int(data.question_lengths[number]) + 2
-                part = (scores - scores[:1])[low : low + int(data.windows.size[at])]
-                windows.append(WindowScores(int(data.windows.start[at]), part[:, 0], part[:, 1]))
+                part = (scores - scores[:1])[low : low + int(data.windows.size[index])]
+                windows.append(WindowScores(int(data.windows.start[index]), part[:, 0], part[:, 1]))
             every, total = enumerated(windows, 3)
-            assert every[(int(found.first[number]), int(found.last[number]))] == pytest.approx(found.log_odds[number], abs=1e-5)
-            assert found.log_odds[number] == pytest.approx(max(every.values()), abs=1e-5)
-            assert found.log_totals[number] == pytest.approx(math.log(total), abs=1e-5)
+            assert every[(int(actual.first[number]), int(actual.last[number]))] == pytest.approx(
+                actual.log_odds[number], abs=1e-5
+            )
+            assert actual.log_odds[number] == pytest.approx(max(every.values()), abs=1e-5)
+            assert actual.log_totals[number] == pytest.approx(math.log(total), abs=1e-5)
 
 
 # ---- training
 
 
-@pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
-    run = loaded(runs.run_dir(kind))
-    found = values_of(run)
-    assert found["exact_match"] > 90 and found["f1"] > 90
+@pytest.mark.parametrize("arch", ["lstm", "transformer"])
+def test_qa_models_learn_answers_and_no_answer(runs, arch):
+    run = loaded(runs.run_dir(arch))
+    actual = values_of(run)
+    assert actual["exact_match"] > 90 and actual["f1"] > 90
     questions = ["who has it ?", "where is it ?", "which colour has it ?", "what is it ?"]
-    said = run.predict([(question, PASSAGE) for question in questions])
-    assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
-    for answer in said:
+    predictions = run.predict([(question, PASSAGE) for question in questions])
+    assert [answer.text for answer in predictions] == ["ada ben", "rome", "red", "cat"]
+    for answer in predictions:
         assert answer.text == PASSAGE[answer.start : answer.end] and 0.3 < answer.probability <= 1
     none = run.predict(("where is it ?", "ada has a red cat today ."))
     assert none[:3] == ("", None, None) and 0 < none.probability <= 1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SPAN if kind not in ("lstm", "transformer")])
-def test_every_other_kind_trains_and_answers(runs, kind):
-    run = loaded(runs.run_dir(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
+@pytest.mark.parametrize("arch", [arch for arch in SPAN if arch not in ("lstm", "transformer")])
+def test_every_other_architecture_trains_and_answers(runs, arch):
+    run = loaded(runs.run_dir(arch, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
     assert set(values_of(run)) == {"f1", "exact_match", "f1_has_answer", "accuracy_no_answer"}
-    assert run.info()["arch"] == kind and run.info()["parameters"] > 1000
+    assert run.info()["arch"] == arch and run.info()["parameters"] > 1000
 
 
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path):
     values = qa_run_file(
         runs.data, "transformer", "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "data.max_length=20"
     )
@@ -217,11 +219,11 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weights(runs, tmp_path):
+def test_threshold_is_fitted_on_validation_data_and_saved_with_the_weights(runs, tmp_path):
     folder = runs.run_dir("lstm")
-    kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
+    saved = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
-    assert kept.item() != 0 and math.isfinite(kept.item()) and run.predictor.threshold == pytest.approx(kept.item())
+    assert saved.item() != 0 and math.isfinite(saved.item()) and run.predictor.threshold == pytest.approx(saved.item())
     valid = list(run.config.datasets["valid"].records())
     pairs = [(record.question, record.passage) for record in valid]
     references = [[answer.text for answer in record.answers] for record in valid]
@@ -230,9 +232,9 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
         run.model.head.threshold.fill_(threshold)
         return float(sum(answer.text in (texts or [""]) for answer, texts in zip(run.predict(pairs), references, strict=True)))
 
-    assert right(kept.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
+    assert right(saved.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
     assert right(math.inf) == sum(not texts for texts in references)
-    # where every question has an answer, none is never said
+    # if every question has an answer, "no answer" is never predicted
     every = write_tsv(tmp_path / "all.tsv", make_questions(60, unanswerable=0.0))
     sure = loaded(train_here(qa_run_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
     assert sure.predictor.threshold == -math.inf
@@ -241,7 +243,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
 
 
 def test_long_passages_are_read_in_windows(runs, tmp_path):
-    """Trained on short passages, asked about one of three hundred words: all windows without the answer say none."""
+    """Trained on short passages, tested on one of three hundred words: windows without the answer predict no answer."""
     longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in make_questions(700, seed=5)]
     data = write_tsv(tmp_path / "long.tsv", longer)
     values = qa_run_file(data, "transformer", "data.max_length=22", "data.doc_stride=8")
@@ -253,12 +255,12 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
     assert (answer.text, answer.start) == ("red", passage.index("red"))
 
 
-def test_what_can_not_be_learned_is_said(tmp_path):
+def test_questions_that_cannot_be_learned_are_reported(tmp_path):
     rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
-    data, watcher = write_tsv(tmp_path / "a.tsv", rows), SilentCallback()
+    data, callback = write_tsv(tmp_path / "a.tsv", rows), SilentCallback()
     settings = ("data.max_length=12", "data.doc_stride=5", "train.max_steps=1")
-    train_here(qa_run_file(data, "lstm", *settings), tmp_path / "run", watcher)
-    assert watcher.notes[1:] == [
+    train_here(qa_run_file(data, "lstm", *settings), tmp_path / "run", callback)
+    assert callback.notes[1:] == [
         "train: 14 questions have more than half of data.max_length (12) and are truncated",
         "valid: 3 questions have more than half of data.max_length (12) and are truncated",
         "test: 3 questions have more than half of data.max_length (12) and are truncated",
@@ -277,14 +279,14 @@ def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
-def test_other_ways_to_train_learn_too(runs, settings):
+def test_other_training_options_learn_too(runs, settings):
     folder = runs.run_dir("transformer", *settings, "train.max_steps=30", "train.num_validations=1")
     losses = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
     trained = [row["train_loss"] for row in losses if "train_loss" in row]
     assert trained[-1] < 0.8 * trained[0]
 
 
-def test_options_that_do_not_go_together(runs, tmp_path):
+def test_incompatible_options_are_rejected(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve(qa_run_file(runs.data, "lstm", "train.label_smoothing=0.1"), base=Path())
     assert str(caught.value) == "train.label_smoothing: not available for task 'qa'; remove it"
@@ -299,7 +301,7 @@ def test_options_that_do_not_go_together(runs, tmp_path):
 # ---- starting from another run
 
 
-def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
+def test_a_masked_lm_initializes_a_qa_model(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     values = {
         "task": "masked-lm",
@@ -310,23 +312,23 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
     }
     first = train_here(values, tmp_path / "bert").path
     still = ("train.max_steps=1", "train.lr=1e-30", "train.ema_decay=0", f"train.init_from={first}")
-    watcher = SilentCallback()
-    folder = train_here(with_tokenizer_from(qa_run_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
+    callback = SilentCallback()
+    folder = train_here(with_tokenizer_from(qa_run_file(runs.data, "bert", *still), first), tmp_path / "run", callback).path
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
     copied = [name for name in after if name.startswith("encoder.")]
     assert all(torch.equal(before[name], after[name]) for name in copied)
-    (said,) = [note for note in watcher.notes if note.startswith("Initialized ")]
-    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: head.")
+    (message,) = [note for note in callback.notes if note.startswith("Initialized ")]
+    assert message.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: head.")
     assert loaded(folder).predict(("who has it ?", PASSAGE))
 
 
 # ---- from Python
 
 
-def test_measures_add_up_and_say_what_was_answered(runs):
+def test_item_statistics_add_up_and_contain_the_answers(runs):
     run = loaded(runs.run_dir("lstm"))
-    found = run.evaluate(runs.data)
-    scores, items = list(found), found.items
+    evaluation = run.evaluate(runs.data)
+    scores, items = list(evaluation), evaluation.items
     assert items.outputs is not None and len(items.outputs) == 1000
     assert scores[1].value == pytest.approx(100 * items.statistics["exact"].mean())
     records = [answer for _, _, answer in make_questions()]
@@ -334,7 +336,7 @@ def test_measures_add_up_and_say_what_was_answered(runs):
     assert (agree == (items.statistics["exact"] > 0)).all()
 
 
-def test_pairs_that_are_none_are_refused(runs):
+def test_invalid_question_passage_pairs_are_rejected(runs):
     run = loaded(runs.run_dir("lstm"))
     assert run.predict([]) == []
     wrong: list[tuple[Any, str]] = [
@@ -343,44 +345,44 @@ def test_pairs_that_are_none_are_refused(runs):
         ([(" ", "x")], "line 1: empty question"),
         ([("who ?", "")], "line 1: empty passage"),
     ]
-    for pairs, said in wrong:
+    for pairs, message in wrong:
         with pytest.raises(DataError) as caught:
             run.predict(pairs)
-        assert str(caught.value) == said
+        assert str(caught.value) == message
 
 
-def test_texts_have_vectors(runs):
+def test_qa_models_embed_texts(runs):
     run = loaded(runs.run_dir("lstm"))
     vectors = run.embed(["ada has a cat .", "x"])
     assert vectors.shape == (2, 32) and np.isfinite(vectors).all()
 
 
-def test_a_question_that_is_too_long_is_cut_and_counted(runs):
+def test_a_too_long_question_is_truncated_and_counted(runs):
     run = loaded(runs.run_dir("lstm"))
-    found = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
-    assert [one.truncated for one in found] == [True, False]
-    # it belongs to the answer, not to the latest call
+    predictions = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
+    assert [item.truncated for item in predictions] == [True, False]
+    # it is stored with the answer, not with the latest call
     run.predict([("who has it ?", PASSAGE)])
-    assert found[0].truncated
+    assert predictions[0].truncated
     assert run.embed_with_info(["ada " * 100, "x"]).truncated.tolist() == [True, False]
 
 
 # ---- the command line
 
 
-def test_lines_become_answers(runs, monkeypatch, capsys):
+def test_predict_lines_to_answers(runs, monkeypatch, capsys):
     folder = str(runs.run_dir("lstm"))
     set_stdin(monkeypatch, f"who has it ?\t{PASSAGE}\n\nwhere is it ?\tada has a red cat today .\n".encode())
     assert main(["predict", folder]) == 0
     assert capsys.readouterr() == ("ada ben\n\n\n", "")
     set_stdin(monkeypatch, f"what is it ?\t{PASSAGE}\n\nno tab\n".encode())
     assert main(["predict", folder, "--json"]) == 3
-    said = capsys.readouterr()
-    rows = [json.loads(line) for line in said.out.split("\n")[:-1]]
+    captured = capsys.readouterr()
+    rows = [json.loads(line) for line in captured.out.split("\n")[:-1]]
     wrong = "expected a question and a passage separated by a tab, got 1 text"
-    assert said.err == f"weft: warning: line 3: {wrong}; skipped\n"
-    found = rows[0].pop("probability")
-    assert 0 < found <= 1
+    assert captured.err == f"weft: warning: line 3: {wrong}; skipped\n"
+    actual = rows[0].pop("probability")
+    assert 0 < actual <= 1
     start = PASSAGE.index("cat")
     assert rows == [
         {"question": "what is it ?", "passage": PASSAGE, "answer": "cat", "start": start, "stop": start + 3},
@@ -391,21 +393,21 @@ def test_lines_become_answers(runs, monkeypatch, capsys):
     assert capsys.readouterr().err == "weft: warning: truncated 1 question that was too long for the model\n"
 
 
-def test_evaluate_check_and_info(runs, tmp_path, capsys):
+def test_evaluate_check_and_info_commands(runs, tmp_path, capsys):
     folder = str(runs.run_dir("lstm"))
     assert main(["evaluate", folder, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [score["name"] for score in found["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
-    assert found["data"] == [str(runs.data)]
+    data = json.loads(capsys.readouterr().out)
+    assert [score["name"] for score in data["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
+    assert data["data"] == [str(runs.data)]
     assert main(["info", folder]) == 0
     assert re.search("^Task +qa\nModel +lstm, ", capsys.readouterr().out, re.MULTILINE)
     (tmp_path / "run.toml").write_text(f'task = "qa"\n[data]\ntrain = "{runs.data}"\n[model]\narch = "lstm"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert re.fullmatch("train +1,000 .* question", said.split("\n")[1]) and "length" not in said
+    out = capsys.readouterr().out
+    assert re.fullmatch("train +1,000 .* question", out.split("\n")[1]) and "length" not in out
 
 
-def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
+def test_unsupported_commands_are_rejected(runs, tmp_path, capsys):
     folder = str(runs.run_dir("lstm"))
     assert expect_error(capsys, "predict", folder, "x\ty", "--beam-size", "3") == (
         2, "--beam-size: not available for task 'qa'"
@@ -421,15 +423,15 @@ def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
     )  # fmt: skip
     bad = tmp_path / "bad.tsv"
     bad.write_text("question\tpassage\tanswer\nwho ?\tada has it .\tben\n")
-    said = f"{bad}:2: answer 'ben' is not in the passage; copy it from the passage"
-    assert expect_error(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, said)
+    message = f"{bad}:2: answer 'ben' is not in the passage; copy it from the passage"
+    assert expect_error(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, message)
     (tmp_path / "run.toml").write_text('task = "qa"\n[data]\ntrain = "bad.tsv"\n[model]\narch = "lstm"\n')
     assert expect_error(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (
         3,
-        said,
+        message,
     )
 
 
-def test_a_reader_has_a_head_of_its_own_name():
+def test_qa_head_parameter_names():
     names = {name for name, _ in make_model().named_parameters() if not name.startswith("encoder.")}
-    assert names == {"head.ends.weight", "head.ends.bias"}  # a classifier of two labels can't be mistaken for it
+    assert names == {"head.ends.weight", "head.ends.bias"}  # distinct from the names of a two-label classifier

@@ -1,3 +1,5 @@
+"""Reading text files: line ends, encodings, compressed files, invalid input and statistics."""
+
 from __future__ import annotations
 
 import gzip
@@ -23,7 +25,7 @@ def write(folder: Path, data: bytes, name: str = "a.txt") -> Path:
     return path
 
 
-def refusal(action) -> str:
+def error_message(action) -> str:
     with pytest.raises(DataError) as caught:
         action()
     return str(caught.value)
@@ -59,22 +61,22 @@ def test_a_line_ends_at_a_newline_only(tmp_path, data, lines):
     data=st.text(st.sampled_from("ab \t\r\n\u2028é𝄞"), min_size=1).filter(lambda text: text.strip("\r\n")),
     chunk=st.integers(1, 7),
 )
-def test_the_size_of_chunks_and_pieces_changes_nothing(tmp_path_factory, data, chunk):
+def test_chunk_size_does_not_change_the_text(tmp_path_factory, data, chunk):
     path = write(tmp_path_factory.getbasetemp(), data.encode(), "chunks.txt")
-    whole = data.replace("\r\n", "\n")
+    full = data.replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "CHUNK_CHARS", 8)
         patch.setattr(unpack, "CHUNK_BYTES", chunk)
         pieces = list(read_text(path))
-        # what a file is cut into is what the same text is cut into
-        assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(whole)
+        # a file and the same text are split equally
+        assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(full)
         assert all(len(piece) <= 8 for piece in pieces)
         lines = list(read_lines(path))
-    assert "".join(pieces) == whole
-    assert lines == (whole[:-1] if whole.endswith("\n") else whole).split("\n")
+    assert "".join(pieces) == full
+    assert lines == (full[:-1] if full.endswith("\n") else full).split("\n")
 
 
-def test_a_long_line_is_cut_before_a_white_space_where_there_is_one(tmp_path, short_pieces):
+def test_a_long_line_is_split_before_whitespace_if_possible(tmp_path, short_pieces):
     path = write(tmp_path, b"short\n" + b"one two three four five six\n" + b"x" * 40 + b"\nend\n")
     assert list(read_text(path)) == [
         "short\n", "one two three", " four five six\n", "x" * 16, "x" * 16, "x" * 8 + "\nend\n",
@@ -85,57 +87,57 @@ def test_a_long_line_is_cut_before_a_white_space_where_there_is_one(tmp_path, sh
 def test_another_encoding_is_read_on_request(tmp_path):
     assert list(read_lines(write(tmp_path, "café\n".encode("latin-1")), "latin-1")) == ["café"]
     assert list(read_lines(write(tmp_path, "café\r\nb".encode("utf-16")), "utf-16")) == ["café", "b"]
-    message = refusal(lambda: list(read_lines(write(tmp_path, b"a"), "utf-9")))
+    message = error_message(lambda: list(read_lines(write(tmp_path, b"a"), "utf-9")))
     assert message == "data.encoding: unknown text encoding 'utf-9'; common ones are utf-8, latin-1, cp1252 and utf-16"
-    assert refusal(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: unknown text encoding")
+    assert error_message(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: unknown text encoding")
 
 
-def test_several_files_are_one_text_and_no_line_is_glued_to_the_next(tmp_path):
+def test_several_files_are_one_text_and_lines_stay_separate(tmp_path):
     paths = [str(write(tmp_path, b"a b", "1")), str(write(tmp_path, b"c\n", "2")), str(write(tmp_path, b"d", "3"))]
     assert "".join(read_text(paths)) == "a b\nc\nd"
     assert list(read_lines(paths)) == ["a b", "c", "d"]
 
 
-def test_invalid_bytes_are_refused_with_their_place(tmp_path, short_pieces):
+def test_invalid_bytes_are_rejected_with_their_position(tmp_path, short_pieces):
     path = write(tmp_path, b"good\nalso good\ncaf\xe9 x\n")
-    told = f'{path}:3: invalid UTF-8 (byte 0xe9 at offset 18); convert the file or set data.encoding, e.g. "latin-1"'
-    assert refusal(lambda: list(read_text(path))) == told
+    message = f'{path}:3: invalid UTF-8 (byte 0xe9 at offset 18); convert the file or set data.encoding, e.g. "latin-1"'
+    assert error_message(lambda: list(read_text(path))) == message
     path = write(tmp_path, b"cut off \xe2\x82")
-    told = f'{path}:1: invalid UTF-8 (byte 0xe2 at offset 8); convert the file or set data.encoding, e.g. "latin-1"'
-    assert refusal(lambda: summarize(path)) == told
+    message = f'{path}:1: invalid UTF-8 (byte 0xe2 at offset 8); convert the file or set data.encoding, e.g. "latin-1"'
+    assert error_message(lambda: summarize(path)) == message
     path = write(tmp_path, b"a\xff\n")
-    told = f"{path}:1: invalid ascii (byte 0xff at offset 1); convert the file or set data.encoding"
-    assert refusal(lambda: summarize(path, "ascii")) == told
+    message = f"{path}:1: invalid ascii (byte 0xff at offset 1); convert the file or set data.encoding"
+    assert error_message(lambda: summarize(path, "ascii")) == message
     path = write(tmp_path, b"plain bytes!")
-    told = f"{path}: invalid utf-16: UTF-16 stream does not start with BOM; set data.encoding"
-    assert refusal(lambda: summarize(path, "utf-16")) == told
+    message = f"{path}: invalid utf-16: UTF-16 stream does not start with BOM; set data.encoding"
+    assert error_message(lambda: summarize(path, "utf-16")) == message
 
 
-def test_a_nul_or_utf_16_is_refused(tmp_path):
+def test_nul_and_utf_16_are_rejected(tmp_path):
     path = write(tmp_path, b"a\nb\nc\0d\n")
-    told = f"{path}:3: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"
-    assert refusal(lambda: list(read_lines(path))) == told
+    message = f"{path}:3: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"
+    assert error_message(lambda: list(read_lines(path))) == message
     path = write(tmp_path, "abc\n".encode("utf-16"))
     assert (
-        refusal(lambda: summarize(path))
+        error_message(lambda: summarize(path))
         == f'{path}: looks like UTF-16, not UTF-8; convert the file or set data.encoding = "utf-16"'
     )
 
 
-def test_what_holds_no_text_is_refused(tmp_path):
+def test_files_without_text_are_rejected(tmp_path):
     path = tmp_path / "none.txt"
-    assert refusal(lambda: list(read_text(path))) == f"{path}: file not found"
-    assert refusal(lambda: summarize(tmp_path)) == f"{tmp_path}: is a directory; name the files in it"
+    assert error_message(lambda: list(read_text(path))) == f"{path}: file not found"
+    assert error_message(lambda: summarize(tmp_path)) == f"{tmp_path}: is a directory; name the files in it"
     path = write(tmp_path, b"")
-    assert refusal(lambda: list(read_lines(path))) == f"{path}: file is empty"
-    assert refusal(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: file is empty"
+    assert error_message(lambda: list(read_lines(path))) == f"{path}: file is empty"
+    assert error_message(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: file is empty"
     path = write(tmp_path, b"\n\r\n\n")
-    told = f"{path}: no text, only 3 empty lines"
-    assert refusal(lambda: list(read_text(path))) == told
+    message = f"{path}: no text, only 3 empty lines"
+    assert error_message(lambda: list(read_text(path))) == message
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    told = f"{pipe}: not a regular file; text is read more than once, so save it to a file first"
-    assert refusal(lambda: summarize(pipe)) == told
+    message = f"{pipe}: not a regular file; text is read more than once, so save it to a file first"
+    assert error_message(lambda: summarize(pipe)) == message
 
 
 @pytest.mark.parametrize(
@@ -147,12 +149,12 @@ def test_what_holds_no_text_is_refused(tmp_path):
         (b"%PDF-1.5", "a PDF document; extract its text first"),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path, data, kind):
+def test_binary_formats_are_named(tmp_path, data, kind):
     path = write(tmp_path, data)
-    assert refusal(lambda: summarize(path)) == f"{path}: is {kind}"
+    assert error_message(lambda: summarize(path)) == f"{path}: is {kind}"
 
 
-def test_packed_files_are_read(tmp_path):
+def test_compressed_files_are_read(tmp_path):
     text = b"one\ntwo\n" * 1000
     assert "".join(read_text(write(tmp_path, gzip.compress(text), "a.gz"))).encode() == text
     assert "".join(read_text(write(tmp_path, lzma.compress(text), "a.xz"))).encode() == text
@@ -161,34 +163,34 @@ def test_packed_files_are_read(tmp_path):
     assert "".join(read_text(write(tmp_path, frames, "a.zst"))).encode() == text + text
 
 
-def test_damaged_packed_files_are_refused(tmp_path):
+def test_damaged_compressed_files_are_rejected(tmp_path):
     path = write(tmp_path, b"no gzip", "a.gz")
-    assert refusal(lambda: summarize(path)) == f"{path}: corrupted or not .gz data: not a gzipped file (b'no')"
+    assert error_message(lambda: summarize(path)) == f"{path}: corrupted or not .gz data: not a gzipped file (b'no')"
     path = write(tmp_path, gzip.compress(b"abc" * 1000)[:-12], "b.gz")
-    told = f"{path}: corrupted or not .gz data: compressed file ended before the end-of-stream marker was reached"
-    assert refusal(lambda: summarize(path)) == told
+    message = f"{path}: corrupted or not .gz data: compressed file ended before the end-of-stream marker was reached"
+    assert error_message(lambda: summarize(path)) == message
     path = write(tmp_path, b"no xz at all", "a.xz")
-    told = f"{path}: corrupted or not .xz data: input format not supported by decoder"
-    assert refusal(lambda: summarize(path)) == told
+    message = f"{path}: corrupted or not .xz data: input format not supported by decoder"
+    assert error_message(lambda: summarize(path)) == message
     pytest.importorskip("zstandard")
     path = write(tmp_path, b"no zstd at all", "a.zst")
-    assert refusal(lambda: summarize(path)).startswith(f"{path}: corrupted or not .zst data: ")
+    assert error_message(lambda: summarize(path)).startswith(f"{path}: corrupted or not .zst data: ")
 
 
-def test_zst_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+def test_zst_without_its_package_names_the_package(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
     path = write(tmp_path, b"", "a.zst")
-    assert refusal(lambda: summarize(path)) == f'{path}: .zst needs zstandard; pip install "weft[data]"'
+    assert error_message(lambda: summarize(path)) == f'{path}: .zst needs zstandard; pip install "weft[data]"'
 
 
-def test_a_file_made_to_swell_is_stopped(tmp_path, monkeypatch):
+def test_a_decompression_bomb_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "MIN_RATIO_BYTES", 1 << 16)
     path = write(tmp_path, gzip.compress(b"a\n" * (4 << 20)), "a.gz")
-    told = f"{path}: decompresses to more than 200 times its size; if this is right, decompress it first"
-    assert refusal(lambda: summarize(path)) == told
+    message = f"{path}: decompresses to more than 200 times its size; if this is right, decompress it first"
+    assert error_message(lambda: summarize(path)) == message
 
 
 def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
@@ -202,15 +204,15 @@ def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
     assert peak < 12 << 20
 
 
-def test_strings_that_no_file_could_hold_are_refused():
+def test_strings_that_are_not_valid_utf_8_are_rejected():
     assert check_text("a\u2028é", "prompt") == "a\u2028é"
-    told = "prompt: lone surrogate U+D800 at character 1; use whole characters"
-    assert refusal(lambda: check_text("a\ud800b", "prompt")) == told
-    told = "prompt: NUL at character 2; is this binary data?"
-    assert refusal(lambda: check_text("ab\0", "prompt")) == told
+    message = "prompt: lone surrogate U+D800 at character 1; use whole characters"
+    assert error_message(lambda: check_text("a\ud800b", "prompt")) == message
+    message = "prompt: NUL at character 2; is this binary data?"
+    assert error_message(lambda: check_text("ab\0", "prompt")) == message
 
 
-def test_what_was_seen_is_told_with_three_examples(tmp_path):
+def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path, b"\xef\xbb\xbfone\r\n\r\ntwo \xe2\x80\xae\x07\r\n" + b"x" * 200 + b"\r\nfour")
     seen = summarize(path)
     assert (seen.lines, seen.blank, seen.newline, seen.encoding) == (5, 1, "CRLF", "utf-8")
@@ -230,6 +232,6 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert both.describe().startswith(f"2 files ({path}, ...): 8 lines")
 
 
-def test_control_characters_are_shown_as_escapes():
+def test_control_characters_are_printed_as_escapes():
     assert preview("a\tb\u202ec\x1b[31m\ud800") == "a\\u{9}b\\u{202e}c\\u{1b}[31m\\u{d800}"
     assert preview("abc", 2) == "ab..."

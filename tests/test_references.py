@@ -1,4 +1,4 @@
-"""Every layer against its reference: the equations in plain loops, torch.nn with the same weights, GPT-2, "hello"."""
+"""Every layer against a reference: the equations in plain loops, torch.nn with the same weights, GPT-2, and "hello"."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def seeded(build: Callable[[], nn.Module]) -> nn.Module:
     return enlarge_weights(build()).double().eval()
 
 
-def agree(found: Tensor, expected: Array, **within: float) -> None:
-    np.testing.assert_allclose(array(found), expected, **(within or EXACT))
+def agree(actual: Tensor, expected: Array, **within: float) -> None:
+    np.testing.assert_allclose(array(actual), expected, **(within or EXACT))
 
 
 def sigmoid(x: Array) -> Array:
@@ -53,9 +53,9 @@ def sigmoid(x: Array) -> Array:
 
 def window_equations(part: CausalConv, x: Array, past: Array) -> tuple[Array, Array]:
     w, b = array(part.hidden.weight), array(part.hidden.bias)
-    seen = [*past, *x]
-    outputs = [np.tanh(w @ np.concatenate(seen[t : t + part.kernel_size]) + b) for t in range(len(x))]
-    return np.array(outputs), np.array(seen[len(x) :])
+    inputs = [*past, *x]
+    outputs = [np.tanh(w @ np.concatenate(inputs[t : t + part.kernel_size]) + b) for t in range(len(x))]
+    return np.array(outputs), np.array(inputs[len(x) :])
 
 
 def rnn_equations(part: RNN, x: Array, h: Array) -> tuple[Array, Array]:
@@ -120,34 +120,34 @@ RECURRENT = {
 
 @pytest.mark.parametrize("started", [False, True], ids=["from-zeros", "from-a-state"])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_recurrent_layer_is_its_equations(name, started):
+def test_recurrent_layer_matches_its_equations(name, started):
     build, equations, shape = RECURRENT[name]
     part, x = seeded(build), text(2, 6, 4)
     past = text(2, *shape, seed=1) if started else torch.zeros(2, *shape, dtype=torch.double)
     before = (past, past.flip(0)) if name == "lstm" else past
     y, after = part(x, before if started else None)
     for row in range(2):
-        own = tuple(array(side[row]) for side in before) if name == "lstm" else array(before[row])
-        expected, state = equations(part, array(x[row]), own)
+        row_state = tuple(array(side[row]) for side in before) if name == "lstm" else array(before[row])
+        expected, state = equations(part, array(x[row]), row_state)
         agree(y[row], expected)
-        for found, reference in zip(after, state, strict=True) if name == "lstm" else [(after, state)]:
-            agree(found[row], reference)
+        for actual, reference in zip(after, state, strict=True) if name == "lstm" else [(after, state)]:
+            agree(actual[row], reference)
 
 
 # ---- connections and norms, in a stack of two recurrent layers
 
 
-def normalised(x: Array, norm: nn.Module, kind: str) -> Array:
-    if kind == "rmsnorm":
+def normalised(x: Array, norm: nn.Module, norm_type: str) -> Array:
+    if norm_type == "rmsnorm":
         return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + np.finfo(np.float64).eps) * array(norm.weight)
-    if kind == "layernorm":
+    if norm_type == "layernorm":
         centred = x - x.mean(-1, keepdims=True)
         return centred / np.sqrt(np.mean(centred**2, -1, keepdims=True) + 1e-5) * array(norm.weight) + array(norm.bias)
     return x
 
 
-def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Array:
-    match kind:
+def connected(connection: str, part: nn.Module, x: Array, y: Array, norm: str) -> Array:
+    match connection:
         case "none":
             return y
         case "residual":
@@ -159,37 +159,39 @@ def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Arra
             return gate * y + (1.0 - gate) * x
         case "dense":
             return np.concatenate([x, y], axis=-1)
-    raise AssertionError(kind)
+    raise AssertionError(connection)
 
 
 JOINED = [(kind, norm) for kind in (*CONNECTIONS, "post-norm") for norm in NORMS if (kind, norm) != ("post-norm", "none")]
 
 
-def skip(kind: str) -> dict[str, str]:
-    """The options of a connection; post-norm is a residual connection with its norm after the sum."""
-    if kind == "post-norm":
+def skip(connection: str) -> dict[str, str]:
+    """Options of a skip connection; post-norm is a residual connection with the norm after the sum."""
+    if connection == "post-norm":
         return {"skip_connection": "residual", "norm_position": "post"}
-    return {"skip_connection": kind}
+    return {"skip_connection": connection}
 
 
-@pytest.mark.parametrize(("kind", "norm"), JOINED)
-def test_a_stack_is_its_connections_equations(kind, norm):
-    whole = seeded(
-        lambda: stack(StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16)
+@pytest.mark.parametrize(("connection", "norm"), JOINED)
+def test_stack_matches_the_equations_of_its_skip_connections(connection, norm):
+    full = seeded(
+        lambda: stack(
+            StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(connection)).with_defaults(), context_length=16
+        )
     )
     given = text(1, 5, 6)
-    x, before = array(given[0]), "none" if kind == "post-norm" else norm
-    for layer in whole.layers:
+    x, before = array(given[0]), "none" if connection == "post-norm" else norm
+    for layer in full.layers:
         entered = x
-        if kind == "dense":
+        if connection == "dense":
             entered = x @ array(layer.connection.projection.weight).T + array(layer.connection.projection.bias)
         y, _ = rnn_equations(layer.mixer, normalised(entered, layer.norm, before), np.zeros(6))
-        x = connected(kind, layer.connection, x, y, norm)
-    outlet = whole.final_norm
-    if kind == "dense":
+        x = connected(connection, layer.connection, x, y, norm)
+    outlet = full.final_norm
+    if connection == "dense":
         assert x.shape == (5, 18)
         x, outlet = x @ array(outlet[0].weight).T + array(outlet[0].bias), outlet[1]
-    agree(whole(given)[0][0], normalised(x, outlet, before))
+    agree(full(given)[0][0], normalised(x, outlet, before))
 
 
 # ---- feed-forward and head
@@ -204,7 +206,7 @@ ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_feed_forward_layer_is_its_equation(activation):
+def test_feed_forward_layer_matches_its_equation(activation):
     part, x = seeded(lambda: FeedForward(4, ffn_dim=7, activation=activation)), text(1, 3, 4)
     w, b, out, c = (array(weight) for weight in (part.up_proj.weight, part.up_proj.bias, part.to_out.weight, part.to_out.bias))
     expected = [out @ ACTIVATION_EQUATIONS[activation](w @ position + b) + c for position in array(x[0])]
@@ -214,7 +216,7 @@ def test_a_feed_forward_layer_is_its_equation(activation):
 
 
 @pytest.mark.parametrize("cap", [None, 1.5])
-def test_the_token_head_is_a_capped_softmax(cap):
+def test_lm_head_is_a_capped_softmax(cap):
     part, x, targets = seeded(lambda: LMHead(4, 6, logit_softcap=cap)), text(2, 3, 4), torch.tensor([[0, 5, 2], [1, 1, 4]])
     log_probs, nats = part(x), part.loss(x, targets)
     for row in range(2):
@@ -228,19 +230,19 @@ def test_the_token_head_is_a_capped_softmax(cap):
             assert nats[row, t].item() == pytest.approx(total - scores[targets[row, t]], abs=2e-6)
 
 
-def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
+def test_without_gradients_the_loss_is_computed_in_chunks(monkeypatch):
     part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
     monkeypatch.setattr(heads, "MAX_LOGITS", 18)  # three positions
-    asked: list[int] = []
+    sizes: list[int] = []
     scores = part.logits
-    monkeypatch.setattr(part, "logits", lambda x: asked.append(len(x)) or scores(x))
-    whole = part.loss(x, targets)
+    monkeypatch.setattr(part, "logits", lambda x: sizes.append(len(x)) or scores(x))
+    full = part.loss(x, targets)
     with torch.no_grad():
-        torch.testing.assert_close(part.loss(x, targets), whole)
-    assert asked == [14, 3, 3, 3, 3, 2]
+        torch.testing.assert_close(part.loss(x, targets), full)
+    assert sizes == [14, 3, 3, 3, 3, 2]
 
 
-def test_tied_weights_are_one_parameter_that_learns_from_both_sides():
+def test_tied_weights_are_one_parameter_with_summed_gradients():
     torch.manual_seed(0)
     options = {"layer_type": "rnn", "num_layers": 1, "hidden_size": 6}
     tied = language_model(
@@ -260,21 +262,21 @@ def test_tied_weights_are_one_parameter_that_learns_from_both_sides():
 # ---- attention: every score in a loop, for each kind of position
 
 
-def turned(x: Array, at: int) -> Array:
+def turned(x: Array, position: int) -> Array:
     """Su et al. 2021, equation 34, with coordinate i paired with i + E/2 instead of its neighbour."""
     half, new = len(x) // 2, np.empty_like(x)
     for i in range(half):
-        angle = at * 10000.0 ** (-2.0 * i / len(x))
+        angle = position * 10000.0 ** (-2.0 * i / len(x))
         new[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
         new[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
     return new
 
 
-def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, int, int]) -> float:
+def score(part: SelfAttention, encoding: str, q: Array, k: Array, where: tuple[int, int, int]) -> float:
     """The score of query i for key j in a head, before the softmax."""
     head, i, j = where
     root = math.sqrt(len(q))
-    match kind:
+    match encoding:
         case "rotary":
             return turned(q, i) @ turned(k, j) / root
         case "alibi":
@@ -289,16 +291,16 @@ def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, 
     return q @ k / root
 
 
-def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -> Array:
+def attention_equations(part: SelfAttention, encoding: str, x: Array, window: int) -> Array:
     queries, keys, values = np.split(x @ array(part.to_qkv.weight).T + array(part.to_qkv.bias), 3, axis=-1)
     size = queries.shape[1] // part.num_heads
     y = np.zeros_like(queries)
     for head in range(part.num_heads):
-        own = slice(head * size, (head + 1) * size)
+        columns = slice(head * size, (head + 1) * size)
         for i in range(len(x)):
             seen = range(max(0, i - window + 1), i + 1)
-            weights = np.exp([score(part, kind, queries[i, own], keys[j, own], (head, i, j)) for j in seen])
-            y[i, own] = (weights / weights.sum()) @ values[list(seen), own]
+            weights = np.exp([score(part, encoding, queries[i, columns], keys[j, columns], (head, i, j)) for j in seen])
+            y[i, columns] = (weights / weights.sum()) @ values[list(seen), columns]
     return y @ array(part.to_out.weight).T + array(part.to_out.bias)
 
 
@@ -312,17 +314,17 @@ INNER = {
 
 
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("kind", INNER)
-def test_attention_is_its_equations(kind, window):
-    part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[kind]))
+@pytest.mark.parametrize("encoding", INNER)
+def test_attention_matches_its_equations(encoding, window):
+    part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[encoding]))
     x = text(1, 8, 6)
-    # rates and slopes are made in float32
-    agree(part(x)[0][0], attention_equations(part, kind, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
+    # rotary frequencies and ALiBi slopes are computed in float32
+    agree(part(x)[0][0], attention_equations(part, encoding, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
 
 
-def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_another_order():
+def test_rotary_equals_the_paper_up_to_the_order_of_coordinates():
     part, x = RotaryEmbedding(6).double(), text(1, 1, 5, 6)
-    found = part.rotate(x, torch.arange(5)[None] + 3)[0, 0]
+    actual = part.rotate(x, torch.arange(5)[None] + 3)[0, 0]
     order = [0, 2, 4, 1, 3, 5]  # where the paper's coordinate pairs (0, 1), (2, 3), (4, 5) stand here
     for t in range(5):
         matrix = np.zeros((6, 6))
@@ -334,43 +336,43 @@ def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_ano
             ]
         paper = np.empty(6)
         paper[order] = array(x[0, 0, t])
-        agree(found[t], (matrix @ paper)[order], atol=1e-6, rtol=1e-6)
+        agree(actual[t], (matrix @ paper)[order], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shift", [1, 17, 1000])
-def test_rotary_scores_see_distances_only(shift):
-    part, q, k, at = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
-    here = part.rotate(q, at) @ part.rotate(k, at).mT
-    there = part.rotate(q, at + shift) @ part.rotate(k, at + shift).mT
-    torch.testing.assert_close(there, here, atol=1e-9, rtol=0.0)
-    assert (part.rotate(q, at + shift) @ part.rotate(k, at).mT - here).abs().max() > 0.1
+def test_rotary_scores_depend_on_distances_only(shift):
+    part, q, k, index = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
+    scores = part.rotate(q, index) @ part.rotate(k, index).mT
+    shifted = part.rotate(q, index + shift) @ part.rotate(k, index + shift).mT
+    torch.testing.assert_close(shifted, scores, atol=1e-9, rtol=0.0)
+    assert (part.rotate(q, index + shift) @ part.rotate(k, index).mT - scores).abs().max() > 0.1
 
 
-def test_far_into_a_stream_positions_are_still_told_apart():
+def test_position_encodings_stay_exact_at_position_10_million():
     """In float32 the angle of position 10 million would be off by half a radian."""
-    part, q, k, at = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
-    here = part.rotate(q, at) @ part.rotate(k, at).mT
-    far = at + 10**7
-    torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, here, atol=1e-5, rtol=0.0)
+    part, q, k, index = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
+    scores = part.rotate(q, index) @ part.rotate(k, index).mT
+    far = index + 10**7
+    torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, scores, atol=1e-5, rtol=0.0)
     waves = SinusoidalPositions(8).add_to(torch.zeros(1, 6, 8), far)
     exact = SinusoidalPositions(8).double().add_to(torch.zeros(1, 6, 8, dtype=torch.double), far)
     torch.testing.assert_close(waves, exact.float(), atol=1e-6, rtol=0.0)
 
 
 @pytest.mark.parametrize("dim", [6, 7])
-def test_sinusoidal_positions_are_the_papers(dim):
-    found = SinusoidalPositions(dim).double().add_to(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
-    for at in range(9):
+def test_sinusoidal_positions_match_the_paper(dim):
+    actual = SinusoidalPositions(dim).double().add_to(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
+    for index in range(9):
         for i in range(dim):
-            angle = at / 10000.0 ** (2 * (i // 2) / dim)
-            assert found[0, at, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-5)
+            angle = index / 10000.0 ** (2 * (i // 2) / dim)
+            assert actual[0, index, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-5)
 
 
-def test_learned_positions_are_rows_of_a_table():
+def test_learned_positions_are_embedding_rows():
     part, x = seeded(lambda: LearnedPositions(3, max_positions=5)), text(2, 2, 3)
-    found = part.add_to(x, torch.tensor([[0, 1], [3, 4]]))
-    for row, position, at in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
-        agree(found[row, position], array(x[row, position]) + array(part.table.weight)[at])
+    actual = part.add_to(x, torch.tensor([[0, 1], [3, 4]]))
+    for row, position, index in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
+        agree(actual[row, position], array(x[row, position]) + array(part.table.weight)[index])
     with pytest.raises(ValueError) as caught:
         part.add_to(text(1, 6, 3), torch.arange(6)[None])
     assert str(caught.value) == "positions: 6 tokens exceed the table of 5 positions"
@@ -380,15 +382,15 @@ def test_learned_positions_are_rows_of_a_table():
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
-def test_two_recurrent_layers_are_torchs(ours, theirs):
+def test_two_recurrent_layers_match_torch(ours, theirs):
     torch.manual_seed(0)
     reference = theirs(6, 6, num_layers=2, batch_first=True)
-    whole = stack(StackConfig(layer_type=ours.__name__.lower(), hidden_size=6).with_defaults(), context_length=16)
-    for number, layer in enumerate(whole.layers):
+    full = stack(StackConfig(layer_type=ours.__name__.lower(), hidden_size=6).with_defaults(), context_length=16)
+    for number, layer in enumerate(full.layers):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(layer.mixer.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_l{number}"))
     x = text(3, 7, 6).float()
-    (expected, last), (y, (seen, states)) = reference(x), whole(x)
+    (expected, last), (y, (seen, states)) = reference(x), full(x)
     torch.testing.assert_close(y, expected, **FLOAT32)
     assert seen.tolist() == [[7]] * 3
     hidden = [state[0] if ours is LSTM else state for state in states]
@@ -398,7 +400,7 @@ def test_two_recurrent_layers_are_torchs(ours, theirs):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
-def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
+def test_bidirectional_layer_matches_torch_on_packed_sequences(ours, theirs):
     torch.manual_seed(0)
     reference, part = (
         theirs(6, 4, bidirectional=True, batch_first=True),
@@ -414,11 +416,11 @@ def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
     out, last = reference(packed)
     expected, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
     torch.testing.assert_close(y[keep], expected[keep], **FLOAT32)
-    for found, wanted in zip(state, last, strict=True) if ours is LSTM else [(state, last)]:
-        torch.testing.assert_close(found, wanted.transpose(0, 1).flatten(1), **FLOAT32)
+    for actual, wanted in zip(state, last, strict=True) if ours is LSTM else [(state, last)]:
+        torch.testing.assert_close(actual, wanted.transpose(0, 1).flatten(1), **FLOAT32)
     probe = text(3, 7, 8, seed=1).float() * keep[..., None]
-    (found,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
-    torch.testing.assert_close(found, wanted, **FLOAT32)
+    (actual,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
+    torch.testing.assert_close(actual, wanted, **FLOAT32)
 
 
 def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> None:
@@ -426,7 +428,7 @@ def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> Non
     part.to_out.load_state_dict(reference.out_proj.state_dict())
 
 
-def test_attention_is_torchs():
+def test_attention_matches_torch():
     torch.manual_seed(0)
     reference, part, x = nn.MultiheadAttention(8, 2, batch_first=True), SelfAttention(8, num_heads=2), text(2, 6, 8).float()
     copy_attention(part, enlarge_weights(reference))
@@ -436,36 +438,36 @@ def test_attention_is_torchs():
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("connection", ["residual", "post-norm"])
-def test_a_transformer_is_torchs(connection, activation):
+def test_transformer_matches_torch(connection, activation):
     torch.manual_seed(0)
     before = connection == "residual"
-    one = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
     top = nn.LayerNorm(8) if before else None
-    reference = enlarge_weights(nn.TransformerEncoder(one, 2, norm=top, enable_nested_tensor=False))
+    reference = enlarge_weights(nn.TransformerEncoder(layer, 2, norm=top, enable_nested_tensor=False))
     options = {"layer_type": "attention", "hidden_size": 8, "num_heads": 2, "ffn_dim": 16, "norm": "layernorm"}
-    whole = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
+    full = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
     for number, theirs in enumerate(reference.layers):
-        attend, forward = whole.layers[2 * number : 2 * number + 2]
+        attend, forward = full.layers[2 * number : 2 * number + 2]
         copy_attention(attend.mixer, theirs.self_attn)
         forward.mixer.up_proj.load_state_dict(theirs.linear1.state_dict())
         forward.mixer.to_out.load_state_dict(theirs.linear2.state_dict())
         for ours, norm in ((attend, theirs.norm1), (forward, theirs.norm2)):
             (ours if before else ours.connection).norm.load_state_dict(norm.state_dict())
     if top is not None:
-        whole.final_norm.load_state_dict(reference.norm.state_dict())
+        full.final_norm.load_state_dict(reference.norm.state_dict())
     x = text(2, 6, 8).float().requires_grad_()
-    y, expected = whole(x)[0], reference(x, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
+    y, expected = full(x)[0], reference(x, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
     torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
     probe = text(2, 6, 8, seed=1).float()
-    (found,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-3)
+    (actual,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
+    torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=1e-3)
 
 
 # ---- GPT-2 with the same weights
 
 
 def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
-    """Their linear maps are stored transposed; their head has no bias, and neither has ours at first."""
+    """GPT-2's linear maps are stored transposed; its head has no bias, and ours starts at 0."""
 
     def copy(part: nn.Module, name: str, *, turn: bool = False) -> None:
         weight = theirs[f"transformer.{name}.weight"]
@@ -484,10 +486,10 @@ def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
     copy(model.stack.final_norm, "ln_f")
 
 
-def test_a_textbook_transformer_is_gpt2():
+def test_transformer_matches_gpt2():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     torch.manual_seed(0)
-    # published GPT-2 approximates gelu with tanh; ours is exact, and theirs can be
+    # published GPT-2 approximates GELU with tanh; ours is exact, so theirs is configured to be
     sizes = {"vocab_size": 11, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
     reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, activation_function="gelu"))
     enlarge_weights(reference).eval()
@@ -505,7 +507,7 @@ def test_a_textbook_transformer_is_gpt2():
     with torch.no_grad():
         expected = reference(tokens).logits
         torch.testing.assert_close(model.head.logits(model(tokens)[0]), expected, atol=1e-5, rtol=1e-5)
-        # and with its cache, a token at a time
+        # and with the cache, one token at a time
         log_probs, state = model.start(tokens[:, :5])
         for position in range(5, 12):
             torch.testing.assert_close(log_probs, expected[:, position - 1].log_softmax(-1), atol=1e-5, rtol=1e-5)
@@ -517,7 +519,7 @@ def test_a_textbook_transformer_is_gpt2():
 # ---- the lecture's example: the vocabulary h, e, l, o and the training sequence "hello"
 
 
-def test_one_step_of_an_rnn_worked_by_hand():
+def test_one_rnn_step_by_hand():
     """h(t) = tanh(W_hh h(t-1) + W_xh x(t)) with x = (1, 0) and then (0, 1)."""
     part = RNN(2)
     part.cell.load_state_dict(

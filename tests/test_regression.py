@@ -1,4 +1,4 @@
-"""Softmax regression: its gradient, its optimum against scikit-learn's, and what weak or impossible data give."""
+"""Softmax regression: gradient, optimum compared with scikit-learn's, and degenerate data."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def theirs(dense, targets, C, weights=None):
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_the_gradient_is_that_of_the_value(sigmoid):
+def test_gradient_matches_the_objective(sigmoid):
     train, _ = random_texts(1, 12, 6)
     members = one_hot_targets(labels_for(2, 12, 3) if sigmoid else targets_for(2, 12, 3), 3, 12)
     counts = torch.rand(12, 3 if sigmoid else 1).double() + members.sum(1, keepdim=True)
-    wanted = members * 0.7 if sigmoid else members / members.sum(1, keepdim=True) * counts
-    objective = Objective(train, transposed(train), wanted, counts, sigmoid, 2.0)
+    expected = members * 0.7 if sigmoid else members / members.sum(1, keepdim=True) * counts
+    objective = Objective(train, transposed(train), expected, counts, sigmoid, 2.0)
     weight, bias = torch.randn(6, 3).double(), torch.randn(3).double()
     _, by_weight, by_bias = objective.value_and_grad(weight, bias)
-    for at, found in ((weight, by_weight), (bias, by_bias)):
-        for place in range(at.numel()):
-            flat, step = at.view(-1), 1e-5
-            middle = float(flat[place])
-            flat[place] = middle + step
+    for index, actual in ((weight, by_weight), (bias, by_bias)):
+        for position in range(index.numel()):
+            flat, step = index.view(-1), 1e-5
+            middle = float(flat[position])
+            flat[position] = middle + step
             above = objective.value_and_grad(weight, bias)[0]
-            flat[place] = middle - step
+            flat[position] = middle - step
             below = objective.value_and_grad(weight, bias)[0]
-            flat[place] = middle
-            assert float(found.reshape(-1)[place]) == pytest.approx(float(above - below) / (2 * step), rel=1e-5, abs=1e-6)
+            flat[position] = middle
+            assert float(actual.reshape(-1)[position]) == pytest.approx(float(above - below) / (2 * step), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
 @pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
-def test_probabilities_are_those_of_scikit_learn(classes, C):
+def test_probabilities_match_scikit_learn(classes, C):
     (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
     targets = targets_for(3, 120, classes)
     model = regression.fit(train, targets, classes, table(C=C))
@@ -59,7 +59,7 @@ def test_probabilities_are_those_of_scikit_learn(classes, C):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_weights_are_those_of_scikit_learn(classes):
+def test_weights_match_scikit_learn(classes):
     (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
     targets, weights = targets_for(3, 120, classes), np.array([1.0, 3.0, 0.5])[:classes]
     model = regression.fit(train, targets, classes, table(), weights=weights)
@@ -67,7 +67,7 @@ def test_weights_are_those_of_scikit_learn(classes):
     np.testing.assert_allclose(np.exp(model.log_probs(test)), other.predict_proba(dense_test), atol=5e-4)
 
 
-def test_each_of_several_labels_has_a_logistic_regression_of_its_own():
+def test_multilabel_has_one_logistic_regression_per_label():
     (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
     labels, weights = labels_for(3, 120, 3), np.array([1.0, 2.0, 0.5])
     model = regression.fit(train, labels, 3, table(C=5.0), weights=weights)
@@ -78,7 +78,7 @@ def test_each_of_several_labels_has_a_logistic_regression_of_its_own():
         np.testing.assert_allclose(np.exp(model.log_probs(test)[:, label]), expected, atol=5e-4)
 
 
-def test_two_classes_are_one_sigmoid():
+def test_two_classes_equal_a_sigmoid():
     train, _ = random_texts(1, 60)
     targets = targets_for(3, 60, 2)
     softmax = regression.fit(train, targets, 2, table())
@@ -87,7 +87,7 @@ def test_two_classes_are_one_sigmoid():
     np.testing.assert_allclose(softmax.weight.sum(1), np.zeros(30), atol=1e-7)
 
 
-def test_probabilities_add_up_and_labels_stand_alone():
+def test_probabilities_sum_to_one_and_multilabel_ones_are_independent():
     train, _ = random_texts(1, 60)
     softmax = np.exp(regression.fit(train, targets_for(3, 60, 4), 4, table()).log_probs(train))
     np.testing.assert_allclose(softmax.sum(1), 1)
@@ -98,16 +98,16 @@ def test_probabilities_add_up_and_labels_stand_alone():
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_class_without_a_text_becomes_improbable(several):
+def test_a_class_without_examples_is_improbable(several):
     train, _ = random_texts(1, 60)
     targets = targets_for(3, 60, 3)
     if several:
         targets = np.eye(4, dtype=bool)[targets]
-    found = np.exp(regression.fit(train, targets, 4, table()).log_probs(train))
-    assert np.isfinite(found).all() and found[:, 3].max() < 1e-3 < found[:, :3].max()
+    actual = np.exp(regression.fit(train, targets, 4, table()).log_probs(train))
+    assert np.isfinite(actual).all() and actual[:, 3].max() < 1e-3 < actual[:, :3].max()
 
 
-def test_the_same_data_give_the_same_weights_and_a_file_gives_them_back():
+def test_fitting_is_deterministic_and_weights_round_trip():
     train, _ = random_texts(1, 60)
     one, two = (regression.fit(train, targets_for(3, 60, 3), 3, table()) for _ in range(2))
     assert np.array_equal(one.weight, two.weight) and np.array_equal(one.bias, two.bias)
@@ -115,11 +115,11 @@ def test_the_same_data_give_the_same_weights_and_a_file_gives_them_back():
     np.testing.assert_array_equal(back.log_probs(train), one.log_probs(train))
 
 
-def test_who_watches_is_told_of_every_question_and_may_stop():
+def test_progress_callback_sees_every_evaluation_and_may_stop():
     train, _ = random_texts(1, 60)
-    asked = list[int]()
-    regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=asked.append)
-    assert asked == list(range(1, len(asked) + 1)) and len(asked) > 5
+    evaluations = list[int]()
+    regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=evaluations.append)
+    assert evaluations == list(range(1, len(evaluations) + 1)) and len(evaluations) > 5
 
     def stop(count: int) -> None:
         raise KeyboardInterrupt
@@ -128,7 +128,7 @@ def test_who_watches_is_told_of_every_question_and_may_stop():
         regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=stop)
 
 
-def test_a_search_that_is_cut_off_says_so(monkeypatch):
+def test_an_unconverged_fit_is_reported(monkeypatch):
     monkeypatch.setattr(regression, "MAX_STEPS", 2)
     train, _ = random_texts(1, 60)
     model = regression.fit(train, targets_for(3, 60, 3), 3, table(C=10.0))

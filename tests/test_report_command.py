@@ -1,4 +1,4 @@
-"""`weft compare --report`: the page of a comparison, of damaged ones, and of runs that were never compared."""
+"""`weft compare --report`: reports of comparisons, of damaged comparisons, and of runs that were not compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.errors import ModelError, UsageError
 from weft.report.page import page
 from weft.report.page_check import checksum, find_problem
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 DEFAULT = ReportOptions(file=None, data=None, context=None, device="auto", json=False, quiet=False)
 
 
@@ -35,24 +35,24 @@ def save(document: Any, folder: Path) -> Path:
 # ---- a comparison
 
 
-def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
+def test_report_of_a_comparison_is_regenerated(tmp_path, capsys):
     folder = save(seq2seq_document(), tmp_path / "comparison")
     assert write_report([folder], DEFAULT) == 0
-    made = folder / "report.html"
-    assert capsys.readouterr().out == f"{made}\n"
-    assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
+    report = folder / "report.html"
+    assert capsys.readouterr().out == f"{report}\n"
+    assert report.read_text() == page(json.loads((folder / "comparison.json").read_text()))
     other = tmp_path / "other.html"
     assert write_report([folder / "comparison.json"], DEFAULT._replace(file=other, json=True)) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    data = json.loads(capsys.readouterr().out)
+    assert data == {
         "report": str(other),
         "bytes": other.stat().st_size,
         "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
     }
-    assert other.read_bytes() == made.read_bytes()
+    assert other.read_bytes() == report.read_bytes()
 
 
-def test_what_is_no_comparison_is_refused(tmp_path):
+def test_invalid_comparisons_are_rejected(tmp_path):
     folder = save(seq2seq_document(), tmp_path / "comparison")
     with pytest.raises(UsageError) as caught:
         write_report([folder, tmp_path], DEFAULT)
@@ -75,21 +75,21 @@ def test_what_is_no_comparison_is_refused(tmp_path):
 # ---- damage
 
 
-def changed(document: Any, place: Place, value: Any) -> Any:
-    """A copy with another value at a place; Ellipsis takes it out."""
-    made = copy.deepcopy(document)
-    inner = made
-    for step in place[:-1]:
+def changed(document: Any, key_path: KeyPath, value: Any) -> Any:
+    """A copy with another value at a key path; Ellipsis removes it."""
+    edited = copy.deepcopy(document)
+    inner = edited
+    for step in key_path[:-1]:
         inner = inner[step]
     if value is ...:
-        del inner[place[-1]]
+        del inner[key_path[-1]]
     else:
-        inner[place[-1]] = value
-    return made
+        inner[key_path[-1]] = value
+    return edited
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("key_path", "value", "message"),
     [
         (("rows", 2), 7, "rows[2] is not an object"),
         (("rows", 1, "name"), ..., "rows[1].name is missing"),
@@ -108,36 +108,36 @@ def changed(document: Any, place: Place, value: Any) -> Any:
         (("environment",), {"a": [[[[[[]]]]]]}, "environment.a is nested too deeply"),
     ],
 )
-def test_damage_deep_inside_is_told_in_one_line(tmp_path, capsys, place, value, told):
-    folder = save(changed(seq2seq_document(3), place, value), tmp_path / "comparison")
+def test_nested_damage_is_reported_in_one_line(tmp_path, capsys, key_path, value, message):
+    folder = save(changed(seq2seq_document(3), key_path, value), tmp_path / "comparison")
     file = folder / "comparison.json"
-    expected = f"{file}: damaged: {told}; run the same weft compare to write it again"
+    expected = f"{file}: damaged: {message}; run the same weft compare to write it again"
     assert expect_error(capsys, "compare", str(folder)) == (4, expected)
     assert not (folder / "report.html").exists()
 
 
-def places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Everything inside a document; of lists the last element stands for all."""
-    if at:
-        yield at
+def iterate_key_paths(value: Any, prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """Key paths of everything in a document; the last element of a list represents all."""
+    if prefix:
+        yield prefix
     inner = value.items() if isinstance(value, dict) else list(enumerate(value))[-1:] if isinstance(value, list) else ()
     for name, one in inner:
-        yield from places(one, (*at, name))
+        yield from iterate_key_paths(one, (*prefix, name))
 
 
 def without(value: Any, names: set[str]) -> Any:
-    """A document without what it says of these rows."""
+    """A document without these rows."""
     if isinstance(value, dict):
         return {name: without(inner, names) for name, inner in value.items() if name not in names}
     return [without(inner, names) for inner in value] if isinstance(value, list) else value
 
 
 def small(document: Any) -> Any:
-    """As little of a document as has all of its kinds of parts."""
+    """A minimal document with every type of part."""
     document["curves"] = [{**curve, "train": curve["train"][:2], "valid": curve["valid"][:2]} for curve in document["curves"]]
-    *others, last = document["rows"]
-    found = {**document, "rows": [others[0], last], "items": document["items"][:4]}
-    return without(found, {row["name"] for row in others[1:]})
+    *rest, last = document["rows"]
+    actual = {**document, "rows": [rest[0], last], "items": document["items"][:4]}
+    return without(actual, {row["name"] for row in rest[1:]})
 
 
 DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"], {}, [[[[[[]]]]]]]
@@ -146,26 +146,26 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 @pytest.mark.parametrize(
     "make", [seq2seq_document, classification_document, *(pytest.param(make, marks=pytest.mark.slow) for make in (lm_document, tagging_document))]
 )
-def test_whatever_is_damaged_is_drawn_or_refused(make):
+def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0
-    known = list(places(document))
-    for place in known:
+    key_paths = list(iterate_key_paths(document))
+    for key_path in key_paths:
         for value in DAMAGE:
-            made = changed(document, place, value)
-            if made.get("rows") and made.get("metric") and not find_problem(made):
-                page(made).encode()
+            damaged = changed(document, key_path, value)
+            if damaged.get("rows") and damaged.get("metric") and not find_problem(damaged):
+                page(damaged).encode()
             else:
                 refused_ones += 1
-    assert refused_ones > 5 * len(known)
+    assert refused_ones > 5 * len(key_paths)
 
 
-def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path, capsys):
-    """One digit of a score, which nothing but the sum could tell from another."""
+def test_an_edited_comparison_is_rejected(tmp_path, capsys):
+    """One digit of a score, which only the checksum can detect."""
     document = json.loads(json.dumps(seq2seq_document()).replace("Infinity", "null").replace("NaN", "null"))
     document["checksum"] = checksum(document)
     folder = save(document, tmp_path / "cmp")
     assert main(["compare", str(folder)]) == 0
-    # laid out otherwise it is the same
+    # different JSON formatting is accepted
     (folder / "comparison.json").write_text(json.dumps(document, indent=1, sort_keys=True))
     assert main(["compare", str(folder)]) == 0
     capsys.readouterr()
@@ -175,7 +175,7 @@ def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path,
     assert expect_error(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
 
 
-def test_what_is_whole_has_no_fault():
+def test_an_intact_comparison_has_no_problem():
     assert [
         find_problem(document)
         for document in (seq2seq_document(), lm_document(), classification_document(60), tagging_document())
@@ -200,7 +200,7 @@ order = 2
 
 @pytest.fixture
 def runs(trained_dir, capsys) -> list[Path]:
-    """Three runs, of which two differ in their seed alone."""
+    """Three runs, two of which differ only in their seed."""
     for settings, name in (("seed=1", "again"), ("model.order=3", "longer")):
         assert main(["train", "run.toml", "--quiet", "--set", settings, "--output-dir", f"runs/{name}"]) == 0
     capsys.readouterr()
@@ -209,45 +209,45 @@ def runs(trained_dir, capsys) -> list[Path]:
 
 @pytest.fixture
 def measured(monkeypatch) -> list[str]:
-    """The names of the runs that were measured."""
-    seen: list[str] = []
+    """The names of the evaluated runs."""
+    calls: list[str] = []
     real = evidence.evaluate_run
 
     def evaluate_run(run: Any, data: Any = None, *, evaluation: Any, progress: Any = None) -> Any:
-        seen.append(run.directory.path.name)
+        calls.append(run.directory.path.name)
         return real(run, data, evaluation=evaluation, progress=progress)
 
     monkeypatch.setattr(evidence, "evaluate_run", evaluate_run)
-    return seen
+    return calls
 
 
 def table(text: str) -> list[dict[str, Any]]:
-    found = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
-    rows: list[dict[str, Any]] = json.loads(found)["rows"]
+    actual = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    rows: list[dict[str, Any]] = json.loads(actual)["rows"]
     return rows
 
 
-def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsys):
+def test_report_of_runs_has_the_scores_of_evaluate(runs, measured, capsys):
     assert main(["compare", "--quiet", *map(str, runs), "--report", "report.html"]) == 0
     assert capsys.readouterr().out == "report.html\n"
     text = Path("report.html").read_text()
     assert "weft compare runs/run runs/again runs/longer --report report.html" in text
-    assert "2 language models on <code>text.txt (valid)</code>" in text  # and not where it lies on this machine
+    assert "2 language models on <code>text.txt (valid)</code>" in text  # without its directory
     assert measured == ["run", "again", "longer"]
     assert main(["evaluate", "runs/longer", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
-    found = {row["name"]: row for row in table(text)}
-    assert list(found) == ["ngram,order=3", "ngram,order=2"]
-    assert found["ngram,order=3"]["value"] == pytest.approx(scores["loss"], rel=1e-5)
+    actual = {row["name"]: row for row in table(text)}
+    assert list(actual) == ["ngram,order=3", "ngram,order=2"]
+    assert actual["ngram,order=3"]["value"] == pytest.approx(scores["loss"], rel=1e-5)
 
 
-def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, measured):
+def test_cached_results_are_reused_until_a_run_changes(runs, measured):
     words = ["compare", "--quiet", *map(str, runs), "--report", "report.html"]
     assert main(words) == 0
     first = Path("report.html").read_bytes()
     assert main(words) == 0
     assert len(measured) == 3 and Path("report.html").read_bytes() == first
-    (runs[0] / "results/results.json").write_text("{")  # damaged: measured again
+    (runs[0] / "results/results.json").write_text("{")  # damaged: evaluated again
     assert main(words) == 0
     assert measured[3:] == ["run"]
     weights = runs[2] / "model.safetensors"
@@ -257,7 +257,7 @@ def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, me
     assert measured[4:] == ["longer"]
 
 
-def test_what_a_comparison_measured_is_used(runs, measured):
+def test_results_of_a_comparison_are_reused(runs, measured):
     assert main(["compare", "--quiet", str(runs[0]), "--report", "report.html"]) == 0
     Path("runs/results").mkdir()
     shutil.move(runs[0] / "results", "runs/results/run")
@@ -265,14 +265,14 @@ def test_what_a_comparison_measured_is_used(runs, measured):
     assert measured == ["run"] and not (runs[0] / "results").exists()
 
 
-def test_a_page_is_no_other_kind_of_file(runs, capsys):
+def test_report_requires_an_html_file_name(runs, capsys):
     assert expect_error(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
         2,
         "--report: page.pdf must end in .html",
     )
 
 
-def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
+def test_a_read_only_run_is_evaluated_and_unchanged(runs, measured, monkeypatch):
     monkeypatch.setattr("weft.cli.report_command.os.access", lambda path, mode: mode != os.W_OK)
     assert main(["compare", "--quiet", str(runs[0]), "--report", "page.html"]) == 0
     assert measured == ["run"] and not (runs[0] / "results").exists() and Path("page.html").exists()

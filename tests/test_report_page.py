@@ -1,4 +1,4 @@
-"""The report as text: all numbers are in it, whatever data holds stays text, nothing is asked for, and it stays small."""
+"""The HTML report as text: all numbers are present, data is escaped, nothing is loaded, and the file stays small."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VOID = {"meta", "input", "br", "wbr", "img", "link"}
 
 
 class Reader(HTMLParser):
-    """The elements of a page with their attributes and texts; every end tag must close what was opened last."""
+    """The elements of a page with their attributes and texts; every end tag must close the last open element."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -65,39 +65,39 @@ class Reader(HTMLParser):
 
 
 def embedded(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    actual = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert actual
+    return json.loads(actual[1])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document["title"])
-def test_it_is_whole_and_asks_nobody_for_anything(document):
+def test_page_is_self_contained(document):
     text = page(document)
     reader = Reader(text)
     assert {name for name, _ in reader.elements} & {"link", "img", "iframe", "object", "base", "form"} == set()
     for name, attributes in reader.elements:
         assert not any(part.startswith("on") or part in ("style", "src", "srcset") for part in attributes), name
         assert (attributes.get("href") or "#").startswith("#")
-    # the one address in it is a name: that of SVG
+    # the only URL is the SVG namespace
     assert set(re.findall(r"https?://[^\s\"'`]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|innerHTML|eval\(", text)
 
 
-def test_only_its_own_script_and_style_may_run():
+def test_csp_allows_only_its_own_script_and_style():
     text = page(seq2seq_document())
     policy = next(one["content"] for name, one in Reader(text).elements if one.get("http-equiv") == "Content-Security-Policy")
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
     assert style and script and text.count("<script") == 2
-    known = [base64.b64encode(hashlib.sha256(part[1].encode()).digest()).decode() for part in (style, script)]
+    hashes = [base64.b64encode(hashlib.sha256(part[1].encode()).digest()).decode() for part in (style, script)]
     assert policy == (
-        f"default-src 'none'; style-src 'sha256-{known[0]}'; script-src 'sha256-{known[1]}'; "
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
 def cells(text: str) -> list[list[str]]:
-    """The rows of the main table, as texts."""
+    """The rows of the main table as text."""
     body = text[text.index('<table class="results') :].split("<tbody>")[1].split("</tbody>")[0].replace("<wbr>", "")
     rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", body)]
     return [[re.sub(r"\s+", " ", " ".join(data for _, data in Reader(cell).texts)).strip() for cell in row] for row in rows]
@@ -114,21 +114,21 @@ def test_the_table_has_every_number_and_the_best_row_first():
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_infinite_and_missing_values_are_said_to_be(stored):
+def test_infinite_and_missing_values_are_labeled(stored):
     document = lm_document()
-    if stored:  # a file of JSON has no infinity
+    if stored:  # JSON has no infinity
         document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
     text = page(document)
     assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800k", "–", "–", "–", "410", "3.2 MB"]
     assert "The score of ngram is infinite" in re.sub("<.*?>", "", text)
-    found = embedded(text)
-    assert found["rows"][0]["value"] == "Infinity"
-    assert found["breakdowns"][0]["values"][0][:2] == ["Infinity", 9.0]
-    assert [item["values"][0] for item in found["items"]].count("Infinity") == 1
+    actual = embedded(text)
+    assert actual["rows"][0]["value"] == "Infinity"
+    assert actual["breakdowns"][0]["values"][0][:2] == ["Infinity", 9.0]
+    assert [item["values"][0] for item in actual["items"]].count("Infinity") == 1
     assert ">∞<" in text[text.index('aria-label="by training frequency') :].split("</table>")[0]
 
 
-def test_what_was_not_measured_is_a_dash_and_never_nan():
+def test_missing_values_are_dashes_and_never_nan():
     document = seq2seq_document()
     document["rows"][1]["score"] = {"value": math.nan, "low": None, "high": None}
     document["breakdowns"][0]["values"]["lstm"][2] = None
@@ -137,19 +137,19 @@ def test_what_was_not_measured_is_a_dash_and_never_nan():
     text = page(document)
     assert cells(text)[-1][:2] == ["lstm", "–"]
     assert "nan" not in Reader(text).text.lower().replace("finance", "")
-    found = embedded(text)
-    assert found["items"][0]["values"][1] is None
-    assert len(found["curves"][0]["train"]["value"]) == 59
+    actual = embedded(text)
+    assert actual["items"][0]["values"][1] is None
+    assert len(actual["curves"][0]["train"]["value"]) == 59
 
 
-def test_what_was_found_is_said_in_words():
-    said = re.sub("<.*?>", "", page(seq2seq_document()))
-    assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in said
-    assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in said
-    assert "lstm,attention is smaller: 1.6M parameters instead of 2M." in said
+def test_summary_states_the_results():
+    summary = re.sub("<.*?>", "", page(seq2seq_document()))
+    assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in summary
+    assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in summary
+    assert "lstm,attention is smaller: 1.6M parameters instead of 2M." in summary
     assert (
         "On the longest inputs (31+ tokens, 25 items), transformer scores 33.0 and rnn 4.0; on the shortest (1-5), 36.5 and 27.0."
-        in said
+        in summary
     )
     assert "lstm is worse (p = 0.012)." in re.sub("<.*?>", "", page(lm_document()))
     several = lm_document()
@@ -159,7 +159,7 @@ def test_what_was_found_is_said_in_words():
     assert "All other models are worse (p &lt;0.001)." in re.sub("<.*?>", "", page(several))
 
 
-def test_what_may_be_luck_on_long_inputs_is_not_said():
+def test_summary_omits_insignificant_results_on_long_inputs():
     document = seq2seq_document()
     last = document["breakdowns"][0]
     last["high"]["rnn"][-1], last["low"]["transformer"][-1] = 30.0, 29.0
@@ -168,7 +168,7 @@ def test_what_may_be_luck_on_long_inputs_is_not_said():
     assert "On the longest inputs" in page(document)
 
 
-def test_scores_of_parts_have_their_own_names_and_directions():
+def test_breakdown_metrics_have_their_own_names_and_directions():
     document = seq2seq_document()
     words = {
         "by": "input length in words",
@@ -177,59 +177,59 @@ def test_scores_of_parts_have_their_own_names_and_directions():
     }
     document["breakdowns"][0] |= words
     text = page(document)
-    said = re.sub("<.*?>", "", text)
-    # of an edit rate the lowest is the best, so it is the RNN that is ahead; yet the transformer's interval is above it
-    assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in said
-    found = embedded(text)
-    assert found["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
-    assert found["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in said
-    assert found["item_metric"] == {"name": "chrF", "better": "higher"}
-    assert found["curve_metrics"] == {
+    visible = re.sub("<.*?>", "", text)
+    # a lower error rate is better, so the RNN is ahead; the interval of the Transformer is above it
+    assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in visible
+    actual = embedded(text)
+    assert actual["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
+    assert actual["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in visible
+    assert actual["item_metric"] == {"name": "chrF", "better": "higher"}
+    assert actual["curve_metrics"] == {
         "train": {"name": "loss", "better": "lower"},
         "valid": {"name": "BLEU", "better": "higher"},
     }
 
 
-def test_labels_have_their_precision_and_recall_beside_f1():
-    found = classification_document()
-    (one,) = [one for one in found["breakdowns"] if one["by"] == "label"]
-    name = found["rows"][0]["name"]
-    one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
-    assert find_problem(found) == ""
-    text = page(found)
+def test_labels_have_precision_recall_and_f1():
+    actual = classification_document()
+    (breakdown,) = [breakdown for breakdown in actual["breakdowns"] if breakdown["by"] == "label"]
+    name = actual["rows"][0]["name"]
+    breakdown["precision"], breakdown["recall"] = ({name: [share] * len(breakdown["bins"])} for share in (97.25, 88.0))
+    assert find_problem(actual) == ""
+    text = page(actual)
     assert "<summary>Table: F1, precision (P) and recall (R)</summary>" in text
-    assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
-    assert page_data(found)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
-    one["recall"][name] = [1.0]
-    at = f"breakdowns[{found['breakdowns'].index(one)}]"
-    assert find_problem(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
+    assert text.count("<small>P 97.2, R 88.0</small>") == len(breakdown["bins"])  # the other rows have no such values
+    assert page_data(actual)["breakdowns"][-1]["precision"][0] == [97.25] * len(breakdown["bins"])
+    breakdown["recall"][name] = [1.0]
+    index = f"breakdowns[{actual['breakdowns'].index(breakdown)}]"
+    assert find_problem(actual) == f"{index}.recall.{name} has 1 values for {len(breakdown['bins'])} bins"
 
 
-def test_curves_of_another_score_have_no_place_beside_those_of_most():
+def test_curves_of_a_minority_metric_are_omitted():
     document = seq2seq_document()
     for curve in document["curves"]:
         curve["metrics"]["valid"] = "loss"
     document["curves"][3]["metrics"]["valid"] = "exact_match"
     text = page(document)
-    found = embedded(text)
-    assert found["curve_metrics"]["valid"] == {"name": "loss", "better": "lower"}
-    assert [bool(curve["valid"]["value"]) for curve in found["curves"]] == [at != 3 for at in range(8)]
+    actual = embedded(text)
+    assert actual["curve_metrics"]["valid"] == {"name": "loss", "better": "lower"}
+    assert [bool(curve["valid"]["value"]) for curve in actual["curves"]] == [index != 3 for index in range(8)]
     listed = text[text.index('aria-label="validation scores"') :].split("</table>")[0]
     first = re.findall(r"<td>(.*?)</td>", listed)[:5]
     values = [point["value"] for point in document["curves"][0]["valid"]]
-    assert first[1] == f"{min(values):.4g}"  # the least, though the comparison is by BLEU
+    assert first[1] == f"{min(values):.4g}"  # the lowest, although the comparison is by BLEU
 
 
-def test_which_rows_are_alike_is_what_the_comparison_says():
+def test_tied_rows_are_those_of_the_comparison():
     document = seq2seq_document()
     document["rows"][2]["tied_with_best"] = False
     assert "not significantly" not in page(document)
     for row in document["rows"]:
-        del row["tied_with_best"]  # of a document that does not say: by p
+        del row["tied_with_best"]  # without this field, p decides
     assert cells(page(document))[1][2] == "0.080 not significantly worse"
 
 
-def test_too_little_test_data_is_said_and_nobody_is_called_equal():
+def test_too_little_test_data_is_reported_and_no_rows_are_tied():
     document = seq2seq_document()
     document["test_items"] = {"count": 6, "item": "block of about 1,000 bytes"}
     for row in document["rows"]:
@@ -237,30 +237,30 @@ def test_too_little_test_data_is_said_and_nobody_is_called_equal():
         row["tied_with_best"] = bool(row["best"])
     text = page(document)
     assert [row[2] for row in cells(text)] == ["best", *["? too little test data"] * 3]
-    said = re.sub("<.*?>", "", text)
+    visible = re.sub("<.*?>", "", text)
     assert (
         "There is too little test data (6 blocks of about 1,000 bytes) to tell the best model from "
         "lstm,attention, lstm and rnn."
-        in said
-        or "to tell the best model from rnn, lstm and lstm,attention." in said
+        in visible
+        or "to tell the best model from rnn, lstm and lstm,attention." in visible
     )
-    assert "not significantly" not in said and "are worse" not in said and "is smaller" not in said
+    assert "not significantly" not in visible and "are worse" not in visible and "is smaller" not in visible
 
 
 def test_the_difference_from_the_best_has_a_column():
     document = seq2seq_document()
     for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):
         row["difference"] = None if row["best"] else {"value": value, "low": value - 1.0, "high": value + 1.25}
-    found = cells(page(document))
-    assert found[0][2:4] == ["", "best"]
-    assert found[1][2] == "−2.1 [−3.1, −0.9]"
+    actual = cells(page(document))
+    assert actual[0][2:4] == ["", "best"]
+    assert actual[1][2] == "−2.1 [−3.1, −0.9]"
     document["metric"]["better"] = "lower"
     for row in document["rows"]:
         row["difference"] = row["difference"] and {"value": 0.5, "low": -0.25, "high": 1.25}
     assert cells(page(document))[0][2] == "+0.50 [−0.25, +1.25]"
 
 
-def test_seeds_have_a_column_where_there_are_several():
+def test_several_seeds_have_a_column():
     document = seq2seq_document()
     assert ">seeds<" in page(document)
     for row in document["rows"]:
@@ -269,7 +269,7 @@ def test_seeds_have_a_column_where_there_are_several():
 
 
 def tuned() -> dict[str, Any]:
-    """A translation whose rows were tuned: of the Transformer's four trials two came to a second rung, and one failed."""
+    """A translation comparison with tuning: two of the Transformer's four trials reach the second rung, and one failed."""
 
     def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
         score = None if value is None else {"name": "loss", "value": value}
@@ -284,8 +284,8 @@ def tuned() -> dict[str, Any]:
         "trial": 0,
         "options": {"features.ngram_range": [1, 2], "features.binary": False, "delta": None},
     }
-    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
-    return {**seq2seq_document(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
+    actual = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
+    return {**seq2seq_document(), "tuning": {**actual, "transformer": {"chosen": 0, "trials": trials}}}
 
 
 def test_every_trial_of_a_search_is_on_the_page():
@@ -316,8 +316,8 @@ def test_every_trial_of_a_search_is_on_the_page():
     assert find_problem(document) == "tuning.lstm.trials[0].rung is not a count"
 
 
-def test_the_settings_of_a_model_without_an_optimizer_have_none():
-    """An n-gram model has a [train] table, for every run file has one, and looks at none of it."""
+def test_models_without_an_optimizer_have_no_optimizer_options():
+    """An n-gram model has a [train] table, as every run file does, but ignores it."""
     document = lm_document()
     names = [row["name"] for row in document["rows"]]
     kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
@@ -326,10 +326,10 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
         for name, kind in kinds.items()
     }
     text = page(document)
-    shown = text[text.index('aria-label="options that differ"') :].split("</table>")[0]
+    table = text[text.index('aria-label="options that differ"') :].split("</table>")[0]
     rows = {
         re.sub("<.*?>", "", row[0]): [re.sub("<.*?>", "", cell) for cell in row[1:]]
-        for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", shown)[1:])
+        for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", table)[1:])
     }
     assert rows["train.optimizer"] == ["" if kinds[name] == "ngram" else "&quot;adamw&quot;" for name in names]
     for name, task in ((name, find_task(name)) for name in TASKS):
@@ -338,17 +338,17 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
             assert ("train.lr" in used) == isinstance(preset.estimator, NetworkEstimator)
 
 
-def test_the_head_says_what_it_was_measured_with():
+def test_header_names_the_evaluation_setup():
     document = seq2seq_document()
     document["test_items"] = {"count": 1000, "item": "line"}
     document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe (8,000 tokens)", "budget": "3,500 steps"}
     document["about"]["training data"] = "30,000 words"
     trial = {"rung": 0, "options": {}}
-    document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": at} for at in (0, 1, 2, 1)]}}
+    document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": index} for index in (0, 1, 2, 1)]}}
     text = page(document)
     assert "4 encoder-decoders on de-en.test.tsv (1,000 lines)" in re.sub("<.*?>", "", text)
-    shown = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
-    assert dict(shown) == {
+    entries = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
+    assert dict(entries) == {
         "training data": "30,000 words",
         "tokenizer": "bpe (8,000 tokens)",
         "budget": "3,500 steps",
@@ -362,7 +362,7 @@ def test_the_head_says_what_it_was_measured_with():
     assert "<dd>Linux-6.1.0-x86_64, NVIDIA H100, 4 threads</dd>" in page(document)
 
 
-def test_the_title_says_what_is_compared():
+def test_title_names_the_comparison():
     document = seq2seq_document()
     document["title"] = "run"
     assert "<title>run: rnn, lstm, lstm,attention and transformer</title>" in page(document)
@@ -375,7 +375,7 @@ def test_the_title_says_what_is_compared():
     assert "<title>rnn-0</title>" in page(document)
 
 
-def test_a_column_that_says_nothing_of_any_row_is_left_out():
+def test_empty_columns_are_omitted():
     document = seq2seq_document()
     assert ">train tok/s<" in page(document)
     for row in document["rows"]:
@@ -383,12 +383,12 @@ def test_a_column_that_says_nothing_of_any_row_is_left_out():
     assert ">train tok/s<" not in page(document)
 
 
-def test_what_failed_is_said():
+def test_failed_runs_are_reported():
     document = {**seq2seq_document(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
     assert "Failed: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))
 
 
-def test_settings_that_differ_come_first_and_all_of_them_follow():
+def test_differing_options_are_listed_first_then_all_options():
     text = page(seq2seq_document())
     differ = text[text.index('<section id="configs">') :].split("</table>")[0]
     assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == [
@@ -399,14 +399,14 @@ def test_settings_that_differ_come_first_and_all_of_them_follow():
     assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
     same = seq2seq_document()
     same["configs"] = {
-        name: same["configs"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["configs"])
+        name: same["configs"]["rnn"].replace("seed = 0", f"seed = {index}") for index, name in enumerate(same["configs"])
     }
     assert "Only the seed differs." in page(same)
     same["configs"]["rnn"] = "this is = = no TOML"
     assert "this is = = no TOML" in page(same)
 
 
-def test_samples_environment_and_command_are_there():
+def test_page_has_samples_environment_and_command():
     text = Reader(page(lm_document())).text
     for part in ("The king had a daughter", "Linux-6.1.0-x86_64", "weft compare run.toml --models ngram,lstm,gpt --seeds 2"):
         assert part in text
@@ -429,7 +429,7 @@ HOSTILE = "</script></style><!--<img src=x onerror=alert(1)>\"'&lt;\u202eRTL\u20
 
 
 def hostile(value: Any) -> Any:
-    """A document whose every text is hostile, and every name too."""
+    """A document in which every text and name is malicious."""
     if isinstance(value, str):
         return f"{value}{HOSTILE}"
     if isinstance(value, dict):
@@ -438,11 +438,11 @@ def hostile(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [seq2seq_document, lm_document, classification_document, tagging_document])
-def test_hostile_texts_stay_texts(make):
+def test_malicious_texts_are_escaped(make):
     document = make()
     for name in ("title", "data", "test", "rows", "curves", "items", "configs", "samples", "environment", "command"):
         document[name] = hostile(document[name])
-    for part in ("outputs", "values"):  # what is keyed by the names of rows is keyed by the new ones
+    for part in ("outputs", "values"):  # these are keyed by row names
         for item in document["items"]:
             item[part] = {f"{name}{HOSTILE}": inner for name, inner in item[part].items()}
     document["configs"] = {f"{name}{HOSTILE}": text for name, text in document["configs"].items()}
@@ -458,7 +458,7 @@ def test_hostile_texts_stay_texts(make):
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(min_size=1, max_size=40))
-def test_any_name_and_text_gives_a_page(text):
+def test_any_name_and_text_gives_a_valid_page(text):
     document = seq2seq_document(2)
     old = document["rows"][0]["name"]
     document["rows"][0]["name"] = text
@@ -473,7 +473,7 @@ def test_any_name_and_text_gives_a_page(text):
 # ---- size
 
 
-def test_a_large_comparison_stays_small():
+def test_page_of_a_large_comparison_is_small():
     ordinary = page(seq2seq_document(400))
     assert len(ordinary.encode()) < 600_000
     document = seq2seq_document(400)
@@ -487,26 +487,26 @@ def test_a_large_comparison_stays_small():
     assert len(page(document).encode()) < 4_500_000
 
 
-def test_noisy_curves_have_running_means_beside_the_values():
-    """By convolution: windows of 5 % of the points, which end where the curve does and are centred there too."""
+def test_noisy_curves_have_running_means():
+    """By convolution: windows of 5% of the points, truncated at the ends of the curve and centered."""
     document = seq2seq_document()
     curve = document["curves"][0]
     values = np.random.default_rng(0).normal(2, 1, 200)
-    curve["train"] = [{"step": at + 1, "value": float(value)} for at, value in enumerate(values)]
-    found = page_data(document)["curves"][0]
-    smooth = np.array(found["train"]["smooth"])
+    curve["train"] = [{"step": index + 1, "value": float(value)} for index, value in enumerate(values)]
+    actual = page_data(document)["curves"][0]
+    smooth = np.array(actual["train"]["smooth"])
     inside = np.convolve(values, np.full(11, 1 / 11), "valid")
     assert smooth[5:-5] == pytest.approx(inside, rel=1e-5)
     assert (smooth[0], smooth[-1]) == pytest.approx((values[0], values[-1]), rel=1e-5)
     assert smooth[2] == pytest.approx(values[:5].mean(), rel=1e-5)
-    assert found["train"]["value"] == pytest.approx(values, rel=1e-5)
-    curve["train"] = curve["train"][:20]  # of few points every one is seen
+    assert actual["train"]["value"] == pytest.approx(values, rel=1e-5)
+    curve["train"] = curve["train"][:20]  # short curves show every point
     assert page_data(document)["curves"][0]["train"]["smooth"] == []
     assert page_data(document)["curves"][0]["valid"]["smooth"] == []
-    many = [{"step": at + 1, "value": float(at % 2)} for at in range(5000)]
-    curve["train"] = many
-    found = page_data(document)["curves"][0]["train"]
-    assert len(found["smooth"]) == len(found["value"]) <= MAX_POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
+    points = [{"step": index + 1, "value": float(index % 2)} for index in range(5000)]
+    curve["train"] = points
+    actual = page_data(document)["curves"][0]["train"]
+    assert len(actual["smooth"]) == len(actual["value"]) <= MAX_POINTS + 2 and set(np.round(actual["smooth"][5:-5], 1)) == {0.5}
 
 
 def test_long_curves_keep_their_spikes_and_ends():
@@ -514,10 +514,10 @@ def test_long_curves_keep_their_spikes_and_ends():
     points = [{"step": n, "tokens": n, "seconds": n, "value": 1.0 + n % 3} for n in range(10_001)]
     points[4321]["value"], points[777]["value"] = 99.0, -5.0
     document["curves"][0]["train"] = points
-    found = page_data(document)["curves"][0]["train"]
-    assert len(found["value"]) <= MAX_POINTS + 2
-    assert {0, 777, 4321, 10_000} <= set(found["step"])
-    assert found["step"] == sorted(found["step"])
+    actual = page_data(document)["curves"][0]["train"]
+    assert len(actual["value"]) <= MAX_POINTS + 2
+    assert {0, 777, 4321, 10_000} <= set(actual["step"])
+    assert actual["step"] == sorted(actual["step"])
 
 
 # ---- colours
@@ -532,35 +532,35 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def linear(colour: str) -> np.ndarray:
-    value = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    value = np.array([int(colour[index : index + 2], 16) for index in (1, 3, 5)]) / 255
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
 def lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE L*a*b*, in which a distance of 2 can just be seen."""
+    """CIE L*a*b*, in which a distance of 2 is barely visible."""
     x, y, z = np.cbrt(TO_XYZ @ np.clip(rgb, 1e-3, 1) / [0.9505, 1.0, 1.089])
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_rows_can_be_told_apart_by_every_reader_and_stand_out_from_the_paper(scheme):
+def test_row_colors_are_distinguishable_and_contrast_with_the_background(scheme):
     style = files("weft.report").joinpath("page.css").read_text()
-    found = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
-    colours = [linear(found[f"c{at}"].split(", ")[scheme]) for at in range(8)]
+    actual = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
+    colours = [linear(actual[f"c{index}"].split(", ")[scheme]) for index in range(8)]
     for name in ("paper", "panel"):
-        paper = TO_XYZ[1] @ linear(found[name].split(", ")[scheme])
+        paper = TO_XYZ[1] @ linear(actual[name].split(", ")[scheme])
         for colour in colours:
             light, dark = max(paper, TO_XYZ[1] @ colour), min(paper, TO_XYZ[1] @ colour)
             assert (light + 0.05) / (dark + 0.05) >= 3.0  # WCAG 2.1, 1.4.11, of graphics
     for matrix in VISION.values():
-        seen = [lab(np.asarray(matrix) @ colour) for colour in colours]
-        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
+        perceived = [lab(np.asarray(matrix) @ colour) for colour in colours]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(perceived, 2)) > 15
 
 
 # ---- words
 
 
-def test_numbers_in_words():
+def test_number_words():
     assert [short(value) for value in (0, 999, 999.6, 12345, 1_234_567, 2.5e9, 7e12, None)] == (
         ["0", "999", "1k", "12.3k", "1.23M", "2.5B", "7T", "–"]
     )
@@ -578,16 +578,16 @@ def test_numbers_in_words():
     names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
     labels = ["BLEU", "BLEU (lowercase)", "chrF", "exact match", "new one"]
     assert [score_label({"task": "seq2seq"}, name) for name in names] == labels
-    assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
+    assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # not a metric of that task
 
 
-def test_cutting_says_how_much_and_keeps_accents():
+def test_truncation_reports_its_length_and_keeps_accents():
     assert truncate("short", 5) == "short"
     assert truncate("letters", 3) == "let… (4 more characters)"
     assert truncate("ae\u0301iou", 2) == "a… (5 more characters)"
 
 
-def test_a_document_without_rows_is_refused():
+def test_a_document_without_rows_is_rejected():
     for name in ("rows", "metric"):
         with pytest.raises(UsageError) as caught:
             page({**copy.deepcopy(seq2seq_document()), name: None})

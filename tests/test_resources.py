@@ -1,4 +1,4 @@
-"""What the machine has left, and what work takes of it."""
+"""Measurement of free memory, peak memory, and the memory that a computation needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.resources import format_bytes, free_device_memory, measure_peak_memory
 CPU = torch.device("cpu")
 
 
-def test_sizes_are_shown_in_three_digits_or_so():
+def test_size_format():
     assert [format_bytes(number) for number in (0, 999, 1000, 1_234_567, 2.5e9, 1e12, 1e16)] == [
         "0 B",
         "999 B",
@@ -29,14 +29,14 @@ def test_sizes_are_shown_in_three_digits_or_so():
 # ---- what is there
 
 
-def test_what_is_free_is_no_more_than_the_machine_has():
-    there = free_device_memory(CPU)
+def test_free_memory_is_at_most_total_memory():
+    free = free_device_memory(CPU)
     pages = int(next(line for line in Path("/proc/meminfo").read_text().split("\n") if "MemTotal" in line).split()[1])
-    assert 0 < there <= pages * 1024
+    assert 0 < free <= pages * 1024
 
 
 def place_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[str, str]) -> None:
-    """Have the files of the system that are read found under tmp_path."""
+    """Redirect the system files that are read to tmp_path."""
     for name, content in contents.items():
         path = tmp_path / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,8 +44,8 @@ def place_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[
     monkeypatch.setattr(machine, "Path", lambda name: tmp_path / name.lstrip("/"))
 
 
-@pytest.mark.parametrize(("limit", "left"), [("max", 3_000_000), ("1500000", 1_000_000), ("400000", 0)])
-def test_a_container_that_is_held_to_less_has_less(tmp_path, monkeypatch, limit, left):
+@pytest.mark.parametrize(("limit", "free"), [("max", 3_000_000), ("1500000", 1_000_000), ("400000", 0)])
+def test_container_limit_reduces_free_memory(tmp_path, monkeypatch, limit, free):
     place_files(
         monkeypatch,
         tmp_path,
@@ -55,10 +55,10 @@ def test_a_container_that_is_held_to_less_has_less(tmp_path, monkeypatch, limit,
             "/sys/fs/cgroup/memory.current": "500000\n",
         },
     )
-    assert free_device_memory(CPU) == pytest.approx(left, abs=1024)
+    assert free_device_memory(CPU) == pytest.approx(free, abs=1024)
 
 
-def test_without_either_file_the_free_pages_count(tmp_path, monkeypatch):
+def test_without_cgroup_and_meminfo_free_pages_are_used(tmp_path, monkeypatch):
     place_files(monkeypatch, tmp_path, {})
     assert free_device_memory(CPU) > 0
 
@@ -74,25 +74,25 @@ V2, V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
         (f"{V1}/memory.limit_in_bytes", f"{V1}/memory.usage_in_bytes", "total_inactive_file"),
     ],
 )
-def test_pages_of_files_that_were_read_can_be_had(tmp_path, monkeypatch, limit, used, cached):
-    """A container that has read a large text has little left by its count, but gets what it asks for."""
-    where = str(Path(limit).parent)
+def test_page_cache_counts_as_free(tmp_path, monkeypatch, limit, used, cached):
+    """A container that has read a large file reports little free memory but can still allocate it."""
+    group = str(Path(limit).parent)
     stat = f"anon 1000000\nactive_file 5\n{cached} 3500000000\nslab 7\n"
     place_files(
         monkeypatch,
         tmp_path,
-        {**MEMINFO, limit: "4000000000\n", used: "3900000000\n", f"{where}/memory.stat": stat},
+        {**MEMINFO, limit: "4000000000\n", used: "3900000000\n", f"{group}/memory.stat": stat},
     )
     assert free_device_memory(CPU) == 4_000_000_000 - 400_000_000
 
 
-def test_a_count_that_is_less_than_what_it_counts_is_no_memory_more(tmp_path, monkeypatch):
+def test_page_cache_beyond_current_usage_adds_no_free_memory(tmp_path, monkeypatch):
     stat = {f"{V2}/memory.stat": "inactive_file 999\n", f"{V2}/memory.max": "1000", f"{V2}/memory.current": "500"}
     place_files(monkeypatch, tmp_path, {**MEMINFO, **stat})
     assert free_device_memory(CPU) == 1000
 
 
-def test_the_tightest_of_the_groups_around_a_process_counts(tmp_path, monkeypatch):
+def test_the_tightest_cgroup_counts(tmp_path, monkeypatch):
     inner = f"{V2}/user.slice/job.scope"
     limits = {f"{inner}/memory.max": "3000\n", f"{inner}/memory.current": "1000\n", f"{V2}/user.slice/memory.max": "max\n"}
     damaged = {f"{V2}/user.slice/memory.current": "many\n", f"{inner}/memory.stat": "inactive_file\n\n"}
@@ -100,28 +100,28 @@ def test_the_tightest_of_the_groups_around_a_process_counts(tmp_path, monkeypatc
     assert free_device_memory(CPU) == 2000
 
 
-def test_a_mac_counts_no_free_pages(tmp_path, monkeypatch):
-    """It has no /proc, and no name for them."""
+def test_macos_has_no_free_page_count(tmp_path, monkeypatch):
+    """It has no /proc and no sysconf name for free pages."""
     place_files(monkeypatch, tmp_path, {})
-    known = {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_048_576}
+    sysconf_values = {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_048_576}
 
     def sysconf(name: str) -> int:
-        if name not in known:
+        if name not in sysconf_values:
             raise ValueError("unrecognized configuration name")
-        return known[name]
+        return sysconf_values[name]
 
     monkeypatch.setattr(machine.os, "sysconf", sysconf)
     assert free_device_memory(CPU) == 16384 * 1_048_576
 
 
 @pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
-def test_the_most_memory_used_is_in_bytes(monkeypatch, system, unit):
+def test_peak_memory_is_in_bytes(monkeypatch, system, unit):
     monkeypatch.setattr(machine.sys, "platform", system)
     monkeypatch.setattr(machine.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5000))
     assert machine.peak_memory() == 5000 * unit
 
 
-def test_what_torch_keeps_of_a_gpu_can_still_be_had(monkeypatch):
+def test_memory_reserved_by_torch_counts_as_free(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 50)
@@ -132,7 +132,7 @@ def test_what_torch_keeps_of_a_gpu_can_still_be_had(monkeypatch):
 
 
 def chain(rows: int) -> None:
-    """At most two of three parts at once, of 40, 400 and 4000 bytes a row."""
+    """At most two of three tensors at once, of 40, 400 and 4000 bytes per row."""
     small = torch.zeros(rows, 10)
     middle = small.repeat(1, 10)
     del small
@@ -141,7 +141,7 @@ def chain(rows: int) -> None:
 
 
 def shared(rows: int) -> None:
-    """4000 bytes for all rows together, 400 for each, and views of them for nothing."""
+    """4000 bytes for all rows together, 400 per row, and free views of them."""
     mask = torch.zeros(1, 1000)
     each = torch.zeros(rows, 100)
     views = [each[:1], each.t(), mask.expand(rows, -1)]
@@ -149,7 +149,7 @@ def shared(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 100])
-def test_the_peak_of_many_rows_is_told_from_a_few(rows):
+def test_peak_memory_is_extrapolated_from_a_few_rows(rows):
     ran = []
 
     def noted(count):
@@ -161,13 +161,13 @@ def test_the_peak_of_many_rows_is_told_from_a_few(rows):
     assert measure_peak_memory(shared, rows) == 4000 + 400 * rows
 
 
-def test_what_was_there_before_is_not_counted():
+def test_memory_allocated_before_is_not_counted():
     before = torch.zeros(1000)
     assert measure_peak_memory(lambda rows: [before.view(10, 100), before + 1], 1) == 4000
     assert measure_peak_memory(lambda rows: before.add_(1), 1) == 0
 
 
-def test_work_of_another_form_at_every_size_is_scaled():
+def test_peak_memory_is_scaled_if_operations_differ_by_size():
     def uneven(rows):
         for _ in range(rows):
             torch.zeros(100)
@@ -176,7 +176,7 @@ def test_work_of_another_form_at_every_size_is_scaled():
     assert measure_peak_memory(uneven, 9) == 9 * 400
 
 
-def test_the_way_back_is_seen():
-    """x stays for the way back; there, the gradients of y, of x * x, of one factor and of their sum, at most three at once."""
+def test_backward_pass_is_measured():
+    """x is kept for the backward pass, which has at most three live gradients: of y, of x * x, of a factor, and their sum."""
     x = torch.ones(1000, requires_grad=True)
     assert measure_peak_memory(lambda rows: torch.autograd.grad((x * x).sum(), [x]), 1) >= 2 * 4000

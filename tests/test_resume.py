@@ -1,4 +1,4 @@
-"""A run that is killed or stopped at any moment and resumed arrives where the uninterrupted run arrives, bit for bit."""
+"""A run that is killed or stopped at any moment and resumed gives the same bits as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def setup_file(text: Path, setup: str, *, steps: int, validations: int) -> dict[
 
 
 def training(out: Path) -> bool:
-    """Whether a run has begun to train and has not ended."""
-    found, _ = checkpoint.newest(out)
+    """Whether a run has started training and has not ended."""
+    actual, _ = checkpoint.newest(out)
     begun = (out / "metrics.jsonl").exists()
-    return begun and (found is None or not files.read_json(found / "train_state.json")["done"])
+    return begun and (actual is None or not files.read_json(actual / "train_state.json")["done"])
 
 
 def steps_saved(out: Path) -> int:
@@ -61,65 +61,65 @@ def steps_saved(out: Path) -> int:
 
 # ---- killed
 
-KILLS = 6  # of each setup, so 30 in all
+KILLS = 6  # per setup, 30 in total
 
 
 @every_setup
-def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path, text, children, setup):
+def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, children, setup):
     values = setup_file(text, setup, steps=48, validations=24)
     began = time.monotonic()
     assert children.train(values, tmp_path / "whole")
     took = time.monotonic() - began
-    wanted, chance = run_hashes(tmp_path / "whole"), random.Random(setup)
+    expected, chance = run_hashes(tmp_path / "whole"), random.Random(setup)
     kills, share, folders = 0, 0.6, count()
     out = tmp_path / f"killed-{next(folders)}"
     while kills < KILLS or out.exists():
         before = steps_saved(out)
         limit = chance.uniform(0, share * took) if kills < KILLS else None
         if children.train(values, out, seconds=limit):
-            assert run_hashes(out) == wanted
+            assert run_hashes(out) == expected
             assert leftovers(out) == []
-            out = tmp_path / f"killed-{next(folders)}"  # and from the start again, until there were kills enough
+            out = tmp_path / f"killed-{next(folders)}"  # restart until there are enough kills
             continue
         kills += training(out)
-        # on a machine that has become slow, children need longer to get anywhere
+        # on a slow machine, child processes need longer to make progress
         share = 0.6 if steps_saved(out) > before else 1.2 * share
     assert kills >= KILLS
 
 
-def test_killed_before_each_line_of_a_save(tmp_path, text, children):
-    """Child after child works on one run and dies one line later in its first save than the child before it."""
+def test_kill_before_each_line_of_saving(tmp_path, text, children):
+    """Each child process continues the run and dies one line later in its first save than the previous one."""
     values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
-    wanted, out, kills = run_hashes(tmp_path / "whole"), tmp_path / "killed", 0
+    expected, out, kills = run_hashes(tmp_path / "whole"), tmp_path / "killed", 0
     for line in range(1, count_lines("save") + 1):
         if not children.train(values, out, before=("save", line)):
             kills += 1
             continue
-        assert run_hashes(out) == wanted
+        assert run_hashes(out) == expected
         shutil.rmtree(out)
     assert children.train(values, out)
-    assert run_hashes(out) == wanted
+    assert run_hashes(out) == expected
     assert leftovers(out) == []
     assert kills >= 20
 
 
-def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
-    """Before there is a checkpoint, the same command makes good what is missing."""
+def test_kill_before_each_line_of_starting(tmp_path, text, children):
+    """Before the first checkpoint, the same command completes what is missing."""
     values = setup_file(text, "conv", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
-    wanted, line = run_hashes(tmp_path / "whole"), 1
+    expected, line = run_hashes(tmp_path / "whole"), 1
     while not children.train(values, out := tmp_path / f"killed-{line}", before=("begin", line)):
         assert children.train(values, out), line
-        assert run_hashes(out) == wanted
+        assert run_hashes(out) == expected
         assert leftovers(out) == []
         assert (out / "run.toml").read_bytes() == (tmp_path / "whole" / "run.toml").read_bytes()
         line += 1
     assert line > 20
 
 
-def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
-    """The new one can be begun again, and so can the old one be gone on with."""
+def test_kill_while_an_old_run_is_backed_up(tmp_path, text, children):
+    """Both the new run and the old run can be resumed."""
     old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "conv"))
     assert children.train(new, tmp_path / "whole")
     assert children.train(old, tmp_path / "old")
@@ -138,7 +138,7 @@ def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
         assert leftovers(out) == []
         if ended:
             break
-        line += 2  # one of the loop, one that moves
+        line += 2  # two lines per moved file
     assert line > 15
 
 
@@ -146,22 +146,22 @@ def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
 
 
 @every_setup
-def test_stopped_after_every_step_a_run_ends_as_if_it_had_not_been(tmp_path, text, setup):
+def test_a_run_stopped_after_every_step_ends_identically(tmp_path, text, setup):
     values, steps = setup_file(text, setup, steps=9, validations=3), 9
-    whole, out = SilentCallback(), tmp_path / "stopped"
-    train_here(values, tmp_path / "whole", whole)
+    full, out = SilentCallback(), tmp_path / "stopped"
+    train_here(values, tmp_path / "whole", full)
     losses = []
     for step in range(1, steps):
-        watcher = SilentCallback(stop_at=step)
+        callback = SilentCallback(stop_at=step)
         with pytest.raises(TrainingInterrupted):
-            train_here(values, out, watcher)
-        losses += watcher.losses
+            train_here(values, out, callback)
+        losses += callback.losses
         assert steps_saved(out) == step
-        assert ("resuming at step" in "".join(watcher.notes)) == (step > 1)
+        assert ("resuming at step" in "".join(callback.notes)) == (step > 1)
     last = SilentCallback()
     train_here(values, out, last)
     assert last.notes == ["resuming at step 8"]
-    assert losses + last.losses == whole.losses
+    assert losses + last.losses == full.losses
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
     assert len(checkpoint.names(out)) == 2
 
@@ -182,14 +182,14 @@ def test_a_finished_run_is_not_trained_again(tmp_path, text):
     assert run_hashes(tmp_path / "run") == before
 
 
-def test_patience_is_counted_over_stops(tmp_path, text):
-    """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
+def test_patience_is_counted_across_resumes(tmp_path, text):
+    """A learning rate far too high: the score gets worse, and each validation is in another process."""
     values = run_file(text, "conv", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
-    whole = SilentCallback()
-    train_here(values, tmp_path / "whole", whole)
-    ended = whole.scores[-1][0]
+    full = SilentCallback()
+    train_here(values, tmp_path / "whole", full)
+    ended = full.scores[-1][0]
     assert ended < 40
-    assert len(whole.losses) == ended
+    assert len(full.losses) == ended
     for step in range(1, ended):
         with pytest.raises(TrainingInterrupted):
             train_here(values, tmp_path / "stopped", SilentCallback(stop_at=step))
@@ -201,7 +201,7 @@ def test_patience_is_counted_over_stops(tmp_path, text):
 
 
 def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
-    """A run that was stopped at `step`; the uninterrupted one lies beside it."""
+    """A run that was stopped at `step`, next to the uninterrupted one."""
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", SilentCallback(stop_at=step))
@@ -209,9 +209,9 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
 
 
 def listed_again(folder: Path) -> None:
-    """The manifest of a checkpoint in which something was changed on purpose."""
-    noted = files.read_json(folder / files.MANIFEST)
-    files.write_manifest(folder, {name: noted[name] for name in ("owner", "vocabulary", "data")})
+    """Rewrite the manifest of a checkpoint that was changed on purpose."""
+    manifest = files.read_json(folder / files.MANIFEST)
+    files.write_manifest(folder, {name: manifest[name] for name in ("owner", "vocabulary", "data")})
 
 
 FILES = [
@@ -225,48 +225,48 @@ FILES = [
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_checkpoint_is_left_for_the_one_before_it(tmp_path, text, name):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, text, name):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
     flip_bit(newest / name)
     with pytest.raises(ModelError) as caught:
         files.verify(newest)
-    watcher = SilentCallback()
-    train_here(values, out, watcher)
-    assert watcher.notes == [f"{caught.value}; resuming from the previous checkpoint", "resuming at step 4"]
+    callback = SilentCallback()
+    train_here(values, out, callback)
+    assert callback.notes == [f"{caught.value}; resuming from the previous checkpoint", "resuming at step 4"]
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
-def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, text):
+def test_without_an_intact_checkpoint_a_run_restarts_with_a_note(tmp_path, text):
     values = setup_file(text, "conv", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     for step in ("000004", "000005"):
         (out / "checkpoints" / step / "manifest.json").unlink()
-    watcher = SilentCallback()
-    train_here(values, out, watcher)
+    callback = SilentCallback()
+    train_here(values, out, callback)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
-    assert watcher.notes[:3] == [
-        *[f"{place}: incomplete (manifest.json is missing)" for place in places],
+    assert callback.notes[:3] == [
+        *[f"{path}: incomplete (manifest.json is missing)" for path in places],
         "all checkpoints are corrupted; training restarts from step 0",
     ]
-    assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer
-    assert len(watcher.losses) == 8
+    assert [note.partition(": ")[0] for note in callback.notes[3:]] == [str(text)]  # including its tokenizer
+    assert len(callback.losses) == 8
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("damage", [flip_bit, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
-def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, text, damage):
+def test_damaged_metrics_are_restored_from_the_checkpoint(tmp_path, text, damage):
     values = setup_file(text, "conv", steps=8, validations=4)
-    out, watcher = stopped_run(tmp_path, values, 5), SilentCallback()
+    out, callback = stopped_run(tmp_path, values, 5), SilentCallback()
     damage(out / "metrics.jsonl")
-    train_here(values, out, watcher)
-    told = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
-    assert watcher.notes == [told, "resuming at step 5"]
+    train_here(values, out, callback)
+    message = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
+    assert callback.notes == [message, "resuming at step 5"]
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
-def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
+def test_a_train_state_of_another_log_is_rejected(tmp_path, text):
     values = setup_file(text, "conv", steps=8, validations=4)
     newest = stopped_run(tmp_path, values, 5) / "checkpoints" / "000005"
     cursor, size = files.read_json(newest / "train_state.json"), (newest / "metrics.jsonl").stat().st_size
@@ -274,12 +274,12 @@ def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
     listed_again(newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, tmp_path / "stopped")
-    told = f"{newest / 'metrics.jsonl'}: corrupted: {size} bytes, but train_state.json expects 0"
-    assert str(caught.value) == told
+    message = f"{newest / 'metrics.jsonl'}: corrupted: {size} bytes, but train_state.json expects 0"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("change", [lambda part: part[:-1], None], ids=["shape", "name"])
-def test_averages_of_another_model_are_refused(tmp_path, text, change):
+def test_ema_weights_of_another_model_are_rejected(tmp_path, text, change):
     values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "average.safetensors"
@@ -292,7 +292,7 @@ def test_averages_of_another_model_are_refused(tmp_path, text, change):
     assert str(caught.value) == (f"{path}: does not match the model of this run: other names or shapes of weights")
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
+def test_a_checkpoint_of_another_model_is_rejected(tmp_path, text):
     values = setup_file(text, "conv", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -308,7 +308,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cursor_of_another_version_is_refused(tmp_path, text):
+def test_a_train_state_of_another_version_is_rejected(tmp_path, text):
     values = setup_file(text, "conv", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "train_state.json"
@@ -323,7 +323,7 @@ def test_a_cursor_of_another_version_is_refused(tmp_path, text):
 # ---- what is in a checkpoint
 
 
-def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_path, text):
+def test_checkpoint_contents(tmp_path, text):
     values = setup_file(text, "gpt-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -335,13 +335,13 @@ def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_p
     keys = {name.rpartition("/")[2] for name in optimizer}
     assert keys == {"momentum", "step", "exp_avg", "exp_avg_sq"}
     carry, notes = read_tensors(newest / "state.safetensors")
-    # seen, and keys, values and positions of the one layer of attention; the feed-forward layer remembers nothing
+    # the length, and keys, values and positions of the attention layer; the feed-forward layer has no state
     assert notes == {"shape": "[0, [[0, 0, 0], []]]"}
     assert carry["0000"].tolist() == [[5 * 16]] * 4
     assert files.read_json(newest / "train_state.json")["step"] == 5
 
 
-def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_path, text, monkeypatch):
+def test_ema_weights_are_saved_in_checkpoints_and_restored(tmp_path, text, monkeypatch):
     values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
@@ -354,14 +354,14 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
         patch.setattr(EMA, "restore", lambda average, tensors, path: None)
         train_here(values, tmp_path / "lost")
     train_here(values, out)
-    wanted, lost = run_hashes(tmp_path / "whole"), run_hashes(tmp_path / "lost")
-    assert run_hashes(out) == wanted
+    expected, lost = run_hashes(tmp_path / "whole"), run_hashes(tmp_path / "lost")
+    assert run_hashes(out) == expected
     # training itself does not depend on them
-    assert {name for name in wanted if lost[name] != wanted[name]} >= {"average", "best", "metrics"}
-    assert all(lost[name] == wanted[name] for name in ("model", "optimizer", "state"))
+    assert {name for name in expected if lost[name] != expected[name]} >= {"average", "best", "metrics"}
+    assert all(lost[name] == expected[name] for name in ("model", "optimizer", "state"))
 
 
-def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):
+def test_resuming_without_the_carried_state_gives_other_weights(tmp_path, text, monkeypatch):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     unflatten = saving.unflatten

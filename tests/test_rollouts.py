@@ -1,4 +1,4 @@
-"""Objectives that prepare their batches: policy gradients on a toy, when checkpoints are written, and exact resumption."""
+"""Objectives that prepare their batches: policy gradients on a toy task, checkpoint timing, and exact resuming."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from weft.training.neural import NeuralTrainer
 from weft.training.objective import Loss, ProgressCallback
 from weft.training.optimizers import build_optimizers
 
-LENGTH, WORDS, EACH = 2, 9, 8  # tokens written, words of the model, samples of a prompt
+LENGTH, WORDS, EACH = 2, 9, 8  # new tokens, vocabulary size, samples per prompt
 
 
 class Rollouts(NamedTuple):
-    tokens: Tensor  # (B, 1 + LENGTH), prompt and what was written
-    log_probs: Tensor  # (B, LENGTH), when it was written
+    tokens: Tensor  # (B, 1 + LENGTH), prompt and continuation
+    log_probs: Tensor  # (B, LENGTH), at sampling time
     advantage: Tensor  # (B,)
 
 
 def written(model: Any, prompts: list[int], *, seed: int | None) -> tuple[Tensor, Tensor]:
-    """What the model writes, (B, LENGTH), and its log-probabilities."""
+    """Sample from the model: tokens (B, LENGTH) and their log-probabilities."""
     noise = [None if seed is None else random_noise(seed, row, 0) for row in range(len(prompts))]
     engine = Engine(model)
     engine.admit([Request([prompt], LENGTH, noise=noise[row]) for row, prompt in enumerate(prompts)])
@@ -50,12 +50,12 @@ def written(model: Any, prompts: list[int], *, seed: int | None) -> tuple[Tensor
 
 
 def rewards(prompts: list[int], tokens: Tensor) -> Tensor:
-    """The share of tokens that say the prompt again, (B,)."""
+    """Fraction of generated tokens that repeat the prompt, (B,)."""
     return (tokens == torch.tensor(prompts)[:, None]).float().mean(1)
 
 
 class Policy:
-    """Writes to prompts, and learns from what that brings: REINFORCE, or with `clip` PPO."""
+    """Samples continuations of prompts and learns from their rewards: REINFORCE, or PPO with `clip`."""
 
     unit = "token"
 
@@ -82,7 +82,7 @@ class Policy:
             gain = torch.minimum(ratio * advantage, ratio.clamp(1 - self.clip, 1 + self.clip) * advantage)
         return Loss(-gain.sum(), torch.tensor(nats.numel()), None)
 
-    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> None:
+    def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> None:
         return None
 
 
@@ -95,7 +95,7 @@ class Kept(Notebook):
 
     def save(self, loop: Loop) -> None:
         super().save(loop)
-        loop.train_state.metrics = 0  # nothing is written beside it
+        loop.train_state.metrics = 0  # no log file next to it
         saving.save(loop, self.root)
 
 
@@ -124,7 +124,7 @@ def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("policy", "steps"), [(Policy(), 140), (Policy(inner=4, clip=0.2), 240)], ids=["reinforce", "ppo"])
-def test_policy_gradients_reach_the_full_reward(policy, steps):
+def test_policy_gradient_reaches_the_full_reward(policy, steps):
     loop = policy_loop(policy, max_steps=steps)
     prompts = list(range(3, WORDS))
     with torch.no_grad():
@@ -137,23 +137,23 @@ def test_policy_gradients_reach_the_full_reward(policy, steps):
     assert len(policy.prepared) == len(set(policy.prepared)) == steps // policy.inner_steps
 
 
-def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
+def test_a_prepared_batch_serves_all_inner_steps_and_advances_the_batch_order_once():
     policy = Policy(inner=3)
     loop = policy_loop(policy, max_epochs=2)  # 3 batches each
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
     batch_of = loop.batch_sampler.batch
-    loop.batch_sampler.batch = lambda epoch, index: asked.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
+    loop.batch_sampler.batch = lambda epoch, index: requests.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
     loop.run(Notebook(), SilentCallback())
     assert (loop.train_state.step, loop.train_state.epoch, loop.train_state.batch_index) == (18, 2, 0)
-    assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert requests == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     for first in range(0, 18, 3):
-        assert all(torch.equal(one.tokens, policy.seen[first].tokens) for one in policy.seen[first : first + 3])
+        assert all(torch.equal(item.tokens, policy.seen[first].tokens) for item in policy.seen[first : first + 3])
 
 
 @pytest.mark.parametrize(("stop", "saved"), [(4, 4), (5, 8), (7, 8), (8, 8)])
-def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_resuming_is_exact(tmp_path, stop, saved):
-    whole = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
-    whole.run(Notebook(), SilentCallback())
+def test_a_stop_within_a_prepared_batch_takes_effect_after_its_last_step(tmp_path, stop, saved):
+    full = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
+    full.run(Notebook(), SilentCallback())
     first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     journal = Kept(tmp_path)
     with pytest.raises(TrainingInterrupted):
@@ -163,7 +163,7 @@ def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_
     again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     saving.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
     again.run(Kept(tmp_path), SilentCallback())
-    assert again.train_state.step == 16 and same(weights(whole), weights(again))
+    assert again.train_state.step == 16 and same(weights(full), weights(again))
 
 
 def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
@@ -174,7 +174,7 @@ def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
 
 
 class Wasteful(LanguageModelObjective):
-    """Prepares nothing, and draws from torch's own generator all the same."""
+    """Prepares nothing, but draws from torch's global generator."""
 
     inner_steps = 1  # type: ignore[assignment]
 
@@ -183,7 +183,7 @@ class Wasteful(LanguageModelObjective):
         return batch
 
 
-def test_what_prepares_a_batch_changes_no_dropout():
+def test_preparing_a_batch_does_not_change_dropout():
     plain = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
     plain.run(Notebook(), SilentCallback())
     other = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
@@ -194,7 +194,7 @@ def test_what_prepares_a_batch_changes_no_dropout():
 
 
 class Named:
-    """As much of a job as the memory check needs."""
+    """The parts of a job that the memory check needs."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -204,19 +204,19 @@ class Named:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_memory_check_sees_a_prepared_batch(training):
+def test_memory_check_uses_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
     learner = LossModule(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
-    found = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(FULL)
-    assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
+    actual = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(FULL)
+    assert isinstance(actual, Rollouts) and actual.tokens.shape == (8 * EACH, 1 + LENGTH)
     assert model.training is training
-    few = memory.check_batch(learner, partial(crop_batch, found), TrainConfig(), CPU)
-    more: Sequence[Tensor] = [torch.cat([part] * 4) for part in found]
+    few = memory.check_batch(learner, partial(crop_batch, actual), TrainConfig(), CPU)
+    more: Sequence[Tensor] = [torch.cat([part] * 4) for part in actual]
     assert memory.check_batch(learner, partial(crop_batch, Rollouts(*more)), TrainConfig(), CPU) > few
 
 
-def test_an_ordinary_task_is_given_the_batch_of_the_order():
+def test_tasks_without_preparation_get_the_sampled_batch():
     loop = small_loop(small_model(), max_steps=2)
     assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.steps_per_batch == 1 and loop.needs_batch()
     assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])

@@ -1,4 +1,4 @@
-"""From a run file to settings and back: what wins over what, what is refused, and where paths point."""
+"""From a run file to the resolved configuration and back: precedence, rejected options, and relative paths."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from weft.training.config import BUDGETS, TrainConfig
 from weft.training.device import pick_device
 
 BASE = Path("runs", "files").absolute()
-every_kind = pytest.mark.parametrize("kind", LM)
+every_kind = pytest.mark.parametrize("arch", LM)
 
 
-def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
-    """A run file with `--set` applied; tables are joined to those that are always there."""
-    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": kind}}
+def run_file(arch: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
+    """A run file with `--set` applied; tables are merged with the default ones."""
+    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": arch}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
     return override(values, settings)
@@ -49,13 +49,13 @@ def test_defaults_then_the_preset_then_the_run_file_then_set():
     assert (plain.hidden_size, plain.num_layers, plain.logit_softcap) == (256, 4, 15.0)
     written = settings_of("gpt", model={"num_layers": 6, "hidden_size": 64}).model
     assert (written.hidden_size, written.num_layers, written.logit_softcap) == (64, 6, 15.0)
-    asked = settings_of(
+    resolved = settings_of(
         "gpt", settings=("model.num_layers=8", "model.logit_softcap=0"), model={"num_layers": 6, "hidden_size": 64}
     ).model
-    assert (asked.hidden_size, asked.num_layers, asked.logit_softcap) == (64, 8, 0)
+    assert (resolved.hidden_size, resolved.num_layers, resolved.logit_softcap) == (64, 8, 0)
 
 
-def test_the_train_table_goes_the_same_way():
+def test_precedence_in_the_train_table():
     assert (TrainConfig().lr, TrainConfig().optimizer) == (1e-3, "adamw")
     assert (settings_of("lstm").train.lr, settings_of("lstm").train.optimizer) == (3e-3, "adamw")
     assert (settings_of("gpt").train.lr, settings_of("gpt").train.optimizer) == (4e-3, "muon")
@@ -74,26 +74,26 @@ def test_the_train_table_goes_the_same_way():
         (("train.lr=1",), {"max_steps": 5}),
     ],
 )
-def test_a_budget_that_is_set_replaces_the_one_before(settings, budget):
+def test_set_replaces_the_budget(settings, budget):
     values = run_file(train={"max_steps": 5})
-    found = override(values, settings)
-    train = resolve(found, base=BASE).train
+    actual = override(values, settings)
+    train = resolve(actual, base=BASE).train
     assert {name: value for name in BUDGETS if (value := getattr(train, name)) is not None} == budget
     assert values["train"] == {"max_steps": 5}
 
 
-def test_a_budget_of_the_run_file_replaces_the_preset_s_and_two_in_one_file_are_refused():
+def test_run_file_budget_replaces_the_preset_and_two_budgets_are_rejected():
     values = {"task": "tagging", "data": {"train": "a.txt"}, "model": {"arch": "lstm"}}
     assert resolve(values, base=BASE).train.max_epochs == 20
-    found = resolve({**values, "train": {"max_steps": 3}}, base=BASE).train
-    assert (found.max_steps, found.max_epochs) == (3, None)
+    actual = resolve({**values, "train": {"max_steps": 3}}, base=BASE).train
+    assert (actual.max_steps, actual.max_epochs) == (3, None)
     with pytest.raises(ConfigError) as caught:
         resolve({**values, "train": {"max_steps": 3, "max_tokens": 4}}, base=BASE)
     assert str(caught.value) == "train: max_steps and max_tokens are both set; set only one"
 
 
-def test_what_only_the_preset_s_optimiser_has_goes_with_it():
-    """Nobody asked for the preset's beta2, so sgd is not refused for it; where somebody does, it is."""
+def test_options_of_the_preset_optimizer_are_removed_with_it():
+    """The preset's beta2 does not make sgd fail; an explicit beta2 does."""
     assert [settings_of("gpt", train={"optimizer": name}).train.adam_beta2 for name in ("muon", "adamw", "sgd")] == [
         0.95,
         0.95,
@@ -110,26 +110,26 @@ def test_what_only_the_preset_s_optimiser_has_goes_with_it():
     assert str(caught.value) == "train.adam_beta2: not used with optimizer 'sgd'; remove it"
 
 
-def test_a_kind_can_be_changed_by_set():
+def test_set_can_change_the_architecture():
     settings = settings_of("lstm", settings=("model.arch=ngram", "seed=7"))
     assert (settings.arch, settings.seed, settings.model) == ("ngram", 7, NgramConfig())
     assert settings.preset is LM["ngram"]
 
 
 @every_kind
-def test_a_preset_sets_what_it_says(kind):
-    settings = settings_of(kind)
-    preset = LM[kind]
+def test_preset_values(arch):
+    settings = settings_of(arch)
+    preset = LM[arch]
     assert {name: getattr(settings.model, name) for name in preset.values} == dict(preset.values)
     assert {name: getattr(settings.train, name) for name in preset.train_defaults} == dict(preset.train_defaults)
     assert type(settings.model) is preset.config_class
 
 
-def test_the_kinds_of_a_language_model():
+def test_architectures_of_language_models():
     assert list(TASKS) == ["lm", "seq2seq", "classification", "tagging", "masked-lm", "qa"]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]
-    mixers = {kind: settings_of(kind).model.layer_type for kind in LM if kind != "ngram"}
+    mixers = {arch: settings_of(arch).model.layer_type for arch in LM if arch != "ngram"}
     attention = dict.fromkeys(("transformer", "gpt"), "attention")
     assert mixers == {"conv": "conv", "rnn": "rnn", "lstm": "lstm", "gru": "gru", **attention}
 
@@ -148,30 +148,30 @@ VARIANTS: list[dict[str, dict[str, Any]]] = [
 
 @every_kind
 @pytest.mark.parametrize("tables", VARIANTS, ids=["plain", "lines", "windows", "file", "train"])
-def test_a_resolved_file_reads_back_equal(kind, tables):
-    settings = settings_of(kind, **tables)
+def test_a_resolved_file_round_trips(arch, tables):
+    settings = settings_of(arch, **tables)
     values = tomllib.loads(settings.to_toml())
     assert values == settings.to_dict()
-    elsewhere = Path("somewhere", "else").absolute()  # its paths are absolute: it means the same anywhere
+    elsewhere = Path("somewhere", "else").absolute()  # paths are absolute, so the file works anywhere
     again = resolve(values, base=elsewhere)
     assert again.to_dict() == settings.to_dict()
     assert (again.model, again.train, again.data) == (settings.model, settings.train, settings.data)
 
 
 @every_kind
-def test_a_resolved_file_names_every_option_that_applies(kind):
-    values = settings_of(kind).to_dict()
+def test_a_resolved_file_names_every_option_that_applies(arch):
+    values = settings_of(arch).to_dict()
     assert list(values) == ["task", "seed", "data", "tokenizer", "model", "train"]
-    table = LM[kind].config_class
+    table = LM[arch].config_class
     left_out = set(table.model_fields) - set(values["model"])
     assert all(table.model_fields[name].default is None for name in left_out)
-    assert values["model"]["arch"] == kind and values["train"]["max_steps"] == 2000
+    assert values["model"]["arch"] == arch and values["train"]["max_steps"] == 2000
 
 
 # ---- paths
 
 
-def test_paths_are_seen_from_the_run_file():
+def test_paths_are_relative_to_the_run_file():
     settings = settings_of(data={"train": ["a.txt", "../b.txt"], "valid": "/data/v.txt", "test": 0.25})
     assert settings.data.train == [str(BASE / "a.txt"), str(BASE / "../b.txt")]
     assert (settings.data.valid, settings.data.test) == ("/data/v.txt", 0.25)
@@ -182,14 +182,14 @@ def test_paths_are_seen_from_the_run_file():
     assert relative.data.train == str(Path("here/a.txt").absolute())
 
 
-def test_a_tokenizer_file_is_seen_from_the_run_file_and_says_itself_what_it_is():
+def test_tokenizer_file_is_relative_to_the_run_file_and_defines_its_type():
     settings = settings_of(tokenizer={"file": "tokenizer.json"})
     assert settings.tokenizer.file == str(BASE / "tokenizer.json")
     assert settings.to_dict()["tokenizer"] == {"file": str(BASE / "tokenizer.json")}
     assert settings_of().to_dict()["tokenizer"] == {"type": "char", "vocab_size": 8000, "lowercase": False}
 
 
-def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
+def test_tokenizer_of_another_run_is_used(tmp_path):
     run = tmp_path / "other"
     run.mkdir()
     (run / "resolved.toml").write_text("")
@@ -246,7 +246,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (run_file(model={"arch": 3}), "model.arch: expected a string, got 3"),
     (run_file(model={"arch": ["lstm"]}), "model.arch: expected a string, got ['lstm']"),
     ({**run_file(), "modle": {}}, "modle: unknown option; did you mean 'model'?"),
-    # the misspelt table is the reason why the right one is missing
+    # the misspelled table explains why the correct one is missing
     ({**without("model"), "modell": {"arch": "gpt"}}, "modell: unknown option; did you mean 'model'?"),
     ({**run_file(), "seed": -1}, "seed: must be at least 0, got -1"),
     ({**run_file(), "seed": "one"}, "seed: expected an integer, got 'one'"),
@@ -306,7 +306,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         run_file(train={"monitor": "bleu"}, data={"valid": 0.1}),
         "train.monitor: unknown metric 'bleu'; choose from loss",
     ),
-    # what would pass 64 bits when sizes are worked out
+    # sizes whose product exceeds 64 bits
     (run_file(data={"context_length": 2**31}), "data.context_length: must be at most 2147483647, got 2147483648"),
     (run_file(model={"ffn_dim": 2**60}), "model.ffn_dim: must be at most 1048576, got 1152921504606846976"),
     (run_file("gpt", model={"num_heads": 2**60}), "model.num_heads: must be at most 1048576, got 1152921504606846976"),
@@ -319,19 +319,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])
-def test_what_is_refused_and_in_which_words(values, message):
+def test_error_messages(values, message):
     with pytest.raises(ConfigError) as caught:
         resolve(values, base=BASE)
     assert str(caught.value) == message
 
 
-def test_positions_without_an_end_may_be_streamed():
-    for kind in ("gpt", "lstm", "ngram"):
-        assert settings_of(kind, data={"read_as": "stream"}).data.read_as == "stream"
+def test_unlimited_positions_can_be_streamed():
+    for arch in ("gpt", "lstm", "ngram"):
+        assert settings_of(arch, data={"read_as": "stream"}).data.read_as == "stream"
 
 
 @pytest.mark.parametrize("name", ["cuda", "auto", "cpu"])
-def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
+def test_missing_device_is_rejected(monkeypatch, name):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     if name != "cuda":
         assert pick_device(name).type == "cpu"
@@ -345,9 +345,9 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "model", "context"),
+    ("arch", "data", "model", "context"),
     [
-        # attention that was trained on windows is at its best within them, whatever its positions
+        # attention trained on windows works best within them, for any position encoding
         ("gpt", {}, {}, "full/stride:32/64"),
         ("transformer", {}, {}, "full/stride:32/64"),
         ("gpt", {"context_length": 7}, {}, "full/stride:4/7"),
@@ -357,7 +357,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
         ("lstm", {"read_as": "stream"}, {}, "full/carry:warm-64"),
         ("conv", {}, {}, "full/carry:warm-64"),
         ("ngram", {}, {}, "full/carry:warm-64"),
-        # positions that were learned within windows mean nothing beyond them
+        # learned positions are undefined beyond the window
         ("lstm", {}, {"position_encoding": "learned"}, "full/stride:32/64"),
         ("lstm", {}, {"position_encoding": "sinusoidal"}, "full/stride:32/64"),
         ("lstm", {"read_as": "stream"}, {"position_encoding": "sinusoidal"}, "full/carry:warm-64"),
@@ -366,5 +366,5 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
         ("ngram", {"read_as": "lines"}, {}, "reset:line"),
     ],
 )
-def test_the_context_that_suits_a_run(kind, data, model, context):
-    assert str(default_context(settings_of(kind, data={"context_length": 64, **data}, model=model))) == context
+def test_default_context_policy(arch, data, model, context):
+    assert str(default_context(settings_of(arch, data={"context_length": 64, **data}, model=model))) == context

@@ -1,4 +1,4 @@
-"""The run folder: what is in it, whose it is, and what is refused of it by name."""
+"""The run directory: contents, locking, overwriting and backup, integrity checks, and TensorBoard logs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from weft.training import checkpoint
 KINDS = [(task, kind) for task, shared in ((name, find_task(name)) for name in TASKS) for kind in shared.presets]
 
 
-def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
-    with pytest.raises(kind) as caught:
+def error_message(error_type: type[WeftError], call: Callable[[], object]) -> str:
+    with pytest.raises(error_type) as caught:
         call()
-    assert type(caught.value) is kind
+    assert type(caught.value) is error_type
     return str(caught.value)
 
 
@@ -68,7 +68,7 @@ def contents(out: Path) -> dict[str, bytes]:
 # ---- what is in it
 
 
-def test_a_run_folder_is_this_and_no_more(finished):
+def test_contents_of_a_run_directory(finished):
     assert sorted(path.name for path in finished.iterdir()) == [
         ".lock",
         "bos.json",
@@ -85,10 +85,10 @@ def test_a_run_folder_is_this_and_no_more(finished):
     assert not (finished / ".lock").read_bytes()
 
 
-@pytest.mark.parametrize(("task", "kind"), KINDS)
-def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, kind):
-    train = str(text) if task == "lm" else "pairs.tsv"  # what it holds is not looked at
-    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": kind}}
+@pytest.mark.parametrize(("task", "arch"), KINDS)
+def test_the_resolved_file_round_trips(tmp_path, text, task, arch):
+    train = str(text) if task == "lm" else "pairs.tsv"  # its content is not read
+    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": arch}}
     settings = resolve(values, base=Path("elsewhere"))
     with Lock(make_directory(tmp_path / "run").path):
         RunDir(tmp_path / "run").begin(settings, "", overwrite=False)
@@ -97,7 +97,7 @@ def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, ki
     assert again.to_toml() == settings.to_toml() == (tmp_path / "run" / "resolved.toml").read_text()
 
 
-def test_the_run_file_is_kept_as_it_was_given(finished, text):
+def test_the_run_file_is_copied_unchanged(finished, text):
     assert read_toml(finished / "run.toml") == small(text)
     resolved = read_toml(finished / "resolved.toml")
     assert resolved["model"]["layer_type"] == "conv"
@@ -105,14 +105,14 @@ def test_the_run_file_is_kept_as_it_was_given(finished, text):
     assert resolved["tokenizer"] == {"type": "char", "vocab_size": 8000, "lowercase": False}
 
 
-def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(run, text):
+def test_an_equivalent_run_file_resumes_and_the_first_copy_is_kept(run, text):
     written = (run / "run.toml").read_bytes()
-    train_here(small(text, model__num_layers=1, train__max_grad_norm=1.0), run)  # what the defaults are anyway
+    train_here(small(text, model__num_layers=1, train__max_grad_norm=1.0), run)  # the default values
     assert (run / "run.toml").read_bytes() == written
 
 
-def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
-    """Paths of a run file are seen from where it lies, once and for all."""
+def test_a_run_is_resumed_from_another_working_directory(tmp_path, text, monkeypatch):
+    """Paths of a run file are relative to its directory."""
     values = small(text, data__train=text.name)
     with pytest.raises(TrainingInterrupted):
         train(values, tmp_path / "run", base=text.parent, callback=SilentCallback(stop_at=1))
@@ -124,36 +124,36 @@ def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
 # ---- whose it is
 
 
-def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(tmp_path, text):
+def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, text):
     out = tmp_path / "run"
     resolved = make_directory(out).resolved
-    whole = resolve(small(text), base=tmp_path).to_toml()
-    older = whole.replace("init_strict = true\n", "")
-    assert older != whole
+    full = resolve(small(text), base=tmp_path).to_toml()
+    older = full.replace("init_strict = true\n", "")
+    assert older != full
     resolved.write_text(older)
     train_here(small(text), out)
-    assert resolved.read_text() == older  # whose the weights are is told by its sum
+    assert resolved.read_text() == older  # the checksum identifies the run of the weights
     assert weft.load(out).config.train.init_strict is True
 
 
-def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
+def test_a_different_run_in_the_directory_is_rejected_untouched(run, text):
     before = contents(run)
-    assert refusal(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
+    assert error_message(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8, now 16; train.lr: 0.01, now 0.02);"
         " choose another `output_dir` or use `overwrite`"
     )
     assert contents(run) == before
 
 
-def test_many_differences_are_shown_as_three(run, text):
+def test_at_most_three_differences_are_listed(run, text):
     values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm=0, seed=9)
-    assert refusal(UsageError, lambda: train_here(values, run)) == (
+    assert error_message(UsageError, lambda: train_here(values, run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8, now 16; model.kernel_size: 3, now 2; seed: 3, now 9);"
         " choose another `output_dir` or use `overwrite`"
     )
 
 
-def test_fresh_starts_over(run, text):
+def test_overwrite_starts_over(run, text):
     (run / "model.safetensors").write_bytes(b"spoilt")
     (run / "notes.txt").write_text("of the old run")
     (run / ".hidden").write_text("not ours")
@@ -164,7 +164,7 @@ def test_fresh_starts_over(run, text):
 
 
 def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
-    """Run files that are refused late, when data, weights and packages are looked at, and how."""
+    """Run files that are rejected late, when data, weights and packages are read, with the message."""
     (tmp_path / "binary.txt").write_bytes(b"a line\nand \0\n")
     (tmp_path / "empty").mkdir()
     return {
@@ -178,24 +178,24 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
     }
 
 
-@pytest.mark.parametrize("what", ["text", "no text", "weights", "memory"])
-def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path, what):
-    values, said = unfit(tmp_path, text)[what]
+@pytest.mark.parametrize("problem", ["text", "no text", "weights", "memory"])
+def test_a_rejected_overwrite_keeps_the_old_run(run, text, tmp_path, problem):
+    values, message = unfit(tmp_path, text)[problem]
     before = contents(run)
-    with pytest.raises(WeftError, match=said):
+    with pytest.raises(WeftError, match=message):
         train_here(values, run, overwrite=True)
     assert contents(run) == before
-    train_here(small(text), run)  # it is finished, and stays so
+    train_here(small(text), run)  # it stays finished
     assert weft.load(run).info()["arch"] == "conv"
 
 
-def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text):
+def test_overwrite_keeps_the_old_run_until_the_new_one_has_a_checkpoint(run, text):
     before = {name: data for name, data in contents(run).items() if name != ".lock"}
-    seen = []
+    states = []
 
     class Looking(SilentCallback):
         def on_progress(self, name, done, total):
-            seen.append(
+            states.append(
                 {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".previous" in name}
             )
 
@@ -204,12 +204,12 @@ def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text
             return super().should_stop()
 
     train_here(small(text, seed=4), run, Looking(), overwrite=True)
-    assert seen[0] == before
+    assert states[0] == before
     assert not (run / ".previous").exists()
 
 
-def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypatch):
-    """While it was set aside, when nothing of the new one was saved, and while it was brought back."""
+def test_the_backup_is_restored_after_a_kill_at_any_point(run, text, monkeypatch):
+    """During the backup, before the new run has saved anything, and during the restore."""
     before = contents(run)
     rename, moves = Path.rename, iter([True, True, False, *[True] * 100])
 
@@ -219,14 +219,14 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", killed)
-    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, overwrite=True))
+    message = error_message(ResourceError, lambda: train_here(small(text, seed=4), run, overwrite=True))
     assert message == f"{run / 'data'}: cannot move to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
     settings = resolve(small(text, seed=4), base=run)
     RunDir(run).begin(settings, "", overwrite=True)
     assert sorted(path.name for path in run.iterdir()) == [".lock", ".previous", "resolved.toml", "run.toml"]
-    RunDir(run).begin(settings, "", overwrite=True)  # killed there, and asked again
+    RunDir(run).begin(settings, "", overwrite=True)  # killed here, then repeated
     with pytest.raises(DataError):
         train_here(small(run / "none.txt", seed=4), run, overwrite=True)
     assert contents(run) == before
@@ -248,15 +248,15 @@ def waiting(run: Path) -> str:
 
 @pytest.fixture
 def killed(run, text):
-    """A run, and the one that was to replace it, killed before it saved anything."""
+    """A run, and the run that was to replace it, killed before it saved anything."""
     settings = resolve(small(text, seed=4), base=run)
     before = contents(run)
     RunDir(run).begin(settings, "", overwrite=True)
     return before
 
 
-def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
-    message = refusal(ModelError, lambda: weft.load(run))
+def test_a_backed_up_run_is_named_and_restored_by_its_run_file(run, text, killed):
+    message = error_message(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
     assert weft.load(run / ".previous").info()["arch"] == "conv"
     watcher = SilentCallback()
@@ -266,18 +266,18 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
     assert weft.load(run).info()["config"]["seed"] != 4
 
 
-def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
+def test_the_replacing_run_resumes_with_its_own_run_file(run, text, killed):
     train_here(small(text, seed=4), run)
     assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def late(text: Path, **options: Any) -> dict[str, Any]:
-    """A run that is validated at its end alone."""
+    """A run that is validated only at its end."""
     return small(text, train__num_validations=1, **options)
 
 
 def stopped_early(run: Path, values: dict[str, Any]) -> None:
-    """A run that is to replace the one in the folder has a checkpoint, but no weights yet."""
+    """A replacing run that has a checkpoint but no weights yet."""
     with pytest.raises(TrainingInterrupted):
         train_here(values, run, SilentCallback(stop_at=1), overwrite=True)
     assert checkpoint.names(run) == ["000001"] and not (run / "model.safetensors").exists()
@@ -287,19 +287,19 @@ def unlocked(run: Path) -> dict[str, bytes]:
     return {name: data for name, data in contents(run).items() if name != ".lock"}
 
 
-def test_a_run_waits_until_the_new_one_has_weights(run, text):
+def test_the_backup_is_kept_until_the_new_run_has_weights(run, text):
     before = unlocked(run)
-    for seed in (4, 5):  # the one in between is gone, the one that has weights is not
+    for seed in (4, 5):  # the intermediate run is replaced, the run with weights is not
         stopped_early(run, late(text, seed=seed))
         assert unlocked(run / ".previous") == before
     assert weft.load(run / ".previous").info()["config"]["seed"] == 3
-    assert weft.load(run).config.seed == 5  # it can be looked at, but not used
-    assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
+    assert weft.load(run).config.seed == 5  # it can be inspected, but not used
+    assert error_message(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
     assert weft.load(run).info()["config"]["seed"] == 5 and not (run / ".previous").exists()
 
 
-def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
+def test_a_failure_after_a_checkpoint_removes_nothing(run, tmp_path):
     before, text = unlocked(run), make_text(tmp_path / "text.txt")
     stopped_early(run, late(text, seed=4))
     text.write_text("another text\n" * 40)
@@ -308,10 +308,10 @@ def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
     assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
 
 
-def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
+def test_the_run_file_of_a_backup_removes_no_checkpoint(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
-    assert refusal(UsageError, lambda: train_here(small(text), run)) == (
+    assert error_message(UsageError, lambda: train_here(small(text), run)) == (
         f"{run}: contains a run with different options (seed: 4, now 3; train.num_validations: 1, now 2); "
         f"choose another `output_dir` or use `overwrite`; to resume the old run in {run / '.previous'}, remove {run / 'checkpoints'}"
     )
@@ -321,7 +321,7 @@ def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
     assert unlocked(run) == before
 
 
-def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
+def test_overwriting_with_the_same_run_resumes_from_its_new_checkpoint(run, text):
     train_here(late(text), run, overwrite=True)
     before, watcher = run_hashes(run), SilentCallback()
     stopped_early(run, late(text))
@@ -330,7 +330,7 @@ def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
     assert run_hashes(run) == before and not (run / ".previous").exists()
 
 
-def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays(run, text):
+def test_after_a_kill_before_the_backup_is_removed_the_new_run_stays(run, text):
     shutil.copytree(run, run.parent / "old")
     train_here(small(text, seed=4), run, overwrite=True)
     shutil.copytree(run.parent / "old", run / ".previous")
@@ -338,32 +338,32 @@ def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays
     assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
-def test_a_file_is_no_run_folder(tmp_path):
-    for name, what in (("a.toml", "a run file"), ("a.txt", "a file")):
+def test_a_file_is_not_a_run_directory(tmp_path):
+    for name, description in (("a.toml", "a run file"), ("a.txt", "a file")):
         (tmp_path / name).write_text("x")
-        assert refusal(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
-            f"{tmp_path / name}: is {what}, not a run directory"
+        assert error_message(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
+            f"{tmp_path / name}: is {description}, not a run directory"
         )
 
 
-def test_fresh_in_a_new_folder_is_a_new_run(tmp_path, text, finished):
+def test_overwrite_in_a_new_directory_starts_a_run(tmp_path, text, finished):
     train_here(small(text), tmp_path / "new", overwrite=True)
     assert run_hashes(tmp_path / "new") == run_hashes(finished)
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, text, fresh):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_unrelated_directory_is_rejected_untouched(tmp_path, text, overwrite):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
-    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", overwrite=fresh))
+    message = error_message(UsageError, lambda: train_here(small(text), tmp_path / "thesis", overwrite=overwrite))
     assert (
         message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another `output_dir`"
     )
     assert contents(tmp_path / "thesis") == {"chapter.tex": b"x"}
 
 
-def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
+def test_a_directory_with_only_hidden_files_counts_as_empty(tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".DS_Store").write_text("x")
     train_here(small(text), tmp_path / "run")
@@ -371,10 +371,10 @@ def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
     assert (tmp_path / "run" / ".DS_Store").read_text() == "x"
 
 
-def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
+def test_a_locked_directory_rejects_training_and_allows_reading(run, text):
     with Lock(run):
-        for fresh in (False, True):
-            message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, overwrite=fresh))
+        for overwrite in (False, True):
+            message = error_message(InUseError, lambda overwrite=overwrite: train_here(small(text), run, overwrite=overwrite))
             assert re.fullmatch(
                 re.escape(f"{run}: in use by another process (process {os.getpid()} since ")
                 + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
@@ -383,43 +383,45 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
         assert weft.load(run).info()["arch"] == "conv"
 
 
-def test_a_folder_that_can_not_be_made(tmp_path, text):
+def test_a_directory_that_cannot_be_created(tmp_path, text):
     (tmp_path / "file").write_text("")
     for out, told in (("file", "is a file"), ("file/run", f"{tmp_path / 'file'} is a file")):
-        message = refusal(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
+        message = error_message(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
         assert message == f"{tmp_path / out}: {told}, not a directory; choose another `output_dir`"
 
 
-def test_no_run_folder(tmp_path):
-    assert refusal(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: run directory not found"
-    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
+def test_missing_run_directory(tmp_path):
+    assert error_message(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: run directory not found"
+    assert (
+        error_message(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
+    )
 
 
 # ---- damaged weights
 
 
-def test_every_flipped_bit_of_the_weights_is_refused_by_name(run):
-    """Two hundred of them, spread over the file, and none gives a model with wrong numbers."""
+def test_every_flipped_bit_of_the_weights_is_rejected_by_name(run):
+    """Two hundred of them, spread over the file; none gives a model with wrong numbers."""
     path = run / "model.safetensors"
-    whole = path.read_bytes()
+    full = path.read_bytes()
     messages = set()
-    for bit in range(0, len(whole) * 8, len(whole) * 8 // 200):
+    for bit in range(0, len(full) * 8, len(full) * 8 // 200):
         flip_bit(path, bit)
-        message = refusal(ModelError, lambda: weft.load(run).model)
+        message = error_message(ModelError, lambda: weft.load(run).model)
         assert message.startswith(f"{path}: ")
         assert "\n" not in message
         messages.add(message.removeprefix(f"{path}: ").partition(":")[0])
-        path.write_bytes(whole)
+        path.write_bytes(full)
     assert "checksum mismatch; the file is corrupted" in messages
     assert len(messages) <= 4
     assert weft.load(run).model is not None
 
 
-@pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, -1])
-def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
+@pytest.mark.parametrize("num_bytes", [0, 1, 7, 8, 9, 100, -1])
+def test_truncated_weights_are_rejected_by_name(run, num_bytes):
     path = run / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:kept])
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    path.write_bytes(path.read_bytes()[:num_bytes])
+    message = error_message(ModelError, lambda: weft.load(run).model)
     size = path.stat().st_size
     assert message in (
         f"{path}: corrupted or not a safetensors file: its header does not match its size of {size} bytes",
@@ -428,18 +430,18 @@ def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
     )
 
 
-def test_weights_of_another_program_are_refused(run):
-    """A well-formed safetensors file that lacks the sum: nobody can tell whether it is whole."""
+def test_weights_of_another_program_are_rejected(run):
+    """A valid safetensors file without the checksum cannot be verified."""
     path = run / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
     save_file(tensors, path, {"weft": "1"})
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{path}: corrupted or not written by weft (it has no checksum)"
 
 
 def test_no_weights_yet(run):
     (run / "model.safetensors").unlink()
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run}: not trained yet; run weft train"
 
 
@@ -452,38 +454,38 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **notes:
     write_tensors(path, copies, {**noted, **notes})
 
 
-def test_weights_of_another_version_are_refused(run):
+def test_weights_of_another_version_are_rejected(run):
     rewrite(run / "model.safetensors", weft="2")
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'model.safetensors'}: format version '2' is not supported (expected 1)"
 
 
-def test_another_tokenizer_is_refused(tmp_path, run, text):
+def test_another_tokenizer_is_rejected(tmp_path, run, text):
     train_here(small(text, tokenizer={"type": "char", "vocab_size": 10}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.json", run / "tokenizer.json")
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'tokenizer.json'}: not the file that the weights were trained with"
 
 
-def test_weights_of_another_run_are_refused(tmp_path, run, text):
+def test_weights_of_another_run_are_rejected(tmp_path, run, text):
     train_here({**small(text), "seed": 4}, tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
-    message = refusal(ModelError, lambda: weft.load(run).model)
+    message = error_message(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'resolved.toml'}: has changed since the weights were written"
 
 
-def test_an_edited_resolved_file_is_refused(run):
+def test_an_edited_resolved_file_is_rejected(run):
     path = run / "resolved.toml"
     path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 16"))
-    assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
+    assert error_message(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
 
 
-def test_weights_that_do_not_fit_are_refused(run):
-    """Nothing was changed by hand, but the model has other parts: another version of weft made it."""
+def test_weights_of_the_wrong_shape_are_rejected(run):
+    """Nothing was edited, but the model has other parts: another version of weft wrote it."""
     path = run / "model.safetensors"
     tensors, _ = read_tensors(path)
     rewrite(path, {name: tensor for name, tensor in tensors.items() if name != "embedding.weight"})
-    assert refusal(ModelError, lambda: weft.load(run).model) == (
+    assert error_message(ModelError, lambda: weft.load(run).model) == (
         f"{path}: does not match resolved.toml: embedding.weight is missing"
     )
 
@@ -491,7 +493,7 @@ def test_weights_that_do_not_fit_are_refused(run):
 # ---- another environment, other data
 
 
-def test_another_environment_is_noted(run, text, monkeypatch):
+def test_a_changed_environment_gives_a_note(run, text, monkeypatch):
     before = (run / "environment.json").read_bytes()
     monkeypatch.setattr(folder, "environment", lambda: {**folder.read_environment(run), "torch": "9.9"})
     watcher = SilentCallback()
@@ -503,45 +505,45 @@ def test_another_environment_is_noted(run, text, monkeypatch):
     assert (run / "environment.json").read_bytes() == before
 
 
-def test_the_environment_is_what_numbers_depend_on(finished):
-    found = folder.read_environment(finished)
-    assert set(found) == {"weft", "python", "torch", "system", "threads", "gpu"}
-    assert found["torch"] == torch.__version__
-    assert found["weft"] == weft.__version__
+def test_environment_has_what_numbers_depend_on(finished):
+    actual = folder.read_environment(finished)
+    assert set(actual) == {"weft", "python", "torch", "system", "threads", "gpu"}
+    assert actual["torch"] == torch.__version__
+    assert actual["weft"] == weft.__version__
 
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
-    """A run stopped after its first step, with text of its own."""
+    """A run stopped after its first step, with its own text."""
     values = small(make_text(tmp_path / "text.txt"))
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "run", SilentCallback(stop_at=1))
     return values, tmp_path / "run"
 
 
-def test_data_that_changed_since_is_refused(tmp_path, stopped):
+def test_changed_data_is_rejected(tmp_path, stopped):
     values, out = stopped
     text = tmp_path / "text.txt"
-    before, whole = contents(out), text.read_text()
-    text.write_text(whole.replace("cat", "cow", 1))
-    assert refusal(DataError, lambda: train_here(values, out)) == (
+    before, full = contents(out), text.read_text()
+    text.write_text(full.replace("cat", "cow", 1))
+    assert error_message(DataError, lambda: train_here(values, out)) == (
         f"{text}: not the text that the run was started with ({text} has changed); restore it or start a new run"
     )
     assert contents(out) == before
-    text.write_text(whole)
+    text.write_text(full)
     train_here(values, out)
     train_here(values, tmp_path / "whole")
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
-def test_data_that_is_gone_is_refused(tmp_path, stopped):
+def test_missing_data_is_rejected(tmp_path, stopped):
     values, out = stopped
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
-    assert refusal(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: file not found"
+    assert error_message(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: file not found"
     assert checkpoint.names(out) == ["000001"]
 
 
-def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped):
+def test_missing_tokens_are_rebuilt_from_the_same_text(tmp_path, stopped):
     values, out = stopped
     (out / "data" / "train.tokens").unlink()
     train_here(values, out)
@@ -549,15 +551,15 @@ def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped
     assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
-def test_a_tokenizer_that_is_gone_is_refused(stopped):
+def test_a_missing_tokenizer_is_rejected(stopped):
     values, out = stopped
     (out / "tokenizer.json").unlink()
-    assert refusal(ModelError, lambda: train_here(values, out)).startswith(f"{out / 'tokenizer.json'}: ")
+    assert error_message(ModelError, lambda: train_here(values, out)).startswith(f"{out / 'tokenizer.json'}: ")
 
 
 @pytest.mark.parametrize("model", ["window", "ngram"])
-def test_until_there_is_a_checkpoint_changed_data_are_a_new_run(tmp_path, model):
-    """Also the tokenizer is that of the new text."""
+def test_changed_data_before_the_first_checkpoint_starts_a_new_run(tmp_path, model):
+    """The tokenizer is retrained on the new text, too."""
     text = make_text(tmp_path / "text.txt")
     values = small(text)
     if model == "ngram":
@@ -574,7 +576,7 @@ def test_until_there_is_a_checkpoint_changed_data_are_a_new_run(tmp_path, model)
 # ---- timings and TensorBoard
 
 
-def test_timings_are_kept_apart(finished):
+def test_timings_are_stored_separately(finished):
     lines = [line for line in (finished / "timings.jsonl").read_text().split("\n") if line]
     assert len(lines) == 2
     assert set(json.loads(lines[0])) == {"step", "seconds", "tokens_per_second", "peak_memory", "crc32"}
@@ -584,13 +586,13 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     train_here(small(text, train__tensorboard=True), tmp_path / "run")
     (events,) = (tmp_path / "run" / "tensorboard").iterdir()
-    shown: dict[str, list[tuple[int, float]]] = {}
+    logged: dict[str, list[tuple[int, float]]] = {}
     for event in loader.EventFileLoader(str(events)).Load():
         for value in event.summary.value:
-            shown.setdefault(value.tag, []).append((event.step, pytest.approx(value.tensor.float_val[0])))
+            logged.setdefault(value.tag, []).append((event.step, pytest.approx(value.tensor.float_val[0])))
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().split("\n") if line]
     for name in ("train_loss", "valid_loss", "tokens"):
-        assert [(record["step"], record[name]) for record in records if name in record] == shown[name]
+        assert [(record["step"], record[name]) for record in records if name in record] == logged[name]
     assert run_hashes(tmp_path / "run").items() - run_hashes(finished).items() == {
         ("best", run_hashes(tmp_path / "run")["best"])
     }
@@ -598,7 +600,7 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
 
 
 def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
-    """Steps 5 to 7 were logged, but the last checkpoint is of step 4: they come again, and take the place of the first ones."""
+    """Steps 5 to 7 were logged after the last checkpoint, at step 4; they are repeated and replace the first ones."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     values, out = small(text, train__tensorboard=True, train__max_steps=8), tmp_path / "run"
 
@@ -611,14 +613,14 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
     assert checkpoint.names(out) == ["000004"]
     train_here(values, out)
     assert len(list((out / "tensorboard").iterdir())) == 2
-    shown = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
+    events = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n") if line]
     for name in ("train_loss", "valid_loss"):
-        points = [(event.step, event.value) for event in shown.Scalars(name)]
+        points = [(event.step, event.value) for event in events.Scalars(name)]
         assert points == [(record["step"], pytest.approx(record[name])) for record in records if name in record]
 
 
-def test_tensorboard_that_is_not_installed_is_asked_for(tmp_path, text, monkeypatch):
+def test_missing_tensorboard_names_the_package(tmp_path, text, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    message = refusal(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
+    message = error_message(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
     assert message == 'train.tensorboard: package tensorboard is not installed; pip install "weft[tensorboard]"'

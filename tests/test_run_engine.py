@@ -9,7 +9,7 @@ import weft
 from weft.errors import UsageError
 
 
-def test_an_engine_generates_what_generate_gives(tmp_path):
+def test_engine_equals_generate(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=3)
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
     engine = run.engine()

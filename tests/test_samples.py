@@ -1,4 +1,4 @@
-"""Text that is written at each validation (train.num_samples): what is kept, and that it changes nothing of the training."""
+"""Samples at each validation (train.num_samples): what is saved, and no effect on training."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def small(text: Path, model: str = "lstm", **options: Any) -> dict[str, Any]:
 
 def test_each_validation_writes_a_text_for_each_prompt_and_sample(tmp_path, text):
     train_here(small(text, train__sample_prompts=["the ", "a "]), tmp_path / "run")
-    found = written(tmp_path / "run")
-    places = [(one["step"], one["prompt"], one["sample"]) for one in found]
+    actual = written(tmp_path / "run")
+    places = [(item["step"], item["prompt"], item["sample"]) for item in actual]
     assert places == [(step, prompt, number) for step in (2, 4) for prompt in ("the ", "a ") for number in (1, 2)]
-    assert {one["seed"] for one in found} == {3}
-    assert all(0 < len(one["text"]) <= 12 for one in found)
+    assert {item["seed"] for item in actual} == {3}
+    assert all(0 < len(item["text"]) <= 12 for item in actual)
 
 
 def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
@@ -56,12 +56,12 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
     train_here(small(text, train__num_validations=1), out)
     run = weft.load(out, device="cpu")
     assert isinstance(run, Run)
-    wanted = run.generate("", max_new_tokens=12, num_samples=2, seed=3).ranked()
-    assert [one["text"] for one in written(out)] == [one.text for one in wanted]
+    expected = run.generate("", max_new_tokens=12, num_samples=2, seed=3).ranked()
+    assert [item["text"] for item in written(out)] == [item.text for item in expected]
 
 
 @pytest.mark.parametrize("model", ["lstm", "transformer", "gpt"])
-def test_training_is_the_same_with_and_without(tmp_path, text, model):
+def test_samples_do_not_change_training(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
         train_here(small(text, model, train__num_samples=samples, data__context_length=16), tmp_path / name)
     have, plain = (
@@ -72,7 +72,7 @@ def test_training_is_the_same_with_and_without(tmp_path, text, model):
     assert not (tmp_path / "without" / "samples.jsonl").exists()
 
 
-def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
+def test_resuming_neither_repeats_nor_loses_samples(tmp_path, text):
     values = small(text, train__max_steps=6, train__num_validations=3)
     train_here(values, tmp_path / "whole")
 
@@ -89,49 +89,49 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
     assert run_hashes(tmp_path / "parts") == run_hashes(tmp_path / "whole")
 
 
-def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
+def test_learned_positions_limit_the_sample_length(tmp_path, text):
     values = small(
         text, "transformer", train__num_samples=1, train__sample_max_new_tokens=500, train__sample_prompts=["the old "]
     )
     train_here(values, tmp_path / "run")
     assert (
-        max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 10
-    )  # behind a full stop, a newline and 8 letters
+        max(len(item["text"]) for item in written(tmp_path / "run")) == 16 + 1 - 10
+    )  # after a full stop, a newline and 8 characters
     values["train"]["sample_prompts"] = ["the old cat and the dog"]
     message = "train.sample_prompts: 23 tokens exceed the model's limit of 14; shorten the longest prompt"
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train_here(values, tmp_path / "other")
 
 
-def test_without_validation_data_texts_are_written_all_the_same(tmp_path, text):
+def test_samples_are_written_without_validation_data(tmp_path, text):
     values = small(text)
     del values["data"]["valid"]
     train_here(values, tmp_path / "run")
-    assert [one["step"] for one in written(tmp_path / "run")] == [2, 2, 4, 4]
+    assert [item["step"] for item in written(tmp_path / "run")] == [2, 2, 4, 4]
 
 
 def test_an_n_gram_model_writes_once(tmp_path, text):
     values = small(text)
     values["model"] = {"arch": "ngram", "order": 3}
     train_here(values, tmp_path / "run")
-    assert [(one["step"], one["sample"]) for one in written(tmp_path / "run")] == [(1, 1), (1, 2)]
-    assert all(one["text"] for one in written(tmp_path / "run"))
+    assert [(item["step"], item["sample"]) for item in written(tmp_path / "run")] == [(1, 1), (1, 2)]
+    assert all(item["text"] for item in written(tmp_path / "run"))
 
 
-def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
+def test_seq2seq_samples_are_the_first_lines_with_references(tmp_path, pairs):
     values = seq2seq_run_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
     train_here(values, tmp_path / "run")
     train_here(seq2seq_run_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
     assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "plain")["model"]
-    found = written(tmp_path / "run")
-    assert [(one["step"], one["line"]) for one in found] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
+    actual = written(tmp_path / "run")
+    assert [(item["step"], item["line"]) for item in actual] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
     lines = dict(line.split("\t") for line in pairs.read_text().splitlines())
-    assert all(lines[one["source"]] == one["reference"] for one in found)
+    assert all(lines[item["source"]] == item["reference"] for item in actual)
     translator: Any = weft.load(tmp_path / "run", device="cpu")
-    last = found[-3:]
+    last = actual[-3:]
     if json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4:
-        outputs = [own.text for own in translator.predict([one["source"] for one in last], beam_size=1)]
-        assert [one["text"] for one in last] == outputs
+        outputs = [prediction.text for prediction in translator.predict([item["source"] for item in last], beam_size=1)]
+        assert [item["text"] for item in last] == outputs
 
 
 REFUSED = [
@@ -154,7 +154,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "train", "message"), REFUSED)
-def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
+def test_samples_are_rejected_for_tasks_without_generation(tmp_path, task, train, message):
     kind = {"classification": "lstm", "lm": "lstm", "seq2seq": "luong"}[task]
     values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}, "train": train}
     with pytest.raises(ConfigError) as error:
@@ -162,16 +162,16 @@ def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
     assert str(error.value) == message
 
 
-def test_translations_need_validation_data(tmp_path, pairs):
+def test_seq2seq_samples_require_validation_data(tmp_path, pairs):
     values = seq2seq_run_file(pairs, "lstm", "train.num_samples=1")
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
         train_here(values, tmp_path / "run")
-    told = "train.num_samples: requires validation data; set data.valid"
-    assert str(error.value) == told
+    message = "train.num_samples: requires validation data; set data.valid"
+    assert str(error.value) == message
 
 
-def test_a_text_stands_on_one_line_of_the_terminal():
+def test_a_sample_is_printed_on_one_line():
     assert format_sample({"prompt": "The ", "text": "cat\nsat\x1b[2J"}) == "The cat⏎sat\\x1b[2J"
     assert format_sample({"prompt": "", "text": "x" * 200}) == "x" * 99 + "…"
     assert format_sample({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB  (reference: A B)"
@@ -187,16 +187,16 @@ def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
 # ---- in the report
 
 
-def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path):
+def test_reports_show_a_selection_of_many_validations(tmp_path):
     lines = [{"step": step, "prompt": "a", "sample": number, "text": f"{step}"} for step in range(1, 21) for number in range(5)]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in lines))
-    found = samples_of(tmp_path)
-    assert [(line["step"], line["sample"]) for line in found[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
-    assert sorted({line["step"] for line in found}) == [1, 4, 6, 9, 12, 15, 17, 20]
+    actual = samples_of(tmp_path)
+    assert [(line["step"], line["sample"]) for line in actual[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
+    assert sorted({line["step"] for line in actual}) == [1, 4, 6, 9, 12, 15, 17, 20]
     assert samples_of(tmp_path / "gone") == []
 
 
-def test_the_page_shows_text_over_training():
+def test_report_shows_samples_over_training():
     document = lm_document()
     name = document["rows"][0]["name"]
     document["samples_over_training"] = {
@@ -214,20 +214,20 @@ def test_the_page_shows_text_over_training():
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
-def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage):
-    """Nothing follows from them: training goes on, bit for bit, with what is whole of them and a note."""
+def test_damaged_samples_do_not_affect_the_run(tmp_path, text, damage):
+    """Training continues bit for bit with the intact samples and a note."""
     values = small(text, train__num_samples=1)
     train_here(values, tmp_path / "whole")
     train_here(values, tmp_path / "run", SilentCallback(stop_at=4))
     path = tmp_path / "run" / "samples.jsonl"
-    whole = path.read_bytes()
-    assert whole.count(b"\n") >= 2
+    full = path.read_bytes()
+    assert full.count(b"\n") >= 2
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes(whole[:-9] if damage == "cut" else whole.replace(b'"seed"', b'"sfed"', 1))
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "run", watcher)
-    assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
+        path.write_bytes(full[:-9] if damage == "cut" else full.replace(b'"seed"', b'"sfed"', 1))
+    callback = SilentCallback()
+    train_here(values, tmp_path / "run", callback)
+    assert f"{path}: corrupted; only the intact part was restored" in callback.notes
     assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "whole")["model"]
-    read_log(path, allow_text=True)  # whole again
+    read_log(path, allow_text=True)  # repaired

@@ -1,4 +1,4 @@
-"""Filters against naive loops, frequencies against the distribution, and samples that do not depend on their batch."""
+"""Logits processors against naive loops, sample frequencies against the distribution, and independence of the batch."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def naive_top_k(row, size):
 def naive_top_p(row, mass):
     if not any(map(math.exp, row)):
         return row
-    chances, kept, total = probabilities(row), set(), 0.0
+    chances, nucleus, total = probabilities(row), set(), 0.0
     for i in sorted(range(len(row)), key=lambda i: -row[i]):
         if total >= mass:
             break
-        kept.add(i)
+        nucleus.add(i)
         total += chances[i]
-    return [value if i in kept else -math.inf for i, value in enumerate(row)]
+    return [value if i in nucleus else -math.inf for i, value in enumerate(row)]
 
 
 def naive_min_p(row, fraction):
@@ -60,49 +60,49 @@ NAIVE = {
 @pytest.mark.parametrize("shares", [[4, 2, 2, 2], [1] * 10, [3, 1, 3, 1, 2], [1, 5, 1, 1, 1, 1], [2, 0, 2, 0, 4]])
 @pytest.mark.parametrize("mass", [0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9])
 def test_top_p_keeps_the_fewest_tokens_where_several_are_equally_probable(shares, mass):
-    """The smallest set that reaches the mass, found by trying all sizes in whole numbers; of equals, the first tokens."""
+    """The smallest set that reaches the mass, by trying all sizes in integers; ties keep the first tokens."""
     total = sum(shares)
     best_first = sorted(range(len(shares)), key=lambda token: (-shares[token], token))
     fewest = next(
         n for n in range(1, len(shares) + 1) if 1000 * sum(shares[t] for t in best_first[:n]) >= round(1000 * mass) * total
     )
     log_probs = torch.tensor([[math.log(share / total) if share else -math.inf for share in shares]])
-    found = choose.top_p(mass)(log_probs, nothing(1))
-    assert found.isfinite().nonzero()[:, 1].tolist() == sorted(best_first[:fewest])
-    assert torch.equal(found[found.isfinite()], log_probs[found.isfinite()])
+    actual = choose.top_p(mass)(log_probs, nothing(1))
+    assert actual.isfinite().nonzero()[:, 1].tolist() == sorted(best_first[:fewest])
+    assert torch.equal(actual[actual.isfinite()], log_probs[actual.isfinite()])
 
 
 @pytest.mark.parametrize("name", NAIVE)
 @settings(deadline=None, max_examples=60)
 @given(rows=rows_of_logits, data=st.data())
-def test_a_filter_equals_the_naive_loop(name, rows, data):
+def test_logits_processors_equal_naive_loops(name, rows, data):
     make, naive, values = NAIVE[name]
     value = data.draw(values)
-    # in float64, with levels well apart: a tie or a rounding at the border may fall either way
+    # in float64 with well-separated levels: a tie or rounding at the border could go either way
     rows = [[round(v) + i * 0.01 if v > -math.inf else v for i, v in enumerate(row)] for row in rows]
-    found = make(value)(torch.tensor(rows, dtype=torch.float64), nothing(len(rows)))
-    assert found.tolist() == [naive(row, value) for row in rows]
+    actual = make(value)(torch.tensor(rows, dtype=torch.float64), nothing(len(rows)))
+    assert actual.tolist() == [naive(row, value) for row in rows]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(-1, 3), min_size=9, max_size=9), min_size=1, max_size=4), st.integers(1, 4))
-def test_no_repeat_equals_the_naive_loop(histories, size):
-    # -1 stands on the left only
+def test_no_repeat_ngram_equals_the_naive_loop(histories, size):
+    # -1 (padding) occurs only on the left
     histories = [sorted(row, key=lambda token: token >= 0) for row in histories]
-    found = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
-    for row, history in zip(found.tolist(), histories, strict=True):
-        said = [token for token in history if token >= 0]
-        grams = {tuple(said[i : i + size]) for i in range(len(said) - size + 1)}
-        newest = said[len(said) - size + 1 :]
+    actual = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
+    for row, history in zip(actual.tolist(), histories, strict=True):
+        generated = [token for token in history if token >= 0]
+        grams = {tuple(generated[i : i + size]) for i in range(len(generated) - size + 1)}
+        newest = generated[len(generated) - size + 1 :]
         full = len(newest) == size - 1
         assert [value == -math.inf for value in row] == [full and (*newest, word) in grams for word in range(4)]
 
 
-def test_repetition_divides_by_the_penalty_for_each_time_in_the_last_64_tokens():
+def test_repetition_penalty_applies_per_occurrence_in_the_last_64_tokens():
     history = torch.tensor([[-1] * 70 + [3, 5, 5], [4] * 9 + [0] * 64])
-    found = choose.repetition_penalty(2.0)(torch.zeros(2, 6), history).exp()
-    torch.testing.assert_close(found[0], torch.tensor([1, 1, 1, 0.5, 1, 0.25]))
-    torch.testing.assert_close(found[1], torch.tensor([2.0**-64, 1, 1, 1, 1, 1]))
+    actual = choose.repetition_penalty(2.0)(torch.zeros(2, 6), history).exp()
+    torch.testing.assert_close(actual[0], torch.tensor([1, 1, 1, 0.5, 1, 0.25]))
+    torch.testing.assert_close(actual[1], torch.tensor([2.0**-64, 1, 1, 1, 1, 1]))
 
 
 def test_temperature_raises_probabilities_to_a_power_and_tiny_ones_are_greedy():
@@ -115,18 +115,18 @@ def test_temperature_raises_probabilities_to_a_power_and_tiny_ones_are_greedy():
     assert choose.temperature(0.5)(impossible, nothing(1)).tolist() == impossible.tolist()
 
 
-def test_a_row_of_impossible_tokens_passes_every_filter_and_draws_nothing():
+def test_a_row_without_possible_tokens_samples_nothing():
     row, history = torch.full((2, 5), -math.inf), torch.tensor([[1, 2], [-1, 1]])
     row[1, 3] = -1.0
     filters = [choose.ban_tokens([0]), choose.no_repeat_ngram(1), choose.repetition_penalty(1.5), choose.temperature(0.7)]
     filters += [choose.top_k(3), choose.top_p(0.5), choose.min_p(0.1)]
-    left = choose.compose(filters)(row, history)
-    assert choose.sample_token(left).tolist() == [-1, 3]
-    assert choose.sample_token(left, torch.tensor([0.5, 0.999999999999])).tolist() == [-1, 3]
+    processed = choose.compose(filters)(row, history)
+    assert choose.sample_token(processed).tolist() == [-1, 3]
+    assert choose.sample_token(processed, torch.tensor([0.5, 0.999999999999])).tolist() == [-1, 3]
 
 
 @given(st.floats(0, 1, exclude_max=True))
-def test_no_number_draws_an_impossible_token(uniform):
+def test_impossible_tokens_are_never_sampled(uniform):
     row = torch.tensor([[-math.inf, -1.0, -math.inf, -2.0, -math.inf, -0.3, -math.inf]])
     assert choose.sample_token(row, torch.tensor([uniform], dtype=torch.float64)).item() in (1, 3, 5)
 
@@ -144,7 +144,7 @@ def test_frequencies_follow_the_distribution():
         for drawn in sample(model, prompt, criteria=StoppingCriteria(2), noise=[row.__getitem__ for row in noise.tolist()])
     )
     chances = model.table[1].double().exp()
-    # 7 and 7 degrees of freedom: beyond 24.3 in one of 1,000 worlds
+    # 7 degrees of freedom each: 24.3 is the 0.999 quantile of chi-square
     assert chi_square(first.bincount(minlength=8).tolist(), (chances * size).tolist()) < 24.3
     likely = int(chances.argmax())
     after = second[first == likely]
@@ -152,15 +152,15 @@ def test_frequencies_follow_the_distribution():
     assert chi_square(after.bincount(minlength=8).tolist(), expected.tolist()) < 24.3
 
 
-def test_numbers_of_different_rows_and_seeds_are_independent():
+def test_random_numbers_of_rows_and_seeds_are_independent():
     places = [0, 1, 255, 256, 257, 1000]
     rows = [choose.random_noise(0, i, j) for i in range(400) for j in range(5)]
-    numbers = torch.tensor([[row(at) for row in rows] for at in places], dtype=torch.float64)
+    numbers = torch.tensor([[row(index) for row in rows] for index in places], dtype=torch.float64)
     assert numbers.unique().numel() == numbers.numel()
     assert abs(numbers.mean().item() - 0.5) < 0.01
     alone, other = choose.random_noise(0, 3, 1), choose.random_noise(1, 3, 1)
-    assert [alone(at) for at in reversed(places)] == numbers[:, 16].flip(0).tolist()
-    assert not any(other(at) == alone(at) for at in places)
+    assert [alone(index) for index in reversed(places)] == numbers[:, 16].flip(0).tolist()
+    assert not any(other(index) == alone(index) for index in places)
 
 
 @every_toy
@@ -168,7 +168,7 @@ def test_numbers_of_different_rows_and_seeds_are_independent():
 def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
     model, limit = toy(9), 20
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7], [1, 6]]
-    keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
+    keep = torch.tensor([[index < len(prompt) for index in range(5)] for prompt in prompts])
     padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
     noise = None if greedy else [choose.random_noise(7, row, 0) for row in range(5)]
     adjust = choose.compose(
@@ -181,10 +181,10 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
     for row, prompt in enumerate(prompts):
         mine = None if greedy else [choose.random_noise(7, row, 0)]
         alone = list(sample(model, torch.tensor([prompt]), criteria=until, processor=adjust, noise=mine))
-        said = [drawn.tokens.item() for drawn in alone]
-        assert tokens[row].tolist() == said + [-1] * (len(together) - len(said))
-        assert END not in said[:2]
-        again = model.score(torch.tensor([prompt + said]))[0, len(prompt) - 1 :].sum().item()
+        tokens_drawn = [drawn.tokens.item() for drawn in alone]
+        assert tokens[row].tolist() == tokens_drawn + [-1] * (len(together) - len(tokens_drawn))
+        assert END not in tokens_drawn[:2]
+        again = model.score(torch.tensor([prompt + tokens_drawn]))[0, len(prompt) - 1 :].sum().item()
         assert log_probs[row].sum().item() == pytest.approx(again, abs=1e-4)
 
 
@@ -201,26 +201,26 @@ def test_greedy_takes_the_best_token_each_time(toy):
 
 def test_rows_leave_the_batch_when_they_end():
     model = chain_model([1, 3, 4, 5, 6, 2], 7)
-    found = [
+    actual = [
         drawn.tokens.tolist()
         for drawn in sample(model, torch.tensor([[5], [1], [6]]), criteria=StoppingCriteria(9, eos_id=END))
     ]
-    assert found == [[6, 3, 2], [2, 4, -1], [-1, 5, -1], [-1, 6, -1], [-1, 2, -1]]
+    assert actual == [[6, 3, 2], [2, 4, -1], [-1, 5, -1], [-1, 6, -1], [-1, 2, -1]]
     assert model.steps_taken == [2, 1, 1, 1]
 
 
-def test_a_row_that_can_not_go_on_ends_and_the_others_go_on():
+def test_a_row_without_possible_tokens_ends_and_others_continue():
     model = chain_model([1, 3, 4, 5, 6, 2], 7)
     until = StoppingCriteria(9, eos_id=END, min_new_tokens=2)
-    found = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
-    assert found == [[-1, 5], [-1, 6], [-1, 2]]
+    actual = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
+    assert actual == [[-1, 5], [-1, 6], [-1, 2]]
 
 
-def test_rows_can_be_ended_from_outside():
+def test_rows_end_when_the_stopping_criterion_is_met():
     model = Bigram(6)
     until = StoppingCriteria(9, finished=lambda tokens: tokens == 4)
-    said = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), criteria=until)], 1)
-    for row in said.tolist():
+    tokens_drawn = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), criteria=until)], 1)
+    for row in tokens_drawn.tolist():
         ended = row.index(4) if 4 in row else len(row) - 1
         assert all(token == -1 for token in row[ended + 1 :])
 
@@ -228,8 +228,8 @@ def test_rows_can_be_ended_from_outside():
 def test_a_prompt_may_continue_a_state():
     model = Hashed(6)
     _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
-    found = [d.tokens.tolist() for d in sample(model, torch.tensor([[5], [5]]), criteria=StoppingCriteria(4), state=state)]
-    assert found == [
+    actual = [d.tokens.tolist() for d in sample(model, torch.tensor([[5], [5]]), criteria=StoppingCriteria(4), state=state)]
+    assert actual == [
         d.tokens.tolist() for d in sample(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), criteria=StoppingCriteria(4))
     ]
 
@@ -241,8 +241,8 @@ def test_gradients_are_off_inside_and_untouched_outside():
         assert not drawn.log_probs.requires_grad
 
 
-@pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "drawn"])
-def test_a_model_that_gives_nan_is_refused(noise):
+@pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "sampled"])
+def test_nan_log_probs_are_rejected(noise):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan
     model = Bigram(6, table=table)
@@ -291,5 +291,5 @@ def refused(**options):
         ({"topk": 3}, "topk: unknown option; did you mean 'top_k'?"),
     ],
 )
-def test_options_are_refused_by_their_names(options, message):
+def test_invalid_options_are_rejected_by_name(options, message):
     assert refused(**options) == message

@@ -1,4 +1,4 @@
-"""Schedules, Muon, optimisers and their states, and gradients that are added up in parts."""
+"""Learning-rate schedules, Muon, optimizer states and gradient accumulation."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from weft.training.schedules import SCHEDULES, schedule
         ("warmup-stable-decay", {0.0: 1.0, 0.6: 1.0, 0.8: 0.5, 1.0: 0.0}),
     ],
 )
-def test_schedules_at_worked_points(name, expected):
-    found = {progress: schedule(name, warmup=0.0)(progress) for progress in expected}
-    assert found == pytest.approx(expected)
+def test_schedules_by_hand(name, expected):
+    actual = {progress: schedule(name, warmup=0.0)(progress) for progress in expected}
+    assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_warm_up_is_a_linear_rise_times_the_fall(name):
+def test_warmup_is_linear_times_the_decay(name):
     factor = schedule(name, warmup=0.1)
     assert factor(0.0) == 0.0
     fall = (lambda progress: min(1.0, math.sqrt(0.1 / progress))) if name == "inverse-sqrt" else SCHEDULES[name]
@@ -51,7 +51,7 @@ def test_warm_up_is_a_linear_rise_times_the_fall(name):
         assert factor(progress) == pytest.approx(min(1.0, progress / 0.1) * fall(progress))
 
 
-def test_the_inverse_square_root_is_the_transformers():
+def test_inverse_sqrt_is_the_schedule_of_the_transformer_paper():
     """Vaswani et al. 2017, equation 3: min(step^-0.5, step * warmup^-1.5), here with the peak at 1."""
     factor, warmup = schedule("inverse-sqrt", warmup=0.04), 40
     for step in (1, 20, 40, 41, 160, 1000):
@@ -61,7 +61,7 @@ def test_the_inverse_square_root_is_the_transformers():
 
 @settings(deadline=None)
 @given(st.sampled_from(list(SCHEDULES)), st.floats(0.0, 0.99), st.floats(0.0, 2.0), st.floats(0.0, 2.0))
-def test_a_factor_is_between_0_and_1_and_never_rises_after_the_warm_up(name, warmup, first, second):
+def test_factor_is_between_0_and_1_and_never_rises_after_warmup(name, warmup, first, second):
     factor = schedule(name, warmup=warmup)
     early, late = sorted((first, second))
     assert 0.0 <= factor(early) <= 1.0
@@ -69,7 +69,7 @@ def test_a_factor_is_between_0_and_1_and_never_rises_after_the_warm_up(name, war
         assert factor(late) <= factor(early)
 
 
-def test_past_the_end_a_schedule_stays_where_it_ended():
+def test_a_schedule_is_constant_past_its_end():
     for name in SCHEDULES:
         factor = schedule(name, warmup=0.02)
         assert factor(1.5) == factor(1.0)
@@ -87,17 +87,17 @@ def with_singular_values(rows: int, columns: int, seed: int) -> tuple[Tensor, Te
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("shape", [(8, 8), (12, 5), (5, 12), (6, 1)], ids=["square", "tall", "wide", "column"])
-def test_orthogonal_keeps_the_directions_and_evens_out_the_sizes(shape, scale):
+def test_orthogonalization_keeps_singular_vectors_and_equalizes_singular_values(shape, scale):
     u, vt, matrix = with_singular_values(*shape, seed=0)
-    found = orthogonalize(scale * matrix[None])[0]
-    assert found.shape == shape
-    sizes = u.mT @ found @ vt.mT  # a polynomial in the matrix: the singular vectors stay
+    actual = orthogonalize(scale * matrix[None])[0]
+    assert actual.shape == shape
+    sizes = u.mT @ actual @ vt.mT  # a polynomial in the matrix: the singular vectors stay
     torch.testing.assert_close(sizes, sizes.diag().diag(), atol=1e-4, rtol=0.0)
     assert sizes.diag().min() > 0.6 and sizes.diag().max() < 1.3
-    assert torch.linalg.matrix_norm(found - u @ vt, 2) < 0.4
+    assert torch.linalg.matrix_norm(actual - u @ vt, 2) < 0.4
 
 
-def test_orthogonal_is_five_steps_of_the_quintic():
+def test_orthogonalization_is_five_quintic_newton_schulz_steps():
     u, vt, matrix = with_singular_values(4, 7, seed=1)
     values = torch.linspace(1.0, 0.05, 4, dtype=torch.double)
     values = values / values.norm()
@@ -106,7 +106,7 @@ def test_orthogonal_is_five_steps_of_the_quintic():
     torch.testing.assert_close(orthogonalize(matrix[None])[0], u * values.float() @ vt, atol=1e-5, rtol=1e-4)
 
 
-def test_a_gradient_of_zero_moves_nothing():
+def test_a_zero_gradient_changes_nothing():
     assert orthogonalize(torch.zeros(2, 3, 4)).tolist() == torch.zeros(2, 3, 4).tolist()
 
 
@@ -122,18 +122,18 @@ def test_muon_on_a_batch_of_matrices_equals_each_alone():
     groups = [Muon(together, **options), *(Muon([weight], **options) for weight in alone)]
     for step in range(4):
         generator = torch.Generator().manual_seed(step)
-        for one, other in zip(together, alone, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
+        for item, other in zip(together, alone, strict=True):
+            item.grad = torch.randn(item.shape, generator=generator)
+            other.grad = item.grad.clone()
         for optimizer in groups:
             optimizer.step()
-    for one, other in zip(together, alone, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    for item, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (8, 2), (2, 8)])
 def test_muon_steps_along_its_momentum(shape):
-    """Jordan et al. 2024: buffer, Nesterov's look ahead, orthogonal, larger where the matrix is tall; decay apart."""
+    """Jordan et al. 2024: momentum buffer, Nesterov, orthogonalization, larger for tall matrices; decoupled weight decay."""
     (weight,) = weights_of([shape])
     optimizer = Muon([weight], lr=0.1, momentum=0.9, weight_decay=0.5)
     expected, buffer = weight.detach().clone(), torch.zeros(shape)
@@ -189,7 +189,7 @@ def train(model: LanguageModel, parts: Optimizers, steps: range) -> None:
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_restored_optimiser_goes_on_bit_for_bit(name, mixer):
+def test_a_restored_optimizer_continues_bit_for_bit(name, mixer):
     model = small_model(mixer)
     parts = started(name, model)
     train(model, parts, range(10))
@@ -201,15 +201,15 @@ def test_a_restored_optimiser_goes_on_bit_for_bit(name, mixer):
     again = small_model(mixer)
     again.load_state_dict(weights)
     restored = started(name, again)
-    given = {key: value.clone() for key, value in saved.items()}
-    restored.restore(given)
+    copies = {key: value.clone() for key, value in saved.items()}
+    restored.restore(copies)
     train(again, restored, range(10, 20))
-    for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
-        assert torch.equal(one, other), key
+    for (key, tensor), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(tensor, other), key
     assert parts.tensors().keys() == restored.tensors().keys()
     for key, value in parts.tensors().items():
         assert torch.equal(value, restored.tensors()[key]), key
-        assert torch.equal(given[key], saved[key]), key  # updates are in place, and what was read may be a memory map
+        assert torch.equal(copies[key], saved[key]), key  # updates are in place, and loaded tensors may be memory-mapped
 
     forgetful = small_model(mixer)
     forgetful.load_state_dict(weights)
@@ -217,14 +217,14 @@ def test_a_restored_optimiser_goes_on_bit_for_bit(name, mixer):
     assert not torch.equal(forgetful.embedding.weight, model.embedding.weight)
 
 
-def test_a_state_of_another_model_is_refused():
+def test_a_state_of_another_model_is_rejected():
     with pytest.raises(ModelError) as caught:
         started("sgd", small_model()).restore({"stack.nowhere/momentum_buffer": torch.zeros(2)})
     assert str(caught.value) == "optimizer state: the model has no parameter 'stack.nowhere'"
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_parameter_has_one_optimiser(name):
+def test_every_parameter_has_one_optimizer(name):
     model = small_model()
     parts = started(name, model)
     owned = [weight for part in parts.optimizers for group in part.param_groups for weight in group["params"]]
@@ -236,7 +236,7 @@ def test_every_parameter_has_one_optimiser(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_matrices_decay_and_vectors_do_not(name):
+def test_weight_decay_applies_to_matrices_only(name):
     model = small_model()
     before = {key: weight.detach().clone() for key, weight in model.named_parameters()}
     parts = started(name, model)
@@ -245,11 +245,11 @@ def test_matrices_decay_and_vectors_do_not(name):
     parts.step(0.5)
     for key, weight in model.named_parameters():
         rate = 0.02 if name == "muon" and key in matrices_of(model) else 0.01
-        kept = 1.0 - 0.5 * rate * 0.1 if weight.dim() == 2 else 1.0
-        torch.testing.assert_close(weight.detach(), kept * before[key], atol=1e-7, rtol=1e-6)
+        factor = 1.0 - 0.5 * rate * 0.1 if weight.dim() == 2 else 1.0
+        torch.testing.assert_close(weight.detach(), factor * before[key], atol=1e-7, rtol=1e-6)
 
 
-def test_each_factor_is_of_the_rate_that_was_given():
+def test_lr_factors_multiply_the_configured_lr():
     line = nn.Linear(1, 1, bias=False)
     nn.init.constant_(line.weight, 1.0)
     parts = build_optimizers(line, set(), TrainConfig(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0).with_defaults())
@@ -265,7 +265,7 @@ def test_each_factor_is_of_the_rate_that_was_given():
 
 
 class Reading:
-    """The loss of a language model over ragged rows, its state carried on."""
+    """The loss of a language model over ragged rows with carried state."""
 
     unit = "token"
     monitors = ()
@@ -282,7 +282,7 @@ class Reading:
 
 
 class OneBatch:
-    """The least that a loop asks of an order."""
+    """The minimal batch sampler for a loop."""
 
     def batches(self, epoch: int) -> int:
         return 1
@@ -298,7 +298,7 @@ class OneBatch:
 
 
 def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[Tensor, Tensor]]:
-    """A loop after the gradients of a second batch, which starts from the carry of the first; nats and count."""
+    """A loop after the gradients of a second batch, which starts from the state of the first; loss and count."""
     model = small_model(mixer)
     table = TrainConfig(micro_batches=accumulate).with_defaults()
     loop = Loop(
@@ -319,14 +319,14 @@ def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[
 @pytest.mark.parametrize("ragged", [False, True], ids=["whole", "ragged"])
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 @pytest.mark.parametrize("accumulate", [2, 3, 7, 20])
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(accumulate, mixer, ragged):
-    whole, (nats, count, _) = two_batches(1, mixer, ragged)
+def test_micro_batches_give_the_gradient_of_the_whole_batch(accumulate, mixer, ragged):
+    full, (nats, count, _) = two_batches(1, mixer, ragged)
     parts, (summed, counted, read) = two_batches(accumulate, mixer, ragged)
     assert count == counted == read == (21 if ragged else 35)
     torch.testing.assert_close(summed, nats, atol=1e-5, rtol=1e-6)
-    for one, other in zip(whole.optimizers.weights, parts.optimizers.weights, strict=True):
+    for one, other in zip(full.optimizers.weights, parts.optimizers.weights, strict=True):
         torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)
-    for one, other in zip(tree_leaves(whole.carry), tree_leaves(parts.carry), strict=True):
+    for one, other in zip(tree_leaves(full.carry), tree_leaves(parts.carry), strict=True):
         torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-5)
 
 
@@ -338,5 +338,5 @@ def test_the_gradient_is_of_the_mean_over_tokens():
     _, state = model(tokens[:, :-1])
     nats, _ = model.loss(tokens.flip(0)[:, :-1], tokens.flip(0)[:, 1:], detach(state))
     nats[keep[:, 1:]].mean().backward()
-    for one, other in zip(model.parameters(), loop.optimizers.weights, strict=True):
-        torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)
+    for parameter, other in zip(model.parameters(), loop.optimizers.weights, strict=True):
+        torch.testing.assert_close(other.grad, parameter.grad, atol=1e-6, rtol=1e-5)

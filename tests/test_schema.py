@@ -1,4 +1,4 @@
-"""The JSON schema of run files: it is one, it accepts every example, and it rejects what weft rejects."""
+"""The JSON schema of run files: valid, accepts every example, and rejects what weft rejects."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ ANNOTATIONS = {"$schema", "title", "description", "default"}
 CHECKED = {"type", "enum", "const", "anyOf", "oneOf", "properties", "required", "additionalProperties", "items", *LIMITS}
 
 
-def problems(value: Any, schema: dict[str, Any], at: str = "run") -> list[str]:
-    """What is wrong with a value, by as much of JSON Schema as the schemas of run files use."""
+def problems(value: Any, schema: dict[str, Any], path: str = "run") -> list[str]:
+    """Violations of a schema, for the subset of JSON Schema that run files use."""
     assert set(schema) <= CHECKED | ANNOTATIONS, set(schema) - CHECKED - ANNOTATIONS
-    found = [at] if "const" in schema and value != schema["const"] else []
+    actual = [path] if "const" in schema and value != schema["const"] else []
     if "enum" in schema and value not in schema["enum"]:
-        found.append(at)
+        actual.append(path)
     if "type" in schema:
         is_bool = isinstance(value, bool) and schema["type"] != "boolean"
         if is_bool or not isinstance(value, TYPES[schema["type"]]):
-            return [*found, at]
-    found += [f"{at} {name}" for name, holds in LIMITS.items() if name in schema and not holds(value, schema[name])]
-    if "anyOf" in schema and all(problems(value, part, at) for part in schema["anyOf"]):
-        found.append(at)
-    if "oneOf" in schema and sum(not problems(value, part, at) for part in schema["oneOf"]) != 1:
-        found.append(at)
+            return [*actual, path]
+    actual += [f"{path} {name}" for name, holds in LIMITS.items() if name in schema and not holds(value, schema[name])]
+    if "anyOf" in schema and all(problems(value, part, path) for part in schema["anyOf"]):
+        actual.append(path)
+    if "oneOf" in schema and sum(not problems(value, part, path) for part in schema["oneOf"]) != 1:
+        actual.append(path)
     if isinstance(value, dict):
-        known = schema.get("properties", {})
-        found += [f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value]
+        properties = schema.get("properties", {})
+        actual += [f"{path}.{name} is missing" for name in schema.get("required", ()) if name not in value]
         for name, inner in value.items():
             more = schema.get("additionalProperties", True)
-            part = known.get(name, more if isinstance(more, dict) else None)
-            found += problems(inner, part, f"{at}.{name}") if part is not None else [] if more else [f"{at}.{name}"]
+            part = properties.get(name, more if isinstance(more, dict) else None)
+            actual += problems(inner, part, f"{path}.{name}") if part is not None else [] if more else [f"{path}.{name}"]
     if isinstance(value, list) and "items" in schema:
-        found += [problem for part in value for problem in problems(part, schema["items"], at)]
-    return found
+        actual += [problem for part in value for problem in problems(part, schema["items"], path)]
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,13 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_is_valid(path, schemas):
+def test_every_example_validates(path, schemas):
     values = tomllib.loads(path.read_text(encoding="utf-8"))
     assert problems(values, schemas[values["task"]]) == []
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_schema_is_printed_with_all_tables_and_descriptions(task, schemas, capsys):
+def test_printed_schema_has_all_tables_and_descriptions(task, schemas, capsys):
     assert main(["init", task, "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == schemas[task]
     schema = schemas[task]
@@ -83,12 +83,12 @@ def test_a_schema_is_printed_with_all_tables_and_descriptions(task, schemas, cap
     assert undescribed(schema["properties"]) == []
 
 
-def undescribed(properties: dict[str, Any], at: str = "") -> list[str]:
-    found = [f"{at}{name}" for name, part in properties.items() if not part.get("description")]
+def undescribed(properties: dict[str, Any], path: str = "") -> list[str]:
+    actual = [f"{path}{name}" for name, part in properties.items() if not part.get("description")]
     for name, part in properties.items():
         for inner in (part, *part.get("oneOf", ()), *part.get("anyOf", ())):
-            found += undescribed(inner.get("properties", {}), f"{at}{name}.")
-    return found
+            actual += undescribed(inner.get("properties", {}), f"{path}{name}.")
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def undescribed(properties: dict[str, Any], at: str = "") -> list[str]:
         ("tokenizer", {"type": "space"}),
     ],
 )
-def test_wrong_run_files_are_not_valid(table, values, schemas):
+def test_invalid_run_files_are_rejected(table, values, schemas):
     good = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": "gpt"}}
     assert problems(good, schemas["lm"]) == []
     assert problems({**good, table: values}, schemas["lm"]) != []
@@ -120,7 +120,7 @@ def test_defaults_are_those_of_the_architecture(schemas):
 
 
 def every_table(kind: type[Config]) -> list[type[Config]]:
-    return [found for own in kind.__subclasses__() for found in (own, *every_table(own))]
+    return [actual for subclass in kind.__subclasses__() for actual in (subclass, *every_table(subclass))]
 
 
 def test_every_option_of_every_table_has_one_sentence():

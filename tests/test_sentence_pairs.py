@@ -1,4 +1,4 @@
-"""Lines two by two: which go together, what stands where, and that a classifier of pairs starts from it."""
+"""Sentence pairs in masked language modeling: pairing of lines, segments, and fine-tuning a classifier of text pairs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TOKENIZER = from_vocab(list("abcdefghij"))
 
 
 def shown(corpus: Corpus) -> list[str]:
-    """Each text as it is read, | for </s>."""
+    """Each text as it is read, with | for </s>."""
     starts = corpus.line_starts()
     texts = [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)]
     return ["".join("|" if token == 2 else TOKENIZER.id_to_token(token) for token in text) for text in texts]
 
 
-def pairs_of(lines: list[str], *, longest: int = 100, phase: int = 0) -> list[str]:
-    return shown(pair_lines(corpus_from_lines(TOKENIZER, lines), max_length=longest, phase=phase))
+def pairs_of(lines: list[str], *, max_length: int = 100, phase: int = 0) -> list[str]:
+    return shown(pair_lines(corpus_from_lines(TOKENIZER, lines), max_length=max_length, phase=phase))
 
 
-def test_lines_go_two_by_two_and_the_other_way_the_next_time():
+def test_lines_are_paired_with_alternating_offset():
     lines = ["a", "b", "c", "d", "e"]
     assert pairs_of(lines) == ["a|b|", "c|d|", "e|"]
     assert pairs_of(lines, phase=1) == ["a|", "b|c|", "d|e|"]
@@ -45,38 +45,38 @@ def test_an_empty_line_ends_a_document():
     assert pairs_of(lines, phase=1) == ["a|", "b|c|", "|", "d|", "e|", "|", "|", "f|"]
 
 
-def test_what_is_too_long_together_stays_apart():
+def test_pairs_beyond_the_maximum_length_stay_single():
     lines = ["a b c", "d e", "f", "g"]
-    assert pairs_of(lines, longest=8) == ["abc|de|", "f|g|"]  # <s> a b c </s> d e </s>
-    assert pairs_of(lines, longest=7) == ["abc|", "de|", "f|g|"]
+    assert pairs_of(lines, max_length=8) == ["abc|de|", "f|g|"]  # <s> a b c </s> d e </s>
+    assert pairs_of(lines, max_length=7) == ["abc|", "de|", "f|g|"]
 
 
-def test_one_line_is_no_pair():
+def test_a_single_line_is_not_a_pair():
     assert pairs_of(["a"]) == pairs_of(["a"], phase=1) == ["a|"]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_every_line_is_read_once_an_epoch(epoch):
-    lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
+def test_every_line_is_read_once_per_epoch(epoch):
+    lines = [" ".join(np.random.default_rng(number).choice(list("abcdefghij"), 1 + number % 5)) for number in range(37)]
     order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
     read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
-    found = sorted(
+    actual = sorted(
         "".join(TOKENIZER.id_to_token(token) for token in row[keep].tolist() if token > 2)
         for batch in read
         for row, keep in zip(batch.tokens, batch.token_mask, strict=True)
     )
-    assert "".join(sorted("".join(found))) == "".join(sorted("".join(lines).replace(" ", "")))
+    assert "".join(sorted("".join(actual))) == "".join(sorted("".join(lines).replace(" ", "")))
     assert max(batch.tokens.size(1) for batch in read) <= order.largest_batch().tokens.size(1) <= 20
     assert order.rows == int(40 / np.diff(order.phases[0].corpus.line_starts()).mean()) and order.resets_state(3)
 
 
-def test_places_are_said_by_lines_of_the_file():
+def test_batches_are_described_by_line_numbers():
     order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, ["a", "b", "c", "d"]), max_length=20, batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "lines, pairs of lines from line 1, 3"
     assert order.describe(1, 0) == "lines, pairs of lines from line 1, 2, 4"
 
 
-def test_what_follows_the_first_end_is_the_second_text():
+def test_tokens_after_the_first_eos_are_the_second_segment():
     tokens = torch.tensor([[1, 5, 6, 2, 7, 2], [1, 5, 2, 0, 0, 0]])
     keep = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
     text = encoder_inputs(Batch(tokens, keep))
@@ -87,13 +87,13 @@ def test_what_follows_the_first_end_is_the_second_text():
 
 def test_validation_reads_pairs_too():
     corpus = pair_lines(corpus_from_lines(TOKENIZER, ["a b", "c", "d"]), max_length=20)
-    found = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
-    assert found == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
+    actual = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
+    assert actual == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
 
 
-def test_segments_go_with_pairs_unless_given():
-    for pairs, segments, wanted in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
-        assert MaskedLMConfig(sentence_pairs=pairs, segment_embeddings=segments).with_defaults().segment_embeddings is wanted
+def test_sentence_pairs_imply_segments_by_default():
+    for pairs, segments, expected in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
+        assert MaskedLMConfig(sentence_pairs=pairs, segment_embeddings=segments).with_defaults().segment_embeddings is expected
 
 
 def run_file(text: Path, **model: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def run_file(text: Path, **model: Any) -> dict[str, Any]:
     }
 
 
-def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoch(tmp_path):
+def test_a_resumed_run_on_sentence_pairs_equals_an_uninterrupted_run(tmp_path):
     text = make_text(tmp_path / "text.txt", words=200)
     values = run_file(text, sentence_pairs=True, masking="span", dropout=0.1)
     train_here(values, tmp_path / "whole")
@@ -117,7 +117,7 @@ def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoc
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
+def test_a_text_pair_classifier_starts_with_trained_segments(tmp_path):
     import weft
 
     text = make_text(tmp_path / "text.txt", words=200)
@@ -132,14 +132,14 @@ def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
         "train": {"max_steps": 1, "lr": 1e-9, "num_validations": 1, "device": "cpu", "ema_decay": 0,
                   "init_from": str(tmp_path / "first")},
     }  # fmt: skip
-    watcher = SilentCallback()
-    train_here(values, tmp_path / "second", watcher)
-    (said,) = [note for note in watcher.notes if note.startswith("Initialized ")]
-    assert said.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")
+    callback = SilentCallback()
+    train_here(values, tmp_path / "second", callback)
+    (message,) = [note for note in callback.notes if note.startswith("Initialized ")]
+    assert message.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")
     first, alone, second = (
         weft.load(tmp_path / name, device="cpu").model.encoder.embedder.segments.weight.detach()
         for name in ("first", "alone", "second")
     )
     assert torch.allclose(first, second, atol=1e-6)
-    # the same start, but where no line goes with another nothing teaches the second vector anything
+    # the same initialization, but without pairs the second segment vector is not trained
     assert float((first[1] - alone[1]).norm()) > 0.02

@@ -1,4 +1,4 @@
-"""Pairs and bad input: what is no text, too long, cut off, or misspelt."""
+"""Seq2seq with bad input: invalid text, overlong or truncated lines, and misspelled options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def runs(tmp_path_factory) -> Seq2SeqRuns:
     return Seq2SeqRuns(tmp_path_factory.mktemp("attacked"))
 
 
-def refusal(kind: type[WeftError], work: Callable[[], Any]) -> str:
+def error_message(kind: type[WeftError], work: Callable[[], Any]) -> str:
     with pytest.raises(kind) as caught:
         work()
     return str(caught.value)
@@ -51,8 +51,8 @@ def refusal(kind: type[WeftError], work: Callable[[], Any]) -> str:
 def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     """Exit code, lines of standard output, standard error."""
     code = main(["predict", *words, "--device", "cpu"])
-    said = capsys.readouterr()
-    return code, said.out.split("\n")[:-1], said.err
+    captured = capsys.readouterr()
+    return code, captured.out.split("\n")[:-1], captured.err
 
 
 def outputs(runs: Seq2SeqRuns, *words: str) -> list[str]:
@@ -70,46 +70,46 @@ FAULTS = [
 ]
 
 
-def test_a_line_that_is_no_text_loses_no_other(runs, capsys, monkeypatch, tmp_path):
+def test_an_invalid_line_does_not_affect_others(runs, capsys, monkeypatch, tmp_path):
     folder, (first, last) = str(runs.run_dir("lstm")), outputs(runs, "abc", "fade")
     set_stdin(monkeypatch, BAD)
-    said = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
-    assert predicted(capsys, folder) == (3, [first, "", "", "", last], said)
+    message = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder) == (3, [first, "", "", "", last], message)
     (tmp_path / "bad.txt").write_bytes(BAD)
-    said = "".join(f"weft: warning: {tmp_path / 'bad.txt'}:{fault}\n" for fault in FAULTS)
-    assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
+    message = "".join(f"weft: warning: {tmp_path / 'bad.txt'}:{fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], message)
 
 
-def test_a_line_that_is_no_text_has_no_source_in_json(runs, capsys, monkeypatch):
+def test_an_invalid_line_has_no_source_in_json(runs, capsys, monkeypatch):
     set_stdin(monkeypatch, b"f\0e\nabc\n")
-    code, found, _ = predicted(capsys, str(runs.run_dir("lstm")), "--json")
+    code, actual, _ = predicted(capsys, str(runs.run_dir("lstm")), "--json")
     error = "standard input:1: NUL character; is this binary data?"
-    assert (code, json.loads(found[0])) == (3, {"source": None, "predictions": [], "error": error})
-    assert json.loads(found[1])["source"] == "abc"
+    assert (code, json.loads(actual[0])) == (3, {"source": None, "predictions": [], "error": error})
+    assert json.loads(actual[1])["source"] == "abc"
 
 
-def test_a_line_may_be_bad_for_two_reasons_in_one_batch(runs, capsys, monkeypatch):
+def test_one_batch_with_two_types_of_invalid_lines(runs, capsys, monkeypatch):
     folder = runs.run_dir("lstm")
     set_stdin(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
-    code, found, said = predicted(capsys, str(folder))
-    assert (code, found) == (3, ["", "", *outputs(runs, "abc")])
-    assert said.split("\n")[:-1] == [
+    code, actual, output = predicted(capsys, str(folder))
+    assert (code, actual) == (3, ["", "", *outputs(runs, "abc")])
+    assert output.split("\n")[:-1] == [
         "weft: warning: line 1: 21 tokens exceed the model's limit of 16; shorten it or set --truncate; skipped",
         "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped",
     ]
 
 
-def test_lines_of_bytes_one_by_one(monkeypatch):
-    """However the bytes come, the lines and the faults are the same."""
+def test_byte_lines_are_read_one_by_one(monkeypatch):
+    """Lines and errors do not depend on the chunks."""
 
     def found(size: int) -> list[str]:
         data = b"\xef\xbb\xbfa\r\nb\xc3\xa4\r\n\xc3\nc\0\r\n\rd\r\n\xed\xa0\x80\ne\xc3"
-        chunks = (data[at : at + size] for at in range(0, len(data), size))
+        chunks = (data[index : index + size] for index in range(0, len(data), size))
         return [repr(line) for line in lines._lines(chunks, "utf-8", "here")]
 
-    whole = found(1000)
-    assert all(found(size) == whole for size in range(1, 9))
-    assert whole == [
+    full = found(1000)
+    assert all(found(size) == full for size in range(1, 9))
+    assert full == [
         "'a'",
         "'bä'",
         "DataError('here:3', 'invalid utf-8 (byte 0xc3)', 'convert it first')",
@@ -120,39 +120,39 @@ def test_lines_of_bytes_one_by_one(monkeypatch):
     ]
 
 
-def test_a_bad_byte_of_utf_16_ends_the_reading(monkeypatch):
+def test_an_invalid_utf_16_byte_ends_reading(monkeypatch):
     set_stdin(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
-    found = any_lines(None, "utf-16")
-    assert refusal(DataError, lambda: list(found)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
+    actual = any_lines(None, "utf-16")
+    assert error_message(DataError, lambda: list(actual)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
 
 
-def test_what_came_before_the_end_of_reading_is_not_lost(runs, capsys, monkeypatch):
+def test_lines_before_a_read_error_are_answered(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
     set_stdin(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
-    told = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
-    assert predicted(capsys, str(runs.run_dir("lstm"))) == (3, outputs(runs, "abc"), told)
+    message = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
+    assert predicted(capsys, str(runs.run_dir("lstm"))) == (3, outputs(runs, "abc"), message)
 
 
-def test_batches_are_full_and_in_order_and_stop_with_their_items():
+def test_batches_are_full_and_ordered_and_end_with_the_input():
     assert list(batched(iter(range(5)), 2)) == [[0, 1], [2, 3], [4]]
 
     def items():
         yield 1
         raise DataError("", "no more")
 
-    found = batched(items(), 5)
-    assert next(found) == [1]
+    actual = batched(items(), 5)
+    assert next(actual) == [1]
     with pytest.raises(DataError, match="no more"):
-        next(found)
+        next(actual)
 
 
 # ---- outputs that are no lines
 
 
-def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
-    said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
+def test_an_output_with_a_newline_is_printed_on_one_line(runs, capsys, monkeypatch):
+    prediction = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
-        "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+        "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[prediction] for _ in read]
     )
     folder = str(runs.run_dir("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
@@ -160,30 +160,30 @@ def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     assert json.loads(predicted(capsys, folder, "abc", "--json")[1][0])["predictions"][0]["text"] == "A\nB\0\nC"
 
 
-def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
+def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("lstm"))
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     set_stdin(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
-    code, found, said = predicted(capsys, folder)
-    assert (code, len(found)) == (0, 4)
-    assert said == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
+    code, actual, message = predicted(capsys, folder)
+    assert (code, len(actual)) == (0, 4)
+    assert message == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
     set_stdin(monkeypatch, b"x\x1b\n")
     assert predicted(capsys, folder)[2] == "weft: warning: 2 tokens are not in the vocabulary, read as <unk>: x, \\u{1b}\n"
-    for option, said in ([], "weft: warning: 1 token is not in the vocabulary, read as <unk>: x\n"), (["--quiet"], ""):
+    for option, message in ([], "weft: warning: 1 token is not in the vocabulary, read as <unk>: x\n"), (["--quiet"], ""):
         set_stdin(monkeypatch, b"xa\n")
-        assert predicted(capsys, folder, *option)[2] == said
+        assert predicted(capsys, folder, *option)[2] == message
 
 
-def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
+def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
     assert load(runs.run_dir("lstm"), SEQ2SEQ).predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
-    both = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
-    assert both.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
+    ensemble = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
+    assert ensemble.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
 
 
 # ---- pairs that are too long, and where they stand
 
 
-def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys, monkeypatch, tmp_path):
+def test_evaluation_names_the_file_and_line_before_decoding(runs, capsys, monkeypatch, tmp_path):
     path, folder = tmp_path / "long.tsv", str(runs.run_dir("learned"))
     path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
     monkeypatch.setattr("weft.tasks.seq2seq.predict.predict", lambda *rest, **named: pytest.fail("it searched"))
@@ -194,7 +194,7 @@ def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys,
     assert expect_error(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:2: {fix}")
 
 
-def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, monkeypatch, tmp_path):
+def test_long_sources_are_truncated_on_request_everywhere(runs, capsys, monkeypatch, tmp_path):
     folder, run = str(runs.run_dir("lstm")), load(runs.run_dir("lstm"), SEQ2SEQ, device="cpu")
     path = tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
@@ -205,11 +205,11 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
     )
     set_stdin(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0
-    cut = run.score([("ab" * 10, "A BB")], truncate=True)[0].log_prob
-    assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(cut, abs=1e-4)
+    truncated = run.score([("ab" * 10, "A BB")], truncate=True)[0].log_prob
+    assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(truncated, abs=1e-4)
 
 
-def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
+def test_scoring_errors_count_lines_across_batches(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("learned"))
     monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
     set_stdin(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
@@ -226,7 +226,7 @@ def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
 MIXED = b"abc\tA BB C\nabc\n" + b"ab" * 10 + b"\tA\na\tb\tc\na\xff\tA\nab\tA BB\n"
 
 
-def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
+def test_an_invalid_pair_does_not_affect_other_scores(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("lstm"))
     first, last = load(folder, SEQ2SEQ, device="cpu").score([("abc", "A BB C"), ("ab", "A BB")])
     set_stdin(monkeypatch, MIXED)
@@ -241,10 +241,10 @@ def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
     ]
     rows = out.split("\n")
     assert rows[1:5] == [""] * 4 and len(rows) == 7
-    assert [float(rows[at].split("\t")[0]) for at in (0, 5)] == pytest.approx([first.log_prob, last.log_prob], abs=1e-4)
+    assert [float(rows[index].split("\t")[0]) for index in (0, 5)] == pytest.approx([first.log_prob, last.log_prob], abs=1e-4)
 
 
-def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch):
+def test_an_invalid_pair_has_an_error_and_no_tokens_in_json(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("lstm"))
     set_stdin(monkeypatch, b"abc\n\xff\n")
     assert main(["score", folder, "--quiet", "--json", "--per-token"]) == 3
@@ -255,7 +255,7 @@ def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch
     assert broken == {"text": None, **none, "error": error}
 
 
-def test_a_bad_line_costs_no_other_its_score_under_a_language_model(runs, capsys, monkeypatch):
+def test_an_invalid_line_does_not_affect_other_scores_of_a_language_model(runs, capsys, monkeypatch):
     set_stdin(monkeypatch, b"A BB\nA\0\nC\n")
     assert main(["score", str(runs.run_dir("lm-ngram")), "--quiet"]) == 3
     out, error = capsys.readouterr()
@@ -263,7 +263,7 @@ def test_a_bad_line_costs_no_other_its_score_under_a_language_model(runs, capsys
     assert [line.split("\t")[-1] for line in out.split("\n")] == ["A BB", "", "C", ""]
 
 
-def test_language_models_have_no_sources_to_cut(runs, capsys):
+def test_truncate_is_rejected_for_language_models(runs, capsys):
     lm = str(runs.run_dir("lm-ngram"))
     message = "--truncate: not available for task 'lm'"
     assert expect_error(capsys, "score", lm, "--truncate") == (2, message)
@@ -273,20 +273,20 @@ def test_language_models_have_no_sources_to_cut(runs, capsys):
 # ---- what is asked for wrongly
 
 
-def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch):
+def test_alignments_are_rejected_before_reading_input(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.any_lines", lambda *rest: pytest.fail("it read"))
     message = "--save-alignments: the model has no cross-attention; train one with model.attention = 'additive'"
     assert expect_error(capsys, "predict", str(runs.run_dir("sutskever")), "--save-alignments", "looks") == (2, message)
 
 
-def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
+def test_lm_weight_must_be_positive(runs, capsys):
     lstm, lm = str(runs.run_dir("lstm")), str(runs.run_dir("lm-ngram"))
     for weight in ("0", "-1", "nan", "inf"):
         message = f"--lm-weight: must be above 0, got {weight}; leave out --lm to predict without a language model"
         assert expect_error(capsys, "predict", lstm, "abc", "--lm", lm, "--lm-weight", weight) == (2, message)
 
 
-def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
+def test_min_new_tokens_beyond_the_last_position_is_rejected(runs, capsys):
     folder = str(runs.run_dir("learned"))
     message = "--min-new-tokens: the model has positions for {} new tokens, got {}"
     assert expect_error(capsys, "predict", folder, "abc", "--min-new-tokens", "17") == (2, message.format(16, 17))
@@ -299,7 +299,7 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     assert len(run.predict("abc", min_new_tokens=14, target_prefixes=["A BB"]).token_ids) == 14
 
 
-def test_half_of_parallel_files_is_no_data(runs, capsys):
+def test_one_of_two_parallel_files_is_rejected(runs, capsys):
     lstm, half = str(runs.run_dir("lstm")), str(runs.directory / "phones.txt")
     message = (
         f"--data: {half} is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table, or one file of sources and"
@@ -309,7 +309,7 @@ def test_half_of_parallel_files_is_no_data(runs, capsys):
         assert expect_error(capsys, *command, lstm, "--data", half) == (2, message)
 
 
-def test_a_header_in_other_letters_is_no_pair(tmp_path):
+def test_a_header_in_different_case_is_not_read_as_data(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("ID\tSource\tTARGET \n1\tabc\tA BB C\n")
     message = f"{path}:1: the header does not have exactly the names 'source' and 'target'; rename the columns, or set "
@@ -318,11 +318,11 @@ def test_a_header_in_other_letters_is_no_pair(tmp_path):
     def read(columns: tuple[str, str]) -> list[str]:
         return [record.target for record in read_records([path], columns, TableOptions(), FileSummary([path], "utf-8"))]
 
-    assert refusal(DataError, lambda: read(("source", "target"))) == message
+    assert error_message(DataError, lambda: read(("source", "target"))) == message
     assert read(("Source", "TARGET ")) == ["A BB C"]
 
 
-def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
+def test_init_from_a_directory_with_an_apostrophe(runs, tmp_path, capsys):
     values = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.max_steps=2")
     values["tokenizer"] = {"type": "char"}
     odd = train_here(values, tmp_path / "it's" / 'a "run"').path
@@ -333,40 +333,42 @@ def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("option", ["--init-from", "--tokenizer-from"])
-def test_a_run_is_not_deleted_to_start_from_itself(runs, tmp_path, capsys, option):
+def test_a_run_cannot_overwrite_the_run_it_starts_from(runs, tmp_path, capsys, option):
     run = Path(shutil.copytree(runs.run_dir("lstm"), tmp_path / "run"))
     shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
-    kept = sorted(path.name for path in run.iterdir())
-    code, said = expect_error(
+    names = sorted(path.name for path in run.iterdir())
+    code, message = expect_error(
         capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(run), option, str(run), "--overwrite", "--quiet"
     )
     eaten = run if option == "--init-from" else run / "tokenizer.source.json"
-    assert (code, said) == (
+    assert (code, message) == (
         2,
         f"{run}: --overwrite would delete {eaten}, which this run needs; choose another --output-dir",
     )
-    assert sorted(path.name for path in run.iterdir()) == kept
+    assert sorted(path.name for path in run.iterdir()) == names
 
 
 def test_swapped_tokenizers_are_named(runs, tmp_path):
     folder = Path(shutil.copytree(runs.run_dir("lstm"), tmp_path / "run"))
     shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
     names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
-    assert refusal(ModelError, lambda: weft.load(folder).model) == (f"{names}: not the file that the weights were trained with")
+    assert error_message(ModelError, lambda: weft.load(folder).model) == (
+        f"{names}: not the file that the weights were trained with"
+    )
 
 
 # ---- files that were cut
 
 
 @pytest.mark.parametrize("keep", [1, 4, 11, -1])
-def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
+def test_truncated_zstd_data_is_rejected(tmp_path, keep):
     zstandard = pytest.importorskip("zstandard")
     packed, path = zstandard.compress(b"a line\n" * 1000), tmp_path / "pairs.tsv.zst"
     path.write_bytes(packed[:keep])
     message = f"{path}: corrupted or not .zst data: compressed file ended in the middle of a frame"
-    assert refusal(DataError, lambda: list(read_bytes(path))) == message
-    path.write_bytes(packed + packed[:keep])  # after a whole frame, too
-    assert refusal(DataError, lambda: list(read_bytes(path))) == message
+    assert error_message(DataError, lambda: list(read_bytes(path))) == message
+    path.write_bytes(packed + packed[:keep])  # also after a complete frame
+    assert error_message(DataError, lambda: list(read_bytes(path))) == message
     path.write_bytes(packed * 3)
     assert b"".join(read_bytes(path)) == b"a line\n" * 3000
 
@@ -374,8 +376,8 @@ def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
 # ---- memory
 
 
-def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
-    """Were the source cut alone, what the target takes would be multiplied, too, and pairs refused that fit."""
+def test_memory_is_measured_on_a_proportional_crop():
+    """If only the source were cropped, the memory of the target would be multiplied, and pairs that fit would be rejected."""
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
     corner = crop_batch(batch, Fraction(1000, 4000))
     assert [tuple(part.shape) for part in corner] == [(8, 1000), (8, 1000), (8, 26), (8, 26)]
@@ -383,12 +385,12 @@ def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
     assert [part.size(1) for part in crop_batch(short, Fraction(1, 2))] == [2, 2, 2, 2]
 
 
-def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeypatch):
-    """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
-    seen = []
+def test_a_long_source_does_not_inflate_the_target(monkeypatch):
+    """A dummy learner that needs much memory per target position and little per source position."""
+    sizes = []
 
-    def bytes_of(learner: Any, batch: PairBatch, place: DeviceConfig) -> int:
-        seen.append((batch.source.size(1), batch.tokens.size(1)))
+    def bytes_of(learner: Any, batch: PairBatch, position: DeviceConfig) -> int:
+        sizes.append((batch.source.size(1), batch.tokens.size(1)))
         return batch.source.size(1) + 1000 * batch.tokens.size(1)
 
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
@@ -397,26 +399,26 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainConfig(max_steps=1).with_defaults()
-    widest, place = partial(crop_batch, batch), DeviceConfig(torch.device("cpu"), torch.float32)
-    needed = memory.check_batch(torch.nn.Module(), widest, table, place)  # type: ignore[arg-type]
-    assert 4096 + 100 * 1000 <= needed <= 150_000 and seen[0] == (1024, 25)
+    widest, position = partial(crop_batch, batch), DeviceConfig(torch.device("cpu"), torch.float32)
+    needed = memory.check_batch(torch.nn.Module(), widest, table, position)  # type: ignore[arg-type]
+    assert 4096 + 100 * 1000 <= needed <= 150_000 and sizes[0] == (1024, 25)
 
 
 # ---- progress
 
 
-def test_reading_a_text_is_shown_too(runs, monkeypatch):
-    run, said = weft.load(runs.run_dir("lm-ngram")), []
+def test_progress_of_reading_is_reported(runs, monkeypatch):
+    run, calls = weft.load(runs.run_dir("lm-ngram")), []
 
     def progress(what: str, done: int, total: int) -> None:
         if what == "tokenizing":
-            said.append((done, total))
+            calls.append((done, total))
 
     run.evaluate(runs.directory / "phones.txt", progress=progress)
-    assert said and said[-1][0] == said[-1][1] > 0
-    shown = []
-    monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))
+    assert calls and calls[-1][0] == calls[-1][1] > 0
+    updates = []
+    monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": updates.append(what))
     assert Evaluate(run_dir=runs.run_dir("lstm"), device="cpu", beam_size=1).run() == 0
-    assert shown[0] == "reading" and shown[-1] == "evaluating"
+    assert updates[0] == "reading" and updates[-1] == "evaluating"
     assert Evaluate(run_dir=runs.run_dir("lm-ngram"), data=[runs.directory / "phones.txt"]).run() == 0
-    assert "tokenizing" in shown
+    assert "tokenizing" in updates

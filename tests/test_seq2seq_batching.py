@@ -1,3 +1,5 @@
+"""Batches of seq2seq examples: order, length bucketing, padding and the token budget."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -20,14 +22,14 @@ MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
 
 
 def side(lengths: list[int], name: str) -> Corpus:
-    """Lines of the given numbers of tokens, their number + 10 repeated, each with its end."""
+    """Lines of the given numbers of tokens, each with its number + 10 repeated and EOS."""
     tokens = np.concatenate([[number + 10] * length + [2] for number, length in enumerate(lengths)])
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
     return Corpus(name, tokens.astype(np.uint16), starts, np.zeros((1, 4), dtype=np.int64), "")
 
 
 def like_text(count: int, seed: int = 0) -> tuple[Corpus, Corpus]:
-    """Lengths as of translations: skew, and alike on both sides."""
+    """Lengths as in translations: skewed, and correlated between source and target."""
     random = np.random.default_rng(seed)
     source = random.gamma(4.0, 4.0, size=count)
     target = source * random.lognormal(0.0, 0.2, size=count)
@@ -55,12 +57,12 @@ def test_a_batch_in_full():
 
 
 @pytest.mark.parametrize("budget", [64, 256, 5000])
-def test_every_pair_comes_once_an_epoch_and_both_sides_together(budget):
+def test_every_pair_occurs_once_per_epoch_with_matching_source_and_target(budget):
     source, target = like_text(300)
     order: BatchSampler[PairBatch] = Pairs(source, target, batch_tokens=budget, seed=3)
     for epoch in range(2):
-        found = [row for index in range(order.batches(epoch)) for row in rows_of(order.batch(epoch, index))]
-        assert sorted(found) == sorted(
+        actual = [row for index in range(order.batches(epoch)) for row in rows_of(order.batch(epoch, index))]
+        assert sorted(actual) == sorted(
             (
                 source.tokens[source.starts[line] : source.starts[line + 1]].tolist(),
                 [1, *target.tokens[target.starts[line] : target.starts[line + 1]].tolist()],
@@ -69,7 +71,7 @@ def test_every_pair_comes_once_an_epoch_and_both_sides_together(budget):
         )
 
 
-def test_rows_times_the_longer_side_is_within_the_budget_unless_one_pair_is_not():
+def test_padded_size_is_within_batch_tokens_unless_one_pair_exceeds_it():
     source, target = like_text(300)
     order = Pairs(source, target, batch_tokens=40, seed=0)
     seen = set()
@@ -85,18 +87,18 @@ def test_a_batch_depends_on_nothing_but_epoch_and_index():
     source, target = like_text(300)
     order, other = (Pairs(source, target, batch_tokens=256, seed=3) for _ in range(2))
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
-    for place in np.random.default_rng(0).permutation(places)[:30].tolist():
-        for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
-            assert torch.equal(here, there)
+    for indices in np.random.default_rng(0).permutation(places)[:30].tolist():
+        for actual, expected in zip(order.batch(*indices), other.batch(*indices), strict=True):
+            assert torch.equal(actual, expected)
 
 
 def companions(order: Pairs, epoch: int) -> set[tuple[int, int]]:
-    """Which pairs share a batch with which."""
-    found = [order.lines(epoch, index).tolist() for index in range(order.batches(epoch))]
-    return {(one, other) for batch in found for one in batch for other in batch if one < other}
+    """For each pair, the pairs in the same batch."""
+    actual = [order.lines(epoch, index).tolist() for index in range(order.batches(epoch))]
+    return {(item, other) for batch in actual for item in batch for other in batch if item < other}
 
 
-def test_epochs_and_seeds_differ_in_order_and_in_company():
+def test_batches_differ_between_epochs_and_seeds():
     source, target = like_text(1000)
     order = Pairs(source, target, batch_tokens=256, seed=3)
     first, second = companions(order, 0), companions(order, 1)
@@ -106,7 +108,7 @@ def test_epochs_and_seeds_differ_in_order_and_in_company():
 
 
 def padding(pairs: Pairs) -> tuple[float, float]:
-    """The shares of padding among the positions of sources and of targets."""
+    """Fraction of padding in sources and targets."""
     real, cells = np.zeros(2), np.zeros(2)
     for index in range(pairs.batches(0)):
         lengths = pairs.lengths[pairs.lines(0, index)]
@@ -116,13 +118,13 @@ def padding(pairs: Pairs) -> tuple[float, float]:
     return float(source), float(target)
 
 
-def test_both_sides_pad_little_where_random_batches_are_half_padding():
+def test_length_bucketing_pads_little_where_random_batches_are_half_padding():
     source, target = like_text(10_000)
     pairs = Pairs(source, target, batch_tokens=2048, seed=0)
     of_source, of_target = padding(pairs)
     assert of_source < 0.2
     assert of_target < 0.05
-    # against sorting by the target alone, and not at all
+    # compared with sorting by target only, and with no sorting
     lengths = pairs.lengths[np.argsort(pairs.lengths[:, 1], kind="stable")]
     edges = batch_edges(lengths.max(axis=1), 2048)
     cells = sum(len(part) * part[:, 0].max() for part in np.split(lengths, edges[1:-1]))
@@ -131,7 +133,7 @@ def test_both_sides_pad_little_where_random_batches_are_half_padding():
     assert 1 - pairs.lengths[:, 0].sum() / cells > 0.5
 
 
-def test_no_batch_is_wider_than_the_largest_on_any_side():
+def test_no_batch_is_wider_than_largest_batch_in_source_or_target():
     source, target = side([3, 9, 4, 5, 6], "a"), side([8, 2, 4, 5, 7], "b")
     order = Pairs(source, target, batch_tokens=24, seed=0)
     largest = order.largest_batch()
@@ -149,17 +151,17 @@ def test_a_batch_is_described_by_its_lines():
 
 def test_evaluation_reads_every_pair_once_and_short_ones_first():
     source, target = like_text(300)
-    found = list(pairs_by_length(source, target, batch_tokens=200))
-    assert sorted(line for lines, _ in found for line in lines.tolist()) == list(range(300))
-    assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
-    for lines, batch in found:
+    actual = list(pairs_by_length(source, target, batch_tokens=200))
+    assert sorted(line for lines, _ in actual for line in lines.tolist()) == list(range(300))
+    assert [batch.tokens.size(1) for _, batch in actual] == sorted(batch.tokens.size(1) for _, batch in actual)
+    for lines, batch in actual:
         assert [row[0][0] for row in rows_of(batch) if len(row[0]) > 1] == [
             line + 10 for line in lines.tolist() if source.starts[line + 1] - source.starts[line] > 1
         ]
         assert batch.source.size(0) * max(batch.source.size(1), batch.tokens.size(1) - 1) <= 200 or len(lines) == 1
 
 
-def test_sides_of_unequal_lengths_and_running_text_are_refused():
+def test_unequal_corpora_and_running_text_are_rejected():
     with pytest.raises(DataError) as caught:
         Pairs(side([1, 2], "train.source"), side([1], "train.target"), batch_tokens=8, seed=0)
     assert str(caught.value) == (
@@ -170,7 +172,7 @@ def test_sides_of_unequal_lengths_and_running_text_are_refused():
         Pairs(running, running, batch_tokens=8, seed=0)
 
 
-def test_lengths_that_fall_are_filled_by_the_longest_so_far():
+def test_batch_edges_use_the_maximum_length_so_far():
     assert batch_edges(np.array([5, 3, 3, 8, 1, 1]), 16).tolist() == [0, 3, 5, 6]
     assert Lines(side([3, 3], "a"), batch_tokens=8, seed=0).batches(0) == 1
 

@@ -1,4 +1,4 @@
-"""The [model] table of encoder-decoders and the run file of task seq2seq: what wins, what is refused, what is filled in."""
+"""The [model] table of encoder-decoders and the run file of task seq2seq: precedence, rejected options and defaults."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 from weft.tasks.seq2seq.presets import TRAIN as PAIRS
 
 BASE = Path("runs", "files").absolute()
-every_kind = pytest.mark.parametrize("kind", TRANSLATE)
+every_kind = pytest.mark.parametrize("arch", TRANSLATE)
 
 
-def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {"task": "seq2seq", "data": {"train": "a.tsv"}, "model": {"arch": kind}}
+def run_file(arch: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {"task": "seq2seq", "data": {"train": "a.tsv"}, "model": {"arch": arch}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
     return override(values, settings)
@@ -42,29 +42,29 @@ def table_of(**values: Any) -> Seq2SeqConfig:
 # ---- what wins over what
 
 
-def test_options_of_stacks_go_to_both_sides_and_a_side_s_own_win():
+def test_stack_options_apply_to_encoder_and_decoder_unless_overridden():
     assert broadcast_to_sides({"hidden_size": 8, "tie_embeddings": True}) == {
         "tie_embeddings": True,
         "encoder": {"hidden_size": 8},
         "decoder": {"hidden_size": 8},
     }
-    own = {
+    options = {
         "hidden_size": 8,
         "layer_type": "gru",
         "encoder": {"hidden_size": 6},
         "attention": "additive",
         "decoder": {"num_layers": 3},
     }
-    assert broadcast_to_sides(own) == {
+    assert broadcast_to_sides(options) == {
         "attention": "additive",
         "encoder": {"hidden_size": 6, "layer_type": "gru"},
         "decoder": {"hidden_size": 8, "layer_type": "gru", "num_layers": 3},
     }
-    assert own["encoder"] == {"hidden_size": 6}  # a copy was changed
+    assert options["encoder"] == {"hidden_size": 6}  # a copy was changed
     assert broadcast_to_sides({"encoder": 3, "hidden_size": 8}) == {"encoder": 3, "decoder": {"hidden_size": 8}}
 
 
-def test_the_preset_stands_under_the_run_file_table_by_table():
+def test_run_file_overrides_the_preset_table_by_table():
     plain_model = settings_of("sutskever").model
     assert (plain_model.encoder.num_layers, plain_model.encoder.reverse_source, plain_model.encoder.bidirectional) == (
         4,
@@ -76,24 +76,26 @@ def test_the_preset_stands_under_the_run_file_table_by_table():
     ).model
     assert (changed.encoder.num_layers, changed.decoder.num_layers) == (2, 2)
     assert (changed.encoder.reverse_source, changed.encoder.bidirectional) == (False, True)
-    # an option at [model] wins over what the preset says of one side
+    # an option in [model] overrides the preset of encoder or decoder
     assert settings_of("cho", model={"hidden_size": 64, "decoder": {"hidden_size": 32}}).model.encoder.hidden_size == 64
-    asked = settings_of("luong", settings=("model.encoder.num_layers=3", "model.decoder.num_layers=1", "model.bridge=project"))
-    assert (asked.model.encoder.num_layers, asked.model.decoder.num_layers, asked.model.bridge) == (3, 1, "project")
-    assert asked.model.decoder.dropout == 0.2
+    resolved = settings_of(
+        "luong", settings=("model.encoder.num_layers=3", "model.decoder.num_layers=1", "model.bridge=project")
+    )
+    assert (resolved.model.encoder.num_layers, resolved.model.decoder.num_layers, resolved.model.bridge) == (3, 1, "project")
+    assert resolved.model.decoder.dropout == 0.2
 
 
 @every_kind
-def test_a_preset_sets_what_it_says(kind):
-    settings, preset = settings_of(kind), TRANSLATE[kind]
+def test_preset_values(arch):
+    settings, preset = settings_of(arch), TRANSLATE[arch]
     for name, value in broadcast_to_sides(preset.values).items():
-        found = getattr(settings.model, name)
-        assert ({key: getattr(found, key) for key in value} if isinstance(value, dict) else found) == value
+        actual = getattr(settings.model, name)
+        assert ({key: getattr(actual, key) for key in value} if isinstance(value, dict) else actual) == value
     assert {name: getattr(settings.train, name) for name in preset.train_defaults} == dict(preset.train_defaults) == dict(PAIRS)
     assert type(settings.model) is Seq2SeqConfig
 
 
-def test_the_kinds_of_translators_are_what_their_papers_say():
+def test_seq2seq_architectures_match_their_papers():
     assert list(TRANSLATE) == [
         "sutskever",
         "cho",
@@ -106,8 +108,8 @@ def test_the_kinds_of_translators_are_what_their_papers_say():
         "lstm-input-feeding",
     ]
     assert find_task("seq2seq").presets is TRANSLATE
-    found = {kind: settings_of(kind).model for kind in TRANSLATE}
-    assert {kind: (m.encoder.layer_type, m.decoder.layer_type) for kind, m in found.items()} == {
+    actual = {arch: settings_of(arch).model for arch in TRANSLATE}
+    assert {arch: (m.encoder.layer_type, m.decoder.layer_type) for arch, m in actual.items()} == {
         **dict.fromkeys(("sutskever", "luong", "lstm", "lstm-input-feeding"), ("lstm", "lstm")),
         **dict.fromkeys(("cho", "bahdanau"), ("gru-reset-before", "gru-reset-before")),
         "rnn": ("rnn", "rnn"),
@@ -115,7 +117,7 @@ def test_the_kinds_of_translators_are_what_their_papers_say():
         "transformer": ("attention", "attention"),
     }
     assert {
-        kind: (m.attention, m.attention_placement, m.input_feeding, m.bridge, m.feed_context) for kind, m in found.items()
+        arch: (m.attention, m.attention_placement, m.input_feeding, m.bridge, m.feed_context) for arch, m in actual.items()
     } == {
         "sutskever": ("none", None, None, "copy", False),
         "cho": ("none", None, None, "project", True),
@@ -125,21 +127,21 @@ def test_the_kinds_of_translators_are_what_their_papers_say():
         "transformer": ("scaled-dot", None, None, None, None),
         "lstm-input-feeding": ("multiplicative", "after", True, "project", None),
     }
-    two_way = {kind for kind, m in found.items() if m.encoder.bidirectional}
+    two_way = {arch for arch, m in actual.items() if m.encoder.bidirectional}
     assert two_way == set(TRANSLATE) - {"sutskever", "cho", "luong"}
-    assert not any(m.decoder.bidirectional for m in found.values())
+    assert not any(m.decoder.bidirectional for m in actual.values())
 
 
 @pytest.mark.parametrize("budget", [{"max_minutes": 2.0}, {"max_epochs": 3.0}, {"max_tokens": 500}, {"max_steps": 7}])
-def test_a_budget_of_the_run_file_takes_the_place_of_the_preset_s(budget):
+def test_run_file_budget_replaces_the_preset_budget(budget):
     train = settings_of("lstm", train=budget).train
-    given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_epochs", "max_minutes")}
-    assert {name: value for name, value in given.items() if value is not None} == budget
+    budgets = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_epochs", "max_minutes")}
+    assert {name: value for name, value in budgets.items() if value is not None} == budget
     assert settings_of("lstm").train.max_steps == 3500
     assert settings_of("lstm", settings=("train.max_minutes=2.0",)).train.max_steps is None
 
 
-def test_two_budgets_of_the_run_file_are_two():
+def test_two_budgets_in_the_run_file_are_rejected():
     with pytest.raises(ConfigError) as caught:
         settings_of("lstm", train={"max_minutes": 2.0, "max_epochs": 1.0})
     assert str(caught.value) == "train: max_epochs and max_minutes are both set; set only one"
@@ -148,7 +150,7 @@ def test_two_budgets_of_the_run_file_are_two():
 # ---- what is filled in
 
 
-def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
+def test_bridge_of_a_recurrent_decoder_is_copy_if_possible_else_projection():
     for mixer in recurrent_mixers():
         assert table_of(layer_type=mixer).with_defaults().bridge == "copy"
         assert table_of(layer_type=mixer, decoder={"num_layers": 1}).with_defaults().bridge == "project"
@@ -160,7 +162,7 @@ def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
     assert {table_of(bridge=bridge).with_defaults().bridge for bridge in BRIDGES} == set(BRIDGES)
 
 
-def test_what_does_not_apply_is_not_filled_in():
+def test_inapplicable_options_have_no_default():
     bare, attends, grows = (
         table_of().with_defaults(),
         table_of(attention="dot").with_defaults(),
@@ -193,7 +195,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("values", GOOD, ids=str)
-def test_a_filled_table_reads_back_equal_builds_and_has_nothing_left_to_fill(values):
+def test_a_resolved_config_round_trips_and_is_complete(values):
     filled = table_of(**{"hidden_size": 16, **values}).with_defaults()
     assert filled.with_defaults() == filled
     assert parse_config(Seq2SeqConfig, to_dict(filled), prefix="model") == filled
@@ -201,7 +203,7 @@ def test_a_filled_table_reads_back_equal_builds_and_has_nothing_left_to_fill(val
     assert sum(weight.numel() for weight in model.parameters()) > 0
 
 
-def test_each_side_has_its_own_number_of_words_and_width():
+def test_source_and_target_have_their_own_vocab_and_hidden_size():
     table = table_of(encoder={"hidden_size": 6, "layer_type": "gru"}, decoder={"hidden_size": 8}, num_layers=1).with_defaults()
     model = encoder_decoder(table, source_vocab_size=5, target_vocab_size=9, max_positions=16, vocabulary="v")
     assert model.encoder.embedder.embedding.weight.shape == (5, 6)
@@ -209,7 +211,7 @@ def test_each_side_has_its_own_number_of_words_and_width():
 
 
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.5])
-def test_embeddings_are_dropped_as_each_side_unless_told(dropout):
+def test_embedding_dropout_defaults_to_the_dropout_of_encoder_and_decoder(dropout):
     options = {} if dropout is None else {"embedding_dropout": dropout}
     table = table_of(
         hidden_size=8, encoder={"dropout": 0.1}, decoder={"dropout": 0.2}, attention="dot", **options
@@ -237,8 +239,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 
 @every_kind
 @pytest.mark.parametrize("tables", VARIANTS.values(), ids=VARIANTS.keys())
-def test_a_resolved_file_reads_back_equal(kind, tables):
-    settings = settings_of(kind, **tables)
+def test_a_resolved_file_round_trips(arch, tables):
+    settings = settings_of(arch, **tables)
     values = tomllib.loads(settings.to_toml())
     assert values == settings.to_dict()
     again = resolve(values, base=Path("somewhere", "else").absolute())
@@ -247,16 +249,16 @@ def test_a_resolved_file_reads_back_equal(kind, tables):
 
 
 @every_kind
-def test_a_resolved_file_names_every_option_that_applies_and_sides_only(kind):
-    model = settings_of(kind).to_dict()["model"]
-    assert model["arch"] == kind
+def test_a_resolved_file_has_every_applicable_option_under_encoder_and_decoder(arch):
+    model = settings_of(arch).to_dict()["model"]
+    assert model["arch"] == arch
     assert set(model) - {"arch"} <= set(Seq2SeqConfig.model_fields)
     for name, table in (("encoder", EncoderConfig), ("decoder", DecoderConfig)):
         left_out = set(table.model_fields) - set(model[name])
         assert all(table.model_fields[option].default is None for option in left_out)
 
 
-def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
+def test_paths_of_both_tokenizers_are_relative_to_the_run_file():
     settings = settings_of(tokenizer={"source": {"file": "a.json"}, "target": {"file": "/b.json"}})
     assert settings.to_dict()["tokenizer"] == {"source": {"file": str(BASE / "a.json")}, "target": {"file": "/b.json"}}
     assert settings.data.train == str(BASE / "a.tsv")
@@ -370,7 +372,7 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), MODEL_MESSAGES, ids=[str(values) for values, _ in MODEL_MESSAGES])
-def test_what_the_table_refuses_and_in_which_words(values, message):
+def test_error_messages_of_the_model_table(values, message):
     with pytest.raises(ConfigError) as caught:
         table_of(**values)
     assert str(caught.value) == message
@@ -428,13 +430,13 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), RUN_MESSAGES, ids=[message[:60] for _, message in RUN_MESSAGES])
-def test_what_a_run_file_refuses_and_in_which_words(values, message):
+def test_error_messages_of_the_run_file(values, message):
     with pytest.raises(ConfigError) as caught:
         resolve(values, base=BASE)
     assert str(caught.value) == message
 
 
-def test_one_tokenizer_for_both_sides_may_be_shared_and_copied_from():
+def test_a_joint_tokenizer_allows_shared_embeddings_and_copying():
     model = settings_of("lstm", model={"share_embeddings": True, "copy_mechanism": True}).model
     assert (model.share_embeddings, model.copy_mechanism) == (True, True)
     apart = settings_of("lstm", **TWO).model
@@ -442,7 +444,7 @@ def test_one_tokenizer_for_both_sides_may_be_shared_and_copied_from():
 
 
 @pytest.mark.parametrize(
-    ("kind", "sides"),
+    ("arch", "sides"),
     [
         ("transformer", {"encoder": {"layer_type": "lstm"}}),
         ("transformer", {"decoder": {"layer_type": "gru"}, "attention": "additive"}),
@@ -452,17 +454,17 @@ def test_one_tokenizer_for_both_sides_may_be_shared_and_copied_from():
     ],
     ids=str,
 )
-def test_a_side_with_another_mixer_forgets_what_the_preset_says_of_its_own(kind, sides):
-    settings = settings_of(kind, model=sides)
+def test_changing_the_layer_type_removes_preset_options_of_the_old_one(arch, sides):
+    settings = settings_of(arch, model=sides)
     for side in ("encoder", "decoder"):
-        table, own = getattr(settings.model, side), {**sides, **sides.get(side, {})}
-        assert table.layer_type == own.get("layer_type", broadcast_to_sides(TRANSLATE[kind].values)[side].get("layer_type"))
+        table, options = getattr(settings.model, side), {**sides, **sides.get(side, {})}
+        assert table.layer_type == options.get("layer_type", broadcast_to_sides(TRANSLATE[arch].values)[side].get("layer_type"))
         assert (table.num_heads is not None) == (table.layer_type == "attention")
-        assert table.dropout == broadcast_to_sides(TRANSLATE[kind].values)[side]["dropout"]  # what any mixer has, stays
+        assert table.dropout == broadcast_to_sides(TRANSLATE[arch].values)[side]["dropout"]  # options of all mixers stay
     assert resolve(tomllib.loads(settings.to_toml()), base=BASE).model == settings.model
 
 
-def test_an_lstm_may_stand_under_a_transformer_decoder():
+def test_an_lstm_encoder_with_a_transformer_decoder():
     decoder = {"layer_type": "attention", "position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm"}
     model = settings_of("lstm", model={"attention": "scaled-dot", "decoder": decoder}).model
     assert (model.encoder.layer_type, model.encoder.bidirectional, model.decoder.layer_type, model.decoder.num_heads) == (

@@ -1,4 +1,4 @@
-"""The laws of encoder-decoders, over every encoder, decoder, score, place and bridge."""
+"""The step contract of encoder-decoders, for every encoder, decoder, attention score, attention position and bridge."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LENGTHS = (4, 7, 1)
 
 
 def row(tokens: Tensor, number: int, length: int) -> tuple[Tensor, Tensor]:
-    """One row as if it were alone, without padding."""
+    """One row by itself, without padding."""
     alone = tokens[number : number + 1, :length]
     return alone, torch.ones_like(alone, dtype=torch.bool)
 
@@ -60,11 +60,11 @@ def row(tokens: Tensor, number: int, length: int) -> tuple[Tensor, Tensor]:
 def stepped(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
     """Log-probabilities (B, T, V) after each token, read one by one."""
     log_probs, state = model.start(tokens[:, :1], None, state)
-    found = [log_probs]
+    actual = [log_probs]
     for token in tokens[:, 1:].unbind(1):
         log_probs, state = model.step(token, state)
-        found.append(log_probs)
-    return torch.stack(found, dim=1), state
+        actual.append(log_probs)
+    return torch.stack(actual, dim=1), state
 
 
 # ---- the laws
@@ -72,7 +72,7 @@ def stepped(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
 
 @every
 @torch.no_grad()
-def test_steps_are_probabilities_equal_to_one_pass_and_their_sum_is_the_score(name):
+def test_step_log_probs_equal_one_pass_and_sum_to_the_score(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
     state = model.encode(source, keep)
     log_probs, _ = stepped(model, tokens[:, :-1], state)
@@ -83,9 +83,9 @@ def test_steps_are_probabilities_equal_to_one_pass_and_their_sum_is_the_score(na
 
 @every
 @torch.no_grad()
-def test_neither_padding_nor_other_rows_change_a_source(name):
+def test_padding_and_other_rows_do_not_change_the_encoding(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
-    shouting = torch.where(keep, source, VOCAB_SIZE - 1)  # no token, but what stands there must not be heard
+    shouting = torch.where(keep, source, VOCAB_SIZE - 1)  # padding with an arbitrary token, which must have no effect
     together = model.score(tokens, None, model.encode(shouting, keep))
     for number, length in enumerate(LENGTHS):
         alone = model.score(tokens[number : number + 1], None, model.encode(*row(source, number, length)))
@@ -101,9 +101,9 @@ def test_forced_prefixes_of_several_lengths_equal_each_row_alone(name):
     keep = torch.arange(3) < lengths[:, None]
     log_probs, state = model.start(torch.where(keep, tokens, VOCAB_SIZE - 1), keep, model.encode(source, source_keep))
     after, _ = stepped(model, more, state)
-    for number, (length, own) in enumerate(zip(LENGTHS, lengths.tolist(), strict=True)):
+    for number, (length, prefix_length) in enumerate(zip(LENGTHS, lengths.tolist(), strict=True)):
         state = model.encode(*row(source, number, length))
-        alone, state = model.start(tokens[number : number + 1, :own], None, state)
+        alone, state = model.start(tokens[number : number + 1, :prefix_length], None, state)
         torch.testing.assert_close(log_probs[number : number + 1], alone, **CLOSE)
         torch.testing.assert_close(after[number : number + 1], stepped(model, more[number : number + 1], state)[0], **CLOSE)
 
@@ -122,7 +122,7 @@ def test_joined_rows_of_different_age_and_source_equal_each_row_alone(name):
 
 @every
 @torch.no_grad()
-def test_no_position_sees_the_target_that_comes(name):
+def test_decoder_is_causal(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
     other = tokens.clone()
     other[:, 3:] = (other[:, 3:] - 2) % (VOCAB_SIZE - 3) + 3
@@ -134,8 +134,8 @@ def test_no_position_sees_the_target_that_comes(name):
 
 @every
 @torch.no_grad()
-def test_the_source_is_heard_at_every_position(name):
-    """A memory that nobody reads would make all the laws above true."""
+def test_the_source_affects_every_target_position(name):
+    """If the memory were ignored, all contracts above would hold trivially."""
     model, (source, keep), tokens = build(name), sources(4), targets(1, 3)
     other = source.clone()
     other[:, 1] = (other[:, 1] - 2) % (VOCAB_SIZE - 3) + 3
@@ -145,28 +145,28 @@ def test_the_source_is_heard_at_every_position(name):
 
 @every
 @torch.no_grad()
-def test_every_leaf_of_a_state_has_its_rows_first_and_may_be_selected(name):
+def test_state_leaves_are_batch_first_and_selectable(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
-    given = model.encode(source, keep)
-    _, state = model.start(tokens, None, given)
-    assert tree_leaves(given) and all(leaf.size(0) == 3 for leaf in [*tree_leaves(given), *tree_leaves(state)])
+    initial = model.encode(source, keep)
+    _, state = model.start(tokens, None, initial)
+    assert tree_leaves(initial) and all(leaf.size(0) == 3 for leaf in [*tree_leaves(initial), *tree_leaves(state)])
     order = torch.tensor([2, 0, 0, 1])
-    whole = stepped(model, tokens, given)[0]
-    torch.testing.assert_close(stepped(model, tokens[order], select(given, order))[0], whole[order], **CLOSE)
+    full = stepped(model, tokens, initial)[0]
+    torch.testing.assert_close(stepped(model, tokens[order], select(initial, order))[0], full[order], **CLOSE)
 
 
 @every
-def test_a_training_step_reaches_every_weight(name):
+def test_gradients_reach_every_parameter(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 6)
     model.zero_grad()
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], model.encode(source, keep), 0.1)
     nats.sum().backward()
     moved = {weight: 0.0 if value.grad is None else float(value.grad.abs().max()) for weight, value in model.named_parameters()}
     model.zero_grad()
-    rounding = 1e-6 * max(moved.values())  # what is zero by the equations may be this much, depending on the processor
+    rounding = 1e-6 * max(moved.values())  # exact zeros may be this large, depending on the processor
     unmoved = {weight for weight, size in moved.items() if size <= rounding}
-    # where there is one position to look at, it gets all the weight whatever the query is, so neither the query nor the norm
-    # before it matters; and where states alone are handed on, what stands above the uppermost recurrent layer is not heard
+    # with a single position, its attention weight is 1 for any query, so the query and the norm before it have no gradient;
+    # and if only states are passed on, the layers above the top recurrent layer have no effect
     looks = {weight.partition(".mixer.")[0] for weight in unmoved if ".to_q." in weight}
     queries = {weight for weight in moved for look in looks if weight.startswith((f"{look}.norm.", f"{look}.mixer.to_q."))}
     assert bool(looks) == (name.endswith("attention/none") or "bottleneck" in name)
@@ -177,7 +177,7 @@ def test_a_training_step_reaches_every_weight(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_autocast_to_bf16_works_forward_and_back(name):
+def test_bf16_autocast_works_forward_and_backward(name):
     model, (source, keep), tokens = large_weight_model(**VARIANTS[name]).train(), sources(*LENGTHS), targets(3, 6)
     with torch.autocast("cpu", torch.bfloat16):
         state = model.encode(source, keep)
@@ -188,7 +188,7 @@ def test_autocast_to_bf16_works_forward_and_back(name):
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters() if weight.grad is not None)
 
 
-def test_the_grid_is_the_whole_cross_product():
+def test_the_grid_is_the_full_cross_product():
     assert len(GRID) == 6 * 4 * (2 + 4 * 3) + 6 * 2
 
 
@@ -198,25 +198,25 @@ def test_a_score_of_one_token_is_empty():
         assert model.score(targets(2, 1), None, model.encode(*sources(3, 2))).shape == (2, 0)
 
 
-def test_what_is_not_kept_scores_nothing():
+def test_masked_tokens_score_zero():
     model, keep = build("lstm/lstm/additive-after"), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     scores = model.score(targets(2, 5), keep, model.encode(*sources(3, 2)))
     assert (scores[0] < 0).all() and (scores[1, :2] < 0).all() and (scores[1, 2:] == 0).all()
 
 
-def test_the_longest_sources_and_targets_are_those_of_learned_positions():
-    for name, longest in (
+def test_learned_positions_limit_source_and_target_length():
+    for name, max_length in (
         ("learned-transformer", MAX_POSITIONS),
         ("learned-feeding", MAX_POSITIONS),
         ("rotary-transformer", None),
     ):
-        assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (longest, longest)
+        assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (max_length, max_length)
     with pytest.raises(ValueError) as caught:
         build("learned-before").encode(*sources(MAX_POSITIONS + 1))
     assert str(caught.value) == "positions: 33 tokens exceed the table of 32 positions"
 
 
-def test_two_way_attention_takes_no_state():
+def test_bidirectional_attention_rejects_a_state():
     part = SelfAttention(8, num_heads=2, context_length="bidirectional")
     _, state = part(torch.zeros(1, 3, 8))
     with pytest.raises(ValueError) as caught:
@@ -225,7 +225,7 @@ def test_two_way_attention_takes_no_state():
 
 
 @every
-def test_matrices_are_weights_of_the_model_with_two_axes(name):
+def test_muon_parameters_are_two_dimensional(name):
     model = build(name)
     weights = dict(model.named_parameters())
     assert model.muon_parameters() and all(weights[matrix].dim() == 2 for matrix in model.muon_parameters())
@@ -237,11 +237,11 @@ def test_matrices_are_weights_of_the_model_with_two_axes(name):
 # ---- holding rows still
 
 
-def test_holding_takes_the_new_rows_where_they_are_kept():
+def test_where_selects_rows_by_mask():
     new, old = (torch.ones(2, 3), (torch.ones(2, 1, 2), None)), (torch.zeros(2, 3), (torch.zeros(2, 1, 2), None))
-    held = where(new, old, torch.tensor([True, False]))
-    assert held[0].tolist() == [[1.0] * 3, [0.0] * 3]
-    assert held[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and held[1][1] is None
+    merged = where(new, old, torch.tensor([True, False]))
+    assert merged[0].tolist() == [[1.0] * 3, [0.0] * 3]
+    assert merged[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and merged[1][1] is None
 
 
 # ---- numerical gradients
@@ -252,16 +252,16 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def gradients_agree(part: nn.Module, inputs: tuple[Tensor, ...], run: Callable[..., Tensor], **within: float) -> None:
-    """Of inputs and of every weight, against numerical ones."""
+    """Compare gradients of inputs and of every weight with numerical ones."""
     part.double()
-    given = tuple(value.detach().requires_grad_() for value in inputs)
+    leaves = tuple(value.detach().requires_grad_() for value in inputs)
     weights = tuple(weight.requires_grad_() for weight in part.parameters())
-    probe = random(*run(*given).shape, seed=9)
+    probe = random(*run(*leaves).shape, seed=9)
 
     def loss(*values: Tensor) -> Tensor:
-        return (run(*values[: len(given)]).double() * probe).sum()
+        return (run(*values[: len(leaves)]).double() * probe).sum()
 
-    assert torch.autograd.gradcheck(loss, (*given, *weights), **{"atol": 1e-6, "fast_mode": True, **within})
+    assert torch.autograd.gradcheck(loss, (*leaves, *weights), **{"atol": 1e-6, "fast_mode": True, **within})
 
 
 def masked(values: Tensor, summary: Tensor) -> Memory:
@@ -297,13 +297,13 @@ def values_for(score: str) -> Tensor:
 
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_gradients_of_a_look_equal_numerical_ones(score):
+def test_gradients_of_source_attention_equal_numerical_ones(score):
     part = seeded(lambda: look(score))
     gradients_agree(part, (X, values_for(score)), lambda x, values: part(x, part.init_state(masked(values, SUMMARY))))
 
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_gradients_of_a_read_out_equal_numerical_ones(score):
+def test_gradients_of_attentional_output_equal_numerical_ones(score):
     values = values_for(score)
     part = seeded(lambda: AttentionalOutput(look(score), 6, memory_size=values.size(-1)))
     gradients_agree(part, (X, values), lambda x, values: part(x, part.init_state(masked(values, SUMMARY)))[0])
@@ -312,7 +312,7 @@ def test_gradients_of_a_read_out_equal_numerical_ones(score):
 @pytest.mark.parametrize("cell", [LSTM, GRU])
 @pytest.mark.parametrize("score", ["multiplicative", "additive"])
 @pytest.mark.parametrize("reader", ["before", "feeding"])
-def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
+def test_gradients_of_stepwise_decoders_equal_numerical_ones(cell, score, reader):
     def make() -> StepwiseDecoder:
         read = AttentionalOutput(look(score), 6, memory_size=5)
         wide, read_by = (11, AttentionBeforeStep(look(score))) if reader == "before" else (12, InputFeeding(read))
@@ -336,8 +336,8 @@ def test_gradients_of_bridges_equal_numerical_ones(cell):
     state, copied = random(2, 6, seed=3), seeded(lambda: CopyBridge(cell(6), layer_index=1))
 
     def started(x: Tensor, state: Tensor) -> Tensor:
-        whole = (state, state.flip(0)) if cell is LSTM else state
-        return copied(x, copied.init_state(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
+        full = (state, state.flip(0)) if cell is LSTM else state
+        return copied(x, copied.init_state(masked(VALUES, SUMMARY)._replace(states=(None, full))))[0]
 
     gradients_agree(copied, (X, state), started)
     reminder = ContextConcat()
@@ -347,16 +347,16 @@ def test_gradients_of_bridges_equal_numerical_ones(cell):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_gradients_of_copying_equal_numerical_ones(smoothing):
     part = seeded(lambda: PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5))
-    source, wanted = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
+    source, expected = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
 
     def nats(x: Tensor, values: Tensor) -> Tensor:
-        return part.loss(x, wanted, part.init_state(masked(values, SUMMARY), source), smoothing)
+        return part.loss(x, expected, part.init_state(masked(values, SUMMARY), source), smoothing)
 
-    # its probabilities are float32: steps must be large, and are forgiven
+    # its probabilities are float32: large steps with a larger tolerance
     gradients_agree(part, (X, VALUES), nats, eps=1e-2, atol=2e-3, rtol=1e-2)
 
 
-def test_a_memory_of_one_position_is_its_summary():
+def test_summary_only_memory_has_one_position():
     memory = random_memory(3, 2, hidden_size=5)
     narrowed = memory.summary_only()
     assert narrowed.values.tolist() == memory.summary[:, None].tolist()

@@ -1,4 +1,4 @@
-"""Pairs from tables and parallel files: what is read, what is refused and in which words, and the corpora made of it."""
+"""Seq2seq data from tables and parallel files: reading, error messages, splits and tokenized corpora."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(*paths: Path, columns: tuple[str, str] = ("source", "target")) -> list[
     return list(pairs_of(Dataset(paths, PairFormat(pair_columns=columns))))
 
 
-def refusal(action, error=DataError) -> str:
+def error_message(action, error=DataError) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
@@ -59,7 +59,7 @@ def as_jsonl(pairs: list[tuple[str, str]]) -> str:
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "TSV"])
-def test_every_kind_of_table_packed_or_not(kind, packing, tmp_path):
+def test_every_table_format_with_and_without_compression(kind, packing, tmp_path):
     written = {"tsv": as_tsv, "csv": as_csv, "jsonl": as_jsonl}[kind.lower()](PAIRS)
     path = write(tmp_path / f"a.{kind}{packing}", written)
     assert read(path) == PAIRS
@@ -77,7 +77,7 @@ def test_two_parallel_files(packing, tmp_path):
 
 @given(pairs=st.lists(st.tuples(*[st.text(st.sampled_from("a\"',;\t\n é\u2028"), max_size=6)] * 2), min_size=1))
 @settings(deadline=None, max_examples=50)
-def test_csv_and_jsonl_hold_any_text(pairs, tmp_path_factory):
+def test_csv_and_jsonl_represent_any_text(pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
     assert read(write(folder / "a.csv", as_csv(pairs))) == pairs
     assert read(write(folder / "a.jsonl", as_jsonl(pairs))) == pairs
@@ -87,12 +87,12 @@ def test_tsv_has_no_quotes(tmp_path):
     assert read(write(tmp_path / "a.tsv", '"a\t"b"\n""\t"\n')) == [('"a', '"b"'), ('""', '"')]
 
 
-def test_columns_by_name_and_by_place(tmp_path):
+def test_columns_by_name_and_by_index(tmp_path):
     table = write(tmp_path / "a.tsv", "id\ttarget\tsource\n1\tKatze\tcat\n")
     assert read(table) == [("cat", "Katze")]
     assert read(table, columns=("source", "id")) == [("cat", "1")]
     assert read(write(tmp_path / "b.csv", "de,en\nKatze,cat\n"), columns=("en", "de")) == [("cat", "Katze")]
-    # no such header: the first two columns, of three
+    # no matching header: the first two of three columns
     assert read(write(tmp_path / "c.tsv", "source\ts ɔː s\tnoun\ncat\tk æ t\tnoun\n")) == [
         ("source", "s ɔː s"),
         ("cat", "k æ t"),
@@ -117,13 +117,13 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
     assert Dataset((en, de), PairFormat()).location(1, "target") == f"{de}:2"
 
 
-def test_what_was_seen_is_told_with_three_examples(tmp_path):
+def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
-    seen = Dataset((path,), PairFormat()).summary
-    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.num_crlf) == (7, 2, 1, 7)
-    assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
-    assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
-    assert seen.describe() == (
+    summary = Dataset((path,), PairFormat()).summary
+    assert (summary.count, summary.source.empty, summary.target.empty, summary.files.num_crlf) == (7, 2, 1, 7)
+    assert summary.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
+    assert summary.characters == sum(len(source + target) for source, target in PAIRS) + 10
+    assert summary.describe() == (
         f"{path}: 7 pairs, 30 source and 31 target characters, utf-8, 7 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: empty sources: 2\n"
@@ -147,18 +147,18 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         ("a.jsonl", '{"source": "a", "target": "b"}\n\n \n{"source": "c", "target": ""}\n{"source": "", "target": ""}\n\n'),
     ],
 )
-def test_blank_lines_are_no_rows(tmp_path, name, text):
-    """But empty cells are; and what is said of lines is said of those of the file."""
+def test_blank_lines_are_skipped(tmp_path, name, text):
+    """Empty cells are not; and line numbers are those of the file."""
     source = Dataset((write(tmp_path / name, text),), PairFormat())
-    found = [(one.source, one.target, one.line) for one in source.records()]
+    actual = [(record.source, record.target, record.line) for record in source.records()]
     head = int(name != "a.jsonl")
-    assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
+    assert actual == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
     assert "  note: skipped blank lines: 3\n" in source.summary.describe()
 
 
 def test_a_blank_line_in_quotes_is_text(tmp_path):
     source = Dataset((write(tmp_path / "a.csv", 'a,"b\n\nc"\n\nd,e\n'),), PairFormat())
-    assert [(one.target, one.line) for one in source.records()] == [("b\n\nc", 1), ("e", 5)]
+    assert [(record.target, record.line) for record in source.records()] == [("b\n\nc", 1), ("e", 5)]
 
 
 # ---- what is refused
@@ -223,32 +223,34 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
-def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+def test_an_invalid_file_is_rejected_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
+    assert error_message(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
-def test_json_that_is_too_deep_is_refused_and_not_followed(tmp_path):
+def test_deeply_nested_json_is_rejected(tmp_path):
     path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
-    assert refusal(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
+    assert error_message(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
 
 
-def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+def test_a_missing_column_is_rejected_with_the_existing_ones(tmp_path):
     path = write(tmp_path / "a.tsv", "english\tgerman\ncat\tKatze\n")
-    assert refusal(lambda: read(path, columns=("xyz", "german"))) == (
+    assert error_message(lambda: read(path, columns=("xyz", "german"))) == (
         f"{path}:1: no column 'xyz'; set data.source_column to one of: english, german"
     )
-    assert refusal(lambda: read(path, columns=("english", "germann"))) == (
+    assert error_message(lambda: read(path, columns=("english", "germann"))) == (
         f"{path}:1: no column 'germann'; set data.target_column to one of: english, german"
     )
 
 
-def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path):
+def test_unequal_parallel_files_are_rejected_with_both_counts(tmp_path):
     lengths = np.random.default_rng(0).integers(5, 80, size=500)
     en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
     de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
-    assert refusal(lambda: read(en, de)) == (f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301")
-    assert "near line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
+    assert error_message(lambda: read(en, de)) == (
+        f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301"
+    )
+    assert "near line 301" in error_message(lambda: Dataset((de, en), PairFormat()).summary)
 
 
 CURE = (
@@ -277,11 +279,11 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
-def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError) == message
+def test_invalid_configs_are_rejected(values, message):
+    assert error_message(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError) == message
 
 
-def test_what_a_table_says_can_be_read_again():
+def test_a_config_round_trips():
     table = parse_config(
         PairDataConfig, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target_column": "ipa"}, prefix="data"
     )
@@ -291,7 +293,7 @@ def test_what_a_table_says_can_be_read_again():
 # ---- parts, sides, corpora
 
 
-def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
+def test_fractions_split_pairs_completely(tmp_path):
     write(tmp_path / "a.tsv", "".join(f"{number}\tx{number}\n" for number in range(50)))
     table = PairDataConfig(train="a.tsv", valid=0.1, test=0.2)
     sources = table.sources(tmp_path)
@@ -300,7 +302,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     }  # fmt: skip
     assert sources["valid"].location(1) == f"{tmp_path / 'a.tsv'}:37"
     few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
-    assert refusal(lambda: list(pairs_of(few))) == (
+    assert error_message(lambda: list(pairs_of(few))) == (
         f"{tmp_path / 'b.tsv'}: 1 pair is too few for the fraction from 0 to 0.9; add pairs, or use separate files for data.valid and data.test"
     )
 
@@ -313,47 +315,51 @@ def test_names_of_sources(tmp_path):
     assert Dataset((Path("a.en"), Path("a.de")), PairFormat()).column("target").name == "a.de"
 
 
-def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
+def test_source_and_target_corpora_are_the_encoded_texts(tmp_path):
     pairs = [*PAIRS, ("two\nlines", "zwei\n\nZeilen")]
     source = Dataset((write(tmp_path / "a.csv", as_csv(pairs)),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), (text for pair in pairs for text in pair))
-    told = []
+    calls = []
     for index, which in enumerate(("source", "target")):
         corpus = write_corpus(
-            source.column(which), tokenizer, tmp_path, f"train.{which}", progress=lambda done, total: told.append((done, total))
+            source.column(which),
+            tokenizer,
+            tmp_path,
+            f"train.{which}",
+            progress=lambda done, total: calls.append((done, total)),
         )
         expected = [[*tokenizer.encode(pair[index]).tolist(), 2] for pair in pairs]
-        found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
-        assert found == expected
+        actual = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
+        assert actual == expected
         assert corpus.units(corpus.starts)["characters"].tolist() == [len(pair[index]) + 1 for pair in pairs]
-        assert told[-1][0] == told[-1][1] == sum(len(pair[index].encode()) for pair in pairs)
+        assert calls[-1][0] == calls[-1][1] == sum(len(pair[index].encode()) for pair in pairs)
 
 
-def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
+def test_source_and_target_corpora_are_not_confused(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["ab"]))
-    known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
+    provenance = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
     message = "not the text that the run was started with (side was 'source', now 'target'); restore it or start a new run"
     assert (
-        refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=known))
+        error_message(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=provenance))
         == f"{tmp_path / 'a.tsv'} (target): {message}"
     )
     assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
 
 
-def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_path, monkeypatch):
+def test_a_corpus_is_rebuilt_only_if_its_own_file_changes(tmp_path, monkeypatch):
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde"]))
-    known = {
+    provenance = {
         which: write_corpus(Dataset((en, de), PairFormat()).column(which), tokenizer, tmp_path, which).provenance
         for which in ("source", "target")
     }
     write(de, "c\ne\n")
     again = Dataset((en, de), PairFormat())
-    write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=known["source"])
-    assert refusal(lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
-        f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run"
-    )
+    write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=provenance["source"])
+    assert error_message(
+        lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=provenance["target"])
+    ) == (f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run")
 
 
 @pytest.fixture
@@ -363,25 +369,27 @@ def long_lines(tmp_path):
     return source, write_corpus(source.column("target"), tokenizer, tmp_path, "train.target")
 
 
-def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
+def test_too_long_examples_are_rejected_with_their_line(long_lines, tmp_path):
     source, corpus = long_lines
-    assert refusal(lambda: limit_side(corpus, source, "target", max_length=6, truncate=False)) == (
+    assert error_message(lambda: limit_side(corpus, source, "target", max_length=6, truncate=False)) == (
         f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
         " increase it or set data.truncate = true"
     )
-    assert ":2: target has 8 tokens" in refusal(lambda: limit_side(corpus, source, "target", max_length=7, truncate=False))
+    assert ":2: target has 8 tokens" in error_message(
+        lambda: limit_side(corpus, source, "target", max_length=7, truncate=False)
+    )
     assert limit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
     assert limit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
 
 
-@pytest.mark.parametrize("longest", [2, 5, 7])
-def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
+@pytest.mark.parametrize("max_length", [2, 5, 7])
+def test_truncated_examples_keep_eos(max_length, long_lines, tmp_path):
     source, corpus = long_lines
-    cut = limit_side(corpus, source, "target", max_length=longest, truncate=True)
+    truncated = limit_side(corpus, source, "target", max_length=max_length, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
-    found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
-    assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
-    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
-    assert cut.line_edges().tolist() == cut.starts.tolist()
-    # what is on disk stays whole
+    actual = [truncated.tokens[a:b].tolist() for a, b in pairwise(truncated.starts)]
+    assert actual == [row if len(row) <= max_length else [*row[: max_length - 1], 2] for row in rows]
+    assert (truncated.name, truncated.tokenizer, truncated.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
+    assert truncated.line_edges().tolist() == truncated.starts.tolist()
+    # the corpus on disk is not truncated
     assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

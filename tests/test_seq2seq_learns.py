@@ -27,21 +27,21 @@ class Pairs(NamedTuple):
 
 
 def draw(
-    task: str, rows: int, generator: torch.Generator, *, longest: int = 6, symbols: tuple[int, int] = (FIRST, LAST)
+    task: str, rows: int, generator: torch.Generator, *, max_length: int = 6, symbols: tuple[int, int] = (FIRST, LAST)
 ) -> Pairs:
-    """Random strings of half as many to `longest` symbols, and what they become."""
-    lengths = torch.randint(longest // 2, longest + 1, (rows, 1), generator=generator)
-    at = torch.arange(longest + 1)
-    drawn = torch.randint(*symbols, (rows, longest + 1), generator=generator)
-    source = torch.where(at < lengths, drawn, torch.where(at == lengths, EOS, 0))
-    target = source.gather(1, torch.where(at < lengths, lengths - 1 - at, at)) if task == "reverse" else source
+    """Random strings of `max_length` / 2 to `max_length` symbols, and their targets."""
+    lengths = torch.randint(max_length // 2, max_length + 1, (rows, 1), generator=generator)
+    index = torch.arange(max_length + 1)
+    drawn = torch.randint(*symbols, (rows, max_length + 1), generator=generator)
+    source = torch.where(index < lengths, drawn, torch.where(index == lengths, EOS, 0))
+    target = source.gather(1, torch.where(index < lengths, lengths - 1 - index, index)) if task == "reverse" else source
     first = torch.full((rows, 1), BOS)
-    keep = at <= lengths
+    keep = index <= lengths
     return Pairs(source, keep, torch.cat([first, target], 1), torch.cat([first > 0, keep], 1))
 
 
 class Symbols:
-    """Tokens as text, for those who write text."""
+    """Decodes tokens to text."""
 
     unk_id, bos_id, eos_id = 0, BOS, EOS
 
@@ -50,7 +50,7 @@ class Symbols:
 
 
 def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
-    """The share of sources whose target is written without a fault."""
+    """Fraction of sources whose target is generated exactly."""
 
     def encode(rows: Any) -> Any:
         return model.encode(pairs.source[rows], pairs.keep[rows])
@@ -58,14 +58,14 @@ def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
     lengths = pairs.keep.sum(1).tolist()
     request = PredictionRequest(model, Symbols(), encode, lengths, [[]] * len(lengths), torch.device("cpu"))  # type: ignore[arg-type]
     model.eval()
-    found = predict(request, PredictionConfig(**{"beam_size": 1, "max_new_tokens": pairs.source.size(1), **options}))
+    actual = predict(request, PredictionConfig(**{"beam_size": 1, "max_new_tokens": pairs.source.size(1), **options}))
     model.train()
-    wanted = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
-    return sum(best[0].token_ids == tokens for best, tokens in zip(found, wanted, strict=True)) / len(wanted)
+    expected = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
+    return sum(best[0].token_ids == tokens for best, tokens in zip(actual, expected, strict=True)) / len(expected)
 
 
 def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], *, smoothing: float = 0.0) -> float:
-    """Train until fresh strings are right, or STEPS are over; the share of 300 others that are."""
+    """Train until new strings are correct or for STEPS steps; returns the exact match on 300 others."""
     generator = torch.Generator().manual_seed(1)
     weights = torch.optim.Adam(model.train().parameters(), lr=RATE, betas=(0.9, 0.98))
     for step in range(1, STEPS + 1):
@@ -82,9 +82,10 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
     return exact(model, draw(300, generator))
 
 
-def learned(task: str, *, longest: int = 6, **options: Any) -> float:
+def learned(task: str, *, max_length: int = 6, **options: Any) -> float:
     return learn(
-        seq2seq_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest)
+        seq2seq_model(**{"hidden_size": 32, **options}),
+        lambda rows, generator: draw(task, rows, generator, max_length=max_length),
     )
 
 
@@ -92,7 +93,7 @@ def learned(task: str, *, longest: int = 6, **options: Any) -> float:
 
 
 def side(mixer: str) -> dict[str, Any]:
-    """A stack of this mixer that knows where it is: windows and attention have no other way to tell."""
+    """A stack of this mixer with position information, which convolution and attention need."""
     if mixer == "attention":
         return {
             "layer_type": mixer,
@@ -112,7 +113,7 @@ def crossed(encoder: str, decoder: str, attended: str) -> dict[str, Any]:
 LOOKING = [name for name in ATTENTION_OPTIONS if name not in ("none", "every-step")]
 CROSSED = [(encoder, decoder, name) for encoder in MIXERS for decoder in recurrent_mixers() for name in LOOKING]
 CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
-# in turn, but so that no score and no place gets one of the two tasks alone
+# alternating so that every attention score and position gets both tasks
 TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) for number, parts in enumerate(CROSSED)]
 FEW = [
     ("lstm", "lstm", "multiplicative-feeding", "reverse"),
@@ -128,11 +129,11 @@ def test_a_toy_task_is_learned(encoder, decoder, attended, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("encoder", "decoder", "attended", "task"), TASKS)
-def test_a_toy_task_is_learned_by_all(encoder, decoder, attended, task):
+def test_a_toy_task_is_learned_by_every_architecture(encoder, decoder, attended, task):
     assert learned(task, **crossed(encoder, decoder, attended)) >= 0.95
 
 
-def test_a_beam_and_label_smoothing_learn_it_too():
+def test_beam_search_and_label_smoothing_learn_it_too():
     model = seq2seq_model(hidden_size=32, layer_type="gru", attention="dot")
     assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
     assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam_size=4) >= 0.95
@@ -142,10 +143,10 @@ def test_a_beam_and_label_smoothing_learn_it_too():
 
 
 @pytest.mark.parametrize(
-    "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-every-step"]
+    "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-feed-context"]
 )
 def test_short_strings_pass_the_bottleneck(options):
-    assert learned("copy", longest=3, **options) >= 0.95
+    assert learned("copy", max_length=3, **options) >= 0.95
 
 
 BOTTLENECKS = [(decoder, name) for decoder in recurrent_mixers() for name in ("none", "every-step")]
@@ -156,31 +157,31 @@ BOTTLENECKS = [(decoder, name) for decoder in recurrent_mixers() for name in ("n
 @pytest.mark.parametrize("encoder", MIXERS)
 def test_short_strings_pass_every_bottleneck(encoder, decoder, attended):
     options = {**crossed(encoder, decoder, attended), **ATTENTION_OPTIONS[attended]}
-    assert learned("copy", longest=3, **options) >= 0.95
+    assert learned("copy", max_length=3, **options) >= 0.95
 
 
 # ---- copying
 
 
-def with_strangers(rows: int, generator: torch.Generator, known: int, words: int) -> Pairs:
-    """Strings in which one symbol was never seen in training."""
-    pairs = draw("copy", rows, generator, symbols=(FIRST, known))
-    at = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
-    stranger = torch.randint(known, words, (rows, 1), generator=generator)
-    return pairs._replace(source=pairs.source.scatter(1, at, stranger), tokens=pairs.tokens.scatter(1, at + 1, stranger))
+def with_strangers(rows: int, generator: torch.Generator, known_words: int, words: int) -> Pairs:
+    """Strings with one symbol that does not occur in training."""
+    pairs = draw("copy", rows, generator, symbols=(FIRST, known_words))
+    index = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
+    stranger = torch.randint(known_words, words, (rows, 1), generator=generator)
+    return pairs._replace(source=pairs.source.scatter(1, index, stranger), tokens=pairs.tokens.scatter(1, index + 1, stranger))
 
 
 @pytest.mark.parametrize("options", [{"layer_type": "lstm", "attention": "multiplicative"}], ids=["lstm"])
-def test_copying_carries_tokens_over_that_were_never_seen(options):
-    known, words = 203, 303
+def test_copy_mechanism_copies_unseen_tokens(options):
+    known_words, words = 203, 303
     model = seq2seq_model(hidden_size=48, vocab_size=words, copy_mechanism=True, **options)
-    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
-    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) >= 0.9
+    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known_words))) >= 0.95
+    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known_words, words)) >= 0.9
 
 
 @pytest.mark.slow
-def test_without_copying_nothing_unseen_is_ever_written():
-    known, words = 203, 303
+def test_without_copy_mechanism_unseen_tokens_are_never_generated():
+    known_words, words = 203, 303
     model = seq2seq_model(hidden_size=48, vocab_size=words, layer_type="lstm", attention="multiplicative")
-    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
-    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) == 0
+    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known_words))) >= 0.95
+    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known_words, words)) == 0

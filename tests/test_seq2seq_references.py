@@ -1,4 +1,4 @@
-"""Encoder-decoders against their references: torch.nn with the same weights, and the papers' equations in plain loops."""
+"""Encoder-decoders against references: torch.nn with the same weights, and the papers' equations in plain loops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 # ---- attention against nn.MultiheadAttention
 
 
-def test_cross_attention_is_torch_s_multi_head_attention():
+def test_cross_attention_matches_torch_multihead_attention():
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True))
     part, memory, x = (
         CrossAttention(8, num_heads=2, memory_size=6).double().eval(),
@@ -63,7 +63,7 @@ def test_cross_attention_is_torch_s_multi_head_attention():
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
+def test_bidirectional_self_attention_matches_torch_multihead_attention(padded):
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))
     part, x = SelfAttention(8, num_heads=2, context_length="bidirectional").double().eval(), random(2, 5, 8)
     with torch.no_grad():
@@ -83,13 +83,13 @@ def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
 def torch_transformer() -> nn.Transformer:
     options: dict[str, Any] = {"dropout": 0.0, "activation": "relu", "batch_first": True, "norm_first": True}
     layer = nn.TransformerEncoderLayer(8, 2, 16, **options)
-    # torch warns of a fast path that pre-norm layers do not have, unless it is told not to look for it
+    # avoids torch's warning about a fast path that pre-norm layers do not have
     encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False)
     return enlarge_weights(nn.Transformer(8, 2, 2, 2, 16, custom_encoder=encoder, **options)).double().eval()  # type: ignore[return-value]
 
 
 def copy_attention(attention: nn.MultiheadAttention, layer: Any) -> None:
-    """Weights of torch's attention into our Layer around it."""
+    """Copy the weights of torch's attention into our Layer around it."""
     part, bias = layer.mixer, attention.in_proj_bias
     if isinstance(part, SelfAttention):
         part.to_qkv.weight.copy_(attention.in_proj_weight)
@@ -107,24 +107,26 @@ def copy_transformer(reference: Any, model: Any) -> None:
     for side, parts in ((reference.encoder, 2), (reference.decoder, 3)):
         ours = (model.encoder if parts == 2 else model.decoder).stack
         for number, layer in enumerate(side.layers):
-            own = ours.layers[parts * number : parts * (number + 1)]
-            copy_attention(layer.self_attn, own[0])
+            sublayers = ours.layers[parts * number : parts * (number + 1)]
+            copy_attention(layer.self_attn, sublayers[0])
             if parts == 3:
-                copy_attention(layer.multihead_attn, own[1])
-            own[-1].mixer.up_proj.load_state_dict(layer.linear1.state_dict())
-            own[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
-            for norm, where in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), own, strict=False):
-                where.norm.load_state_dict(norm.state_dict())
+                copy_attention(layer.multihead_attn, sublayers[1])
+            sublayers[-1].mixer.up_proj.load_state_dict(layer.linear1.state_dict())
+            sublayers[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
+            for norm, sublayer in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), sublayers, strict=False):
+                sublayer.norm.load_state_dict(norm.state_dict())
         ours.final_norm.load_state_dict(side.norm.state_dict())
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    wave = [[np.sin(at / 10000 ** (2 * (i // 2) / dim) + (np.pi / 2) * (i % 2)) for i in range(dim)] for at in range(length)]
+    wave = [
+        [np.sin(index / 10000 ** (2 * (i // 2) / dim) + (np.pi / 2) * (i % 2)) for i in range(dim)] for index in range(length)
+    ]
     return torch.tensor(np.array(wave))
 
 
-def test_a_transformer_is_torch_s_transformer():
-    # exact up to the rates of the sinusoids, which are float32
+def test_transformer_matches_torch_transformer():
+    # exact up to the frequencies of the sinusoids, which are float32
     model = large_weight_model(
         layer_type="attention", num_layers=2, num_heads=2, ffn_dim=16, activation="relu", skip_connection="residual", norm="layernorm",
         position_encoding="sinusoidal", attention="scaled-dot",
@@ -152,7 +154,7 @@ def test_a_transformer_is_torch_s_transformer():
 
 
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru"])
-def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
+def test_bidirectional_encoder_matches_torch_and_the_bridge_passes_both_final_states(mixer):
     kinds: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     model = large_weight_model(layer_type=mixer, num_layers=2, bridge="copy").double()
     reference = kinds[mixer](8, 4, 2, batch_first=True, bidirectional=True).double()
@@ -176,14 +178,14 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 
-def test_the_mean_is_the_summary_of_an_encoder_without_a_last_state():
+def test_summary_of_an_encoder_without_state_is_the_mean():
     for mixer in ("attention", "conv"):
         model = large_weight_model(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
         memory = model.encoder(*sources(5, 2))
         torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)
 
 
-def test_a_source_is_read_from_its_end():
+def test_reversed_source():
     options: dict[str, Any] = {"layer_type": "lstm", "attention": "dot"}
     ahead = large_weight_model(**options, encoder={"bidirectional": False}).double()
     back = large_weight_model(**options, encoder={"bidirectional": False, "reverse_source": True}).double()
@@ -192,7 +194,7 @@ def test_a_source_is_read_from_its_end():
     turned[0], turned[1, :4] = source[0].flip(0), source[1, :4].flip(0)
     first, second = ahead.encoder(turned, keep), back.encoder(source, keep)
     torch.testing.assert_close(second.summary, first.summary, **EXACT)
-    # each value stands where its token stands, so attention points at the words as they are written
+    # values are in the order of the tokens, so attention refers to the original positions
     torch.testing.assert_close(second.values[1, :4], first.values[1, :4].flip(0), **EXACT)
 
 
@@ -219,25 +221,25 @@ def log_probs(model: EncoderDecoder, states: list[Array]) -> Array:
 
 
 def agrees(model: EncoderDecoder, states: Any) -> None:
-    """What the model says of two ragged sources, against the states that the equations reach for each row."""
+    """Compare the model's log-probabilities on two ragged sources with the states of the equations."""
     (source, keep), tokens = sources(6, 4), targets(2, 5)
-    y, _ = model(tokens, (known := model.encode(source, keep)))
+    y, _ = model(tokens, (encoded := model.encode(source, keep)))
     for number, length in enumerate((6, 4)):
         expected = states(model, source[number, :length], tokens[number])
         agree(y[number], np.array(expected), atol=1e-9, rtol=1e-8)
-        said = torch.stack([model.head(position, known[1])[number] for position in y.unbind(1)])
+        said = torch.stack([model.head(position, encoded[1])[number] for position in y.unbind(1)])
         agree(said, log_probs(model, expected), **FLOAT32)
 
 
 def preset(kind: str, **options: Any) -> EncoderDecoder:
-    """A small model of a published kind."""
+    """A small model of a published architecture."""
     chosen = TRANSLATE[kind].values
     sides = {side: {**chosen.get(side, {}), **options.pop(side, {})} for side in ("encoder", "decoder")}
     return large_weight_model(**{**chosen, "dropout": 0.0, "hidden_size": 8, **sides, **options}).double()
 
 
 def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """Four LSTMs read the reversed source; four others go on where they stopped."""
+    """Four LSTMs read the reversed source; four others start from their final states."""
     x, stopped = words(model.encoder.embedder, source.flip(0)), []
     for layer in model.encoder.stack.layers:
         x, last = lstm_equations(layer.mixer, x, (np.zeros(8), np.zeros(8)))
@@ -250,7 +252,7 @@ def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 
 def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """h(0) = tanh(V c), and c stands beside every input."""
+    """h(0) = tanh(V c), and c is concatenated to every input."""
     (layer,) = model.encoder.stack.layers
     _, c = gru_before_equations(layer.mixer, words(model.encoder.embedder, source), np.zeros(8))
     _, inner = model.decoder.stack.layers
@@ -260,32 +262,32 @@ def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 
 def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """e(t, s) = v . tanh(U h(t-1) + W m(s)); what is found goes into the step from h(t-1) to h(t)."""
+    """e(t, s) = v . tanh(U h(t-1) + W m(s)); the context enters the step from h(t-1) to h(t)."""
     memory, summary = words(model.encoder.embedder, source), np.zeros(8)
     for layer in model.encoder.stack.layers:
         ahead, first = gru_before_equations(layer.mixer.forward_mixer, memory, np.zeros(4))
         back, second = gru_before_equations(layer.mixer.backward_mixer, memory[::-1], np.zeros(4))
         memory, summary = np.concatenate([ahead, back[::-1]], axis=1), np.concatenate([first, second])
     feed = model.decoder.stack.layers[0].mixer
-    look, parts, found = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
+    look, parts, results = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
     states = [np.tanh(linear(part.start, summary)) for part in parts]
     for read in words(model.decoder.embedder, tokens):
-        q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
+        q = linear(look.to_q, states[-1])  # the top layer is the query, also before the first step
         scores = np.array([array(look.attend.weight) @ np.tanh(q + linear(look.to_k, m)) for m in memory])
         h = np.concatenate([read, softmax(scores) @ memory])
         for height, part in enumerate(parts):
             h = states[height] = gru_before_equations(part.inner, h[None], states[height])[1]
-        found.append(h)
-    return found
+        results.append(h)
+    return results
 
 
 def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
-    """h~(t) = tanh(W [c(t); h(t)]) by the score h . W m; it is fed into the next step."""
+    """h~(t) = tanh(W [c(t); h(t)]) with the score h . W m; input feeding into the next step."""
     memory, states = words(model.encoder.embedder, source), []
     for layer in model.encoder.stack.layers:
         memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
         states.append(last)
-    feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
+    feed, fed, results = model.decoder.stack.layers[0].mixer, np.zeros(8), []
     read_out = feed.attention.output
     for read in words(model.decoder.embedder, tokens):
         h = np.concatenate([read, fed])
@@ -293,25 +295,25 @@ def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
             (h,), states[height] = lstm_equations(layer.mixer.inner, h[None], states[height])
         scores = np.array([h @ linear(read_out.attention.to_k, m) for m in memory])
         fed = np.tanh(linear(read_out.join, np.concatenate([softmax(scores) @ memory, h])))
-        found.append(fed)
-    return found
+        results.append(fed)
+    return results
 
 
 PAPERS = {"sutskever": sutskever_states, "cho": cho_states, "bahdanau": bahdanau_states, "luong": luong_states}
 
 
 @pytest.mark.parametrize("kind", PAPERS)
-def test_a_published_model_is_its_paper_s_equations(kind):
+def test_published_models_match_the_equations_of_their_papers(kind):
     agrees(preset(kind), PAPERS[kind])
 
 
-def test_attention_before_the_step_looks_from_the_uppermost_of_several_layers():
+def test_attention_before_the_step_queries_with_the_top_layer():
     agrees(preset("bahdanau", num_layers=2), bahdanau_states)
 
 
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_attention_after_the_step_is_its_equation(score):
-    """Without feeding: the decoder runs over the whole target, then each state looks."""
+def test_attention_after_the_step_matches_its_equation(score):
+    """Without input feeding: the decoder runs over the whole target, then each state attends."""
 
     def scored(look: SourceAttention, h: Array, m: Array) -> float:
         match score:
@@ -330,21 +332,21 @@ def test_attention_after_the_step_is_its_equation(score):
         inner, read_out = model.decoder.stack.layers
         (decoder,) = inner.mixer.layers
         hidden, _ = lstm_equations(decoder.mixer.inner, words(model.decoder.embedder, tokens), last)
-        look, found = read_out.mixer.attention, []
+        look, results = read_out.mixer.attention, []
         for h in hidden:
             weights = softmax(np.array([scored(look, h, m) for m in memory]))
-            found.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
-        return found
+            results.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
+        return results
 
     agrees(large_weight_model(layer_type="lstm", attention=score, encoder={"bidirectional": False}).double(), states)
 
 
-@pytest.mark.parametrize("most", [1, 100, 1 << 22])
-def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch, most):
+@pytest.mark.parametrize("chunk_elements", [1, 100, 1 << 22])
+def test_chunked_additive_scores_equal_those_of_all_queries_at_once(monkeypatch, chunk_elements):
     part, x = seeded(lambda: SourceAttention(6, score="additive", memory_size=5)), random(2, 7, 6)
     seen = part.init_state(random_memory(4, 2, hidden_size=5))
     expected = part(x, seen)
-    monkeypatch.setattr(cross, "MAX_ELEMENTS", most)
+    monkeypatch.setattr(cross, "MAX_ELEMENTS", chunk_elements)
     torch.testing.assert_close(part(x, seen), expected, atol=0, rtol=1e-12)
 
 
@@ -352,7 +354,7 @@ def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch,
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_label_smoothing_is_a_dense_distribution_of_targets(smoothing):
+def test_label_smoothing_equals_a_dense_target_distribution(smoothing):
     model, (source, keep), tokens = preset("luong"), sources(6, 4), targets(2, 5)
     state = model.encode(source, keep)
     log = model.head.head(model(tokens[:, :-1], state)[0])
@@ -362,7 +364,7 @@ def test_label_smoothing_is_a_dense_distribution_of_targets(smoothing):
     expected = -(dense * log).sum(-1)
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], state, smoothing)
     torch.testing.assert_close(nats, expected, **FLOAT32)
-    # padding is neither in the sum nor in the count
+    # padding is excluded from sum and count
     target_keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     task = Seq2SeqObjective(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
     loss = task.loss(model, PairBatch(source, keep, tokens, target_keep), None)
@@ -376,50 +378,50 @@ def copying_part() -> PointerGeneratorOutput:
     return enlarge_weights(PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5)).double()  # type: ignore[return-value]
 
 
-SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 stands at two places, whose shares add up
+SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 occurs twice, and its weights add up
 
 
 def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:
     """(B, T, D) -> probabilities (B, T, V), entry by entry."""
-    found = np.zeros((2, x.shape[1], 8))
+    actual = np.zeros((2, x.shape[1], 8))
     for b, length in enumerate((4, 2)):
         for t, position in enumerate(x[b]):
             gate = sigmoid(linear(part.gate, position))[0]
-            found[b, t] = gate * softmax(array(part.head.weight) @ position + array(part.head.bias))
+            actual[b, t] = gate * softmax(array(part.head.weight) @ position + array(part.head.bias))
             keys = [linear(part.to_k, m) for m in array(memory.values[b, :length])]
             shares = softmax(np.array([position @ key for key in keys]) / 6**0.5)
             for s, share in enumerate(shares):
-                found[b, t, SOURCE[b, s]] += (1 - gate) * share
-    return found
+                actual[b, t, SOURCE[b, s]] += (1 - gate) * share
+    return actual
 
 
-def test_copying_is_the_explicit_mixture():
+def test_copy_mechanism_equals_the_explicit_mixture():
     part, memory, x = copying_part(), random_memory(4, 2, hidden_size=5), random(2, 3, 6)
     expected, seen = mixture(part, array(x), memory), part.init_state(memory, SOURCE)
-    for at in range(3):
-        agree(part(x[:, at], seen), np.log(expected[:, at]), **FLOAT32)
-    wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
-    nats = part.loss(x, wanted, seen)
-    agree(nats, -np.log(np.take_along_axis(expected, wanted.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
+    for index in range(3):
+        agree(part(x[:, index], seen), np.log(expected[:, index]), **FLOAT32)
+    targets = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
+    nats = part.loss(x, targets, seen)
+    agree(nats, -np.log(np.take_along_axis(expected, targets.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
 
 
-def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
+def test_gradient_of_the_copy_mechanism_equals_that_of_the_explicit_mixture():
     part, memory, x = copying_part(), random_memory(4, 2, hidden_size=5), random(2, 3, 6).requires_grad_()
-    wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])
-    part.loss(x, wanted, part.init_state(memory, SOURCE)).sum().backward()
-    found, x.grad = x.grad, None
+    expected = torch.tensor([[4, 3, 7], [5, 0, 2]])
+    part.loss(x, expected, part.init_state(memory, SOURCE)).sum().backward()
+    actual, x.grad = x.grad, None
     gate = part.gate(x).sigmoid()
     scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.token_mask[:, None], -torch.inf)
     vocabulary = (x @ part.head.weight.T + part.head.bias).softmax(-1)
     copied = torch.zeros_like(vocabulary).scatter_add(2, SOURCE[:, None].expand(-1, 3, -1), scores.softmax(-1))
-    (gate * vocabulary + (1 - gate) * copied).gather(2, wanted[..., None]).log().sum().neg().backward()
-    torch.testing.assert_close(found, x.grad, atol=1e-5, rtol=1e-4)
+    (gate * vocabulary + (1 - gate) * copied).gather(2, expected[..., None]).log().sum().neg().backward()
+    torch.testing.assert_close(actual, x.grad, atol=1e-5, rtol=1e-4)
 
 
 # ---- how models begin
 
 
-def test_a_shared_embedding_is_one_and_a_tied_one_is_the_output():
+def test_shared_and_tied_embeddings_are_the_same_parameter():
     model = large_weight_model(layer_type="gru", share_embeddings=True, tie_embeddings=True, attention="dot")
     assert model.encoder.embedder.embedding is model.decoder.embedder.embedding
     assert model.head.head.weight is model.decoder.embedder.embedding.weight
@@ -428,7 +430,7 @@ def test_a_shared_embedding_is_one_and_a_tied_one_is_the_output():
     assert apart.head.head.weight is not apart.decoder.embedder.embedding.weight
 
 
-def test_an_encoder_is_the_stack_of_its_table():
+def test_encoder_equals_the_stack_of_its_config():
     table = seq2seq_config(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm").encoder
     torch.manual_seed(0)
     names = {name: weight.shape for name, weight in stack(table, context_length=16).named_parameters()}

@@ -1,4 +1,4 @@
-"""Encoder-decoders from files to outputs: trained, stopped, resumed, loaded, asked, scored, combined; and `weft predict`."""
+"""Seq2seq runs from files to outputs: training, resuming, loading, scoring, ensembles, and `weft predict`."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def loaded(runs: Seq2SeqRuns, name: str, *settings: str) -> AnyRun:
     return load(runs.run_dir(name, *settings), SEQ2SEQ, device="cpu")
 
 
-def refusal(error: type[Exception], action: Any) -> str:
+def error_message(error: type[Exception], action: Any) -> str:
     with pytest.raises(error) as caught:
         action()
     assert type(caught.value) is error
     return str(caught.value)
 
 
-def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(one.text, one.token_ids) for one in found] == [(one.text, one.token_ids) for one in expected]
+def same(actual: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
+    assert [(item.text, item.token_ids) for item in actual] == [(item.text, item.token_ids) for item in expected]
     for value in ("score", "log_prob"):
-        assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
+        assert [getattr(item, value) for item in actual] == pytest.approx([getattr(item, value) for item in expected], abs=1e-4)
 
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that have such an entry."""
+    """The lines of metrics.jsonl that contain `name`."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if name in line]
 
@@ -73,13 +73,13 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @every_model
-def test_every_kind_trains_and_loads(runs, name):
+def test_every_architecture_trains_and_loads(runs, name):
     folder = runs.run_dir(name)
     run = weft.load(folder, device="cpu")
     assert run.task == "seq2seq" and not run.model.training
     joint = name == "joint"
-    kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
-    assert {path.name for path in folder.glob("tokenizer*")} == kept
+    tokenizer_files = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
+    assert {path.name for path in folder.glob("tokenizer*")} == tokenizer_files
     assert run.vocabulary.is_shared == joint
     assert run.model.vocabulary == run.vocabulary.target.hash
     valid = records(folder, "valid_loss")
@@ -97,18 +97,18 @@ def test_every_kind_trains_and_loads(runs, name):
     assert info["config"]["model"]["arch"] == MODELS[name]["arch"]
 
 
-def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
+def test_a_shared_and_tied_embedding_is_saved_once_and_loaded_tied(runs):
     run = loaded(runs, "joint")
     with safe_open(run.directory.weights, "pt") as tensors:
-        one = {"encoder.embedder.embedding.weight", "decoder.embedder.embedding.weight", "head.head.weight"} & set(
+        saved = {"encoder.embedder.embedding.weight", "decoder.embedder.embedding.weight", "head.head.weight"} & set(
             tensors.keys()
         )
-    assert len(one) == 1
+    assert len(saved) == 1
     assert run.model.head.head.weight is run.model.encoder.embedder.embedding.weight
 
 
 @pytest.mark.parametrize(("name", "stop"), [("lstm", 7), ("bahdanau", 1), ("transformer", 8), ("joint", 3)])
-def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, name, stop):
     pairs = make_pairs(tmp_path / "pairs.tsv", 80)
     settings = (
         "train.max_steps=10",
@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys, monkeypatch):
+def test_an_untrained_run_is_reported_before_reading_input(tmp_path, capsys, monkeypatch):
     values, folder = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.max_steps=10"), tmp_path / "run"
     with pytest.raises(TrainingInterrupted):
         train_here(values, folder, SilentCallback(stop_at=1))
@@ -144,7 +144,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
 
 
 @pytest.mark.parametrize("monitor", ["exact_match", "token_error_rate", None])
-def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
+def test_the_monitored_metric_selects_the_weights(runs, monitor):
     settings = [
         "train.num_validations=6",
         "train.max_steps=24",
@@ -153,21 +153,21 @@ def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
         "train.ema_decay=0",
     ]
     folder = runs.run_dir(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
-    decides = monitor or "loss"
-    values = [(line["step"], line[f"valid_{decides}"]) for line in records(folder, f"valid_{decides}")]
+    metric = monitor or "loss"
+    values = [(line["step"], line[f"valid_{metric}"]) for line in records(folder, f"valid_{metric}")]
     assert len(values) == 6
-    best = (max if decides == "exact_match" else min)(value for _, value in values)
+    best = (max if metric == "exact_match" else min)(value for _, value in values)
     cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")
     assert (cursor["best"], cursor["best_step"]) == (best, next(step for step, value in values if value == best))
-    # and the weights that are kept are those
-    run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
-    held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1))}
-    assert found[decides] == pytest.approx(best, abs=1e-4)
+    # the saved weights are those of the best step
+    run, valid_file = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
+    valid_file.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
+    actual = {score.name: score.value for score in run.evaluate(valid_file, PredictionConfig(beam_size=1))}
+    assert actual[metric] == pytest.approx(best, abs=1e-4)
 
 
-def test_what_is_monitored_makes_a_difference(runs):
-    """The runs above are no test of the choice if all scores agree."""
+def test_the_choice_of_monitor_matters(runs):
+    """The previous test is meaningless if all metrics agree."""
     best = {}
     for monitor in ("exact_match", "token_error_rate", None):
         folder = runs.directory / f"lstm-{monitor}"
@@ -175,7 +175,7 @@ def test_what_is_monitored_makes_a_difference(runs):
     assert len(set(best.values())) > 1
 
 
-def test_learning_goes_on_until_the_words_are_right(tmp_path):
+def test_training_reaches_correct_outputs(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 600)
     settings = (
         "train.max_steps=150",
@@ -190,11 +190,11 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
 
 
-def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begins(tmp_path):
+def test_a_source_beyond_learned_positions_is_rejected_before_training(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 20)
     text = pairs.read_text().splitlines()
     pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
-    assert refusal(DataError, lambda: train_here(seq2seq_run_file(pairs, "learned"), tmp_path / "run")) == (
+    assert error_message(DataError, lambda: train_here(seq2seq_run_file(pairs, "learned"), tmp_path / "run")) == (
         f"{pairs}:4: source has 17 tokens, more than data.max_length (16); increase it or set data.truncate = true"
     )
     train_here(seq2seq_run_file(pairs, "learned", "data.truncate=true", "train.max_steps=2"), tmp_path / "cut")
@@ -206,9 +206,9 @@ def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begin
 @every_model
 def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
     run = loaded(runs, name)
-    found = run.predict(WORDS, max_new_tokens=9)
-    assert len(found) == len(WORDS)
-    for word, best in zip(WORDS, found, strict=True):
+    predictions = run.predict(WORDS, max_new_tokens=9)
+    assert len(predictions) == len(WORDS)
+    for word, best in zip(WORDS, predictions, strict=True):
         if not word.strip():
             assert best == Prediction("", [], 0.0, 0.0)
         else:
@@ -221,8 +221,8 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
 def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
     run, words = loaded(runs, name), [line.split("\t")[0] for line in runs.pairs.read_text().splitlines()[:32]]
     together = run.predict(words, beam_size=4, n_best=2, max_new_tokens=9)
-    for at in range(0, 32, 9):
-        same(together[at].ranked(), run.predict(words[at], beam_size=4, n_best=2, max_new_tokens=9).ranked())
+    for index in range(0, 32, 9):
+        same(together[index].ranked(), run.predict(words[index], beam_size=4, n_best=2, max_new_tokens=9).ranked())
 
 
 @every_model
@@ -230,81 +230,86 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.vocabulary.target.eos_id, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
+        predictions = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
         flat = [
-            (word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.token_ids[-1] == end
+            (word, prediction)
+            for word, best in zip(words, predictions, strict=True)
+            for prediction in best.ranked()
+            if prediction.token_ids[-1] == end
         ]
-        assert flat  # what is cut off at the limit has no </s>, which scoring adds
-        again = run.score([(word, one.text) for word, one in flat])
+        assert flat  # outputs cut by the limit have no </s>, which scoring adds
+        again = run.score([(word, prediction.text) for word, prediction in flat])
         skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
-        for (_, one), score in zip(flat, again, strict=True):
-            assert one.text.startswith(prefix if prefixes else "")
-            assert one.log_prob == pytest.approx(sum(score.token_log_probs[skipped:]), abs=1e-4)
-            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** 0.6, abs=1e-4)
+        for (_, prediction), score in zip(flat, again, strict=True):
+            assert prediction.text.startswith(prefix if prefixes else "")
+            assert prediction.log_prob == pytest.approx(sum(score.token_log_probs[skipped:]), abs=1e-4)
+            assert prediction.score == pytest.approx(prediction.log_prob / len(prediction.token_ids) ** 0.6, abs=1e-4)
 
 
-def test_options_come_as_one_object_or_by_name(runs):
+def test_options_are_passed_as_an_object_or_by_name(runs):
     run = loaded(runs, "lstm")
     assert run.predict("abc", beam_size=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
     assert len(run.predict("abc", num_samples=3).ranked()) == 3
-    assert refusal(UsageError, lambda: run.predict("abc", PredictionConfig(), beam_size=3)) == (
+    assert error_message(UsageError, lambda: run.predict("abc", PredictionConfig(), beam_size=3)) == (
         "options: are given as an object and by name (beam_size); use one of the two"
     )
-    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("bem: unknown option; did you mean 'beam_size'?")
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
+    assert error_message(UsageError, lambda: run.predict("abc", bem=3)).startswith(
+        "bem: unknown option; did you mean 'beam_size'?"
+    )
+    assert error_message(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
         "target_prefixes: expected one per line (2), got 1"
     )
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=[])) == (
+    assert error_message(UsageError, lambda: run.predict(["a", "b"], target_prefixes=[])) == (
         "target_prefixes: expected one per line (2), got 0"
     )
-    assert refusal(UsageError, lambda: run.predict(["a"], target_prefix="A", target_prefixes=["A"])) == (
+    assert error_message(UsageError, lambda: run.predict(["a"], target_prefix="A", target_prefixes=["A"])) == (
         "target_prefix: cannot be combined with `target_prefixes`; set only one of them"
     )
     assert run.predict(["a", "b"], target_prefix="A") == run.predict(["a", "b"], target_prefixes=["A", "A"])
     message = "layer: requires `return_alignments`"
-    assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
-    told: list[tuple[int, int]] = []
-    run.predict(["a", "", "b"], progress=lambda what, *done: told.append(done))
-    assert told == [(2, 2)]
+    assert error_message(UsageError, lambda: run.predict("a", layer=1)) == message
+    calls: list[tuple[int, int]] = []
+    run.predict(["a", "", "b"], progress=lambda what, *done: calls.append(done))
+    assert calls == [(2, 2)]
 
 
-def test_text_comes_through_the_gate(runs):
+def test_invalid_text_is_rejected(runs):
     run = loaded(runs, "lstm")
-    assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
+    assert error_message(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
     half = "lone surrogate U+D800 at character 0; use whole characters"
-    assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"target prefix 1: {half}"
-    assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
+    assert error_message(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"target prefix 1: {half}"
+    assert error_message(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
 
 
-def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(runs):
+def test_a_too_long_line_is_rejected_with_its_number_or_truncated(runs):
     run, long = loaded(runs, "learned"), "abcde" * 4
     message = "line 3: 21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
-    assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
-    assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
+    assert error_message(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
+    assert error_message(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
     assert run.predictor.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
     assert run.predictor.invalid_inputs([long], truncate=True) == {}
     same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
-    cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
-    assert cut.token_log_probs == pytest.approx(whole.token_log_probs, abs=1e-5)
-    assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
+    truncated, full = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
+    assert truncated.token_log_probs == pytest.approx(full.token_log_probs, abs=1e-5)
+    assert error_message(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
         "line 2: 17 target tokens exceed the model's limit of 16; shorten it"
     )
     assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
 
 
-def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
+def test_a_target_prefix_with_unknown_tokens_is_rejected(runs):
     run = loaded(runs, "lstm")
-    assert refusal(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
+    assert error_message(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
         "target_prefix: 'A ZZ' contains a token that is not in the target vocabulary"
     )
 
 
-def test_what_is_banned_is_not_written(runs):
+def test_banned_tokens_are_not_generated(runs):
     run = loaded(runs, "lstm")
-    said = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
-    kept = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(said)) for token in best.text.split()}
-    assert said and not said & kept
-    assert refusal(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
+    generated = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
+    remaining = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(generated)) for token in best.text.split()}
+    assert generated and not generated & remaining
+    assert error_message(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
         "banned_tokens: 'A BB' is 2 tokens; ban single tokens"
     )
 
@@ -315,59 +320,61 @@ def test_what_is_banned_is_not_written(runs):
 @every_model
 def test_a_target_is_scored_token_by_token(runs, name):
     run = loaded(runs, name)
-    pairs = [("abc", "A BB C"), ("f", ""), ("fade", "F A DD E")] * 30  # more than are read at once
-    found = run.score(pairs)
-    assert [(one.source, one.target) for one in found] == pairs
-    for (source, target), one in zip(pairs[:3], found[:3], strict=True):
+    pairs = [("abc", "A BB C"), ("f", ""), ("fade", "F A DD E")] * 30  # more than one batch
+    scores = run.score(pairs)
+    assert [(item.source, item.target) for item in scores] == pairs
+    for (source, target), item in zip(pairs[:3], scores[:3], strict=True):
         ids = [*run.vocabulary.target.encode(target).tolist(), run.vocabulary.target.eos_id]
-        assert one.tokens == [run.vocabulary.target.token_text(token) for token in ids]
-        assert one.log_prob == pytest.approx(sum(one.token_log_probs)) and all(value <= 0 for value in one.token_log_probs)
-        assert one.perplexity == pytest.approx(math.exp(-one.log_prob / len(ids)))
+        assert item.tokens == [run.vocabulary.target.token_text(token) for token in ids]
+        assert item.log_prob == pytest.approx(sum(item.token_log_probs)) and all(value <= 0 for value in item.token_log_probs)
+        assert item.perplexity == pytest.approx(math.exp(-item.log_prob / len(ids)))
         tokens, state = [run.vocabulary.target.bos_id, *ids], None
         with torch.no_grad():
             ends = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.eos_id]])
             state = run.model.encode(ends, torch.ones_like(ends, dtype=torch.bool))
-            for at in range(len(ids)):
-                read = torch.tensor([tokens[at]])
-                log_probs, state = run.model.start(read[None], None, state) if at == 0 else run.model.step(read, state)
-                assert one.token_log_probs[at] == pytest.approx(log_probs[0, ids[at]].item(), abs=1e-4)
-    for one, again in zip(found[:3], found[-3:], strict=True):
-        assert one.token_log_probs == pytest.approx(again.token_log_probs, abs=1e-5)
+            for index in range(len(ids)):
+                read = torch.tensor([tokens[index]])
+                log_probs, state = run.model.start(read[None], None, state) if index == 0 else run.model.step(read, state)
+                assert item.token_log_probs[index] == pytest.approx(log_probs[0, ids[index]].item(), abs=1e-4)
+    for item, again in zip(scores[:3], scores[-3:], strict=True):
+        assert item.token_log_probs == pytest.approx(again.token_log_probs, abs=1e-5)
     assert run.score([]) == []
 
 
 @every_model
-def test_evaluating_counts_what_was_predicted(runs, name):
+def test_evaluate_counts_predictions(runs, name):
     run = loaded(runs, name)
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
     options = PredictionConfig(beam_size=2, max_new_tokens=9)
     scores = {score.name: score for score in run.evaluate(None, options)}
     written = [best.text.split() for best in run.predict([source for source, _ in pairs], options)]
-    exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
+    exact = np.mean([prediction == target.split() for prediction, (_, target) in zip(written, pairs, strict=True)])
     assert scores["exact_match"].value == pytest.approx(100 * exact)
     assert "beam:2/alpha:1" in scores["exact_match"].signature
     scored = run.score([(source, target) for source, target in pairs])
     nats = -sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored)
     assert scores["loss"].value == pytest.approx(nats)
     (runs.directory / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    both = run.evaluate([str(runs.directory / "test.tsv")], options)
-    again, items = list(both), both.items
+    evaluation = run.evaluate([str(runs.directory / "test.tsv")], options)
+    again, items = list(evaluation), evaluation.items
     assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
     assert [line.split() for line in items.outputs or []] == written
 
 
-def test_evaluating_without_data_is_refused(tmp_path):
+def test_evaluate_without_data_is_rejected(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 30)
     values = seq2seq_run_file(pairs, "sutskever", "train.max_steps=1")
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
-    assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set `data`")
+    assert error_message(UsageError, run.evaluate) == (
+        f"{tmp_path / 'run'}: the run has no test or validation data; set `data`"
+    )
 
 
-def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
+def test_a_too_long_source_is_rejected_in_evaluation_or_truncated(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
-    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(
+    assert error_message(DataError, lambda: run.evaluate(path).scores).startswith(
         f"{path}:2: 21 tokens exceed the model's limit of 16; "
     )
     scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True))}
@@ -377,26 +384,28 @@ def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp
 # ---- several models as one
 
 
-def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
+def test_ensemble_averages_the_probabilities_of_its_members(runs):
     names = ["lstm", "transformer", "sutskever"]
     folders = [runs.run_dir(name) for name in names]
-    both, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
-    alone = [[one.token_log_probs for one in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
+    ensemble, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
+    alone = [[pair_score.token_log_probs for pair_score in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
     for weights in (None, [0.5, 0.25, 0.25]):
-        both = weft.ensemble(folders, weights=weights, device="cpu")
+        ensemble = weft.ensemble(folders, weights=weights, device="cpu")
         shares = np.array(weights or [1 / 3] * 3)
-        for number, one in enumerate(both.score(pairs)):
+        for number, pair_score in enumerate(ensemble.score(pairs)):
             mean = np.log(np.einsum("m,mt->t", shares, np.exp([member[number] for member in alone])))
-            assert one.token_log_probs == pytest.approx(mean.tolist(), abs=1e-4)
-        for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam_size=4), strict=True):
-            again = both.score((word, best.text))
+            assert pair_score.token_log_probs == pytest.approx(mean.tolist(), abs=1e-4)
+        for word, best in zip(["abc", "fade"], ensemble.predict(["abc", "fade"], beam_size=4), strict=True):
+            again = ensemble.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
-    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1))} >= {
+    assert {score.name for score in ensemble.evaluate(None, PredictionConfig(beam_size=1))} >= {
         "exact_match",
         "loss",
     }
-    assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
-    assert refusal(UsageError, lambda: weft.ensemble(str(folders[0]))) == (
+    assert error_message(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == (
+        "ensemble: 3 models, but 2 weights"
+    )
+    assert error_message(UsageError, lambda: weft.ensemble(str(folders[0]))) == (
         "ensemble: expected a list of run directories, got one path; use [path]"
     )
     assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
@@ -404,51 +413,51 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
     )
 
 
-def test_an_ensemble_of_one_run_is_the_run(runs):
-    run, one = loaded(runs, "lstm"), weft.ensemble([runs.run_dir("lstm")], weights=[1.0], device="cpu")
-    assert one.predict(WORDS) == run.predict(WORDS)
-    assert refusal(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights=[0.5, 0.5])) == (
+def test_an_ensemble_of_one_run_equals_the_run(runs):
+    run, ensemble = loaded(runs, "lstm"), weft.ensemble([runs.run_dir("lstm")], weights=[1.0], device="cpu")
+    assert ensemble.predict(WORDS) == run.predict(WORDS)
+    assert error_message(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights=[0.5, 0.5])) == (
         "ensemble: 1 models, but 2 weights"
     )
-    assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
+    assert error_message(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
 
 
-def test_members_may_read_their_sources_each_in_its_own_way(runs):
+def test_ensemble_members_may_have_different_source_tokenizers(runs):
     values = with_tokenizer_from(seq2seq_run_file(runs.pairs, "transformer", "train.max_steps=4"), runs.run_dir("lstm"))
     values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
     other = runs.directory / "pieces"
     train_here(values, other)
-    both, pairs = weft.ensemble([runs.run_dir("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
-    sizes = [len(member.sources(["abcab"])[0]) for member in both.predictor.members]
+    ensemble, pairs = weft.ensemble([runs.run_dir("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
+    sizes = [len(member.sources(["abcab"])[0]) for member in ensemble.predictor.members]
     assert sizes[0] == 6 and sizes[1] < 6
     alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.run_dir("lstm"), other)]
-    assert both.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
-    # of lines that one of them can't read, that one tells
-    assert list(both.predictor.invalid_inputs(["ab" * 9])) == [0]
+    assert ensemble.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
+    # the member that cannot read a line reports it
+    assert list(ensemble.predictor.invalid_inputs(["ab" * 9])) == [0]
 
 
-def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_of_them_would(runs):
+def test_ensemble_sums_parameters_and_uses_the_lowest_output_limit(runs):
     values = with_tokenizer_from(
         seq2seq_run_file(runs.pairs, "learned", "train.max_steps=2", "data.max_length=9"), runs.run_dir("lstm")
     )
     train_here(values, short := runs.directory / "short")
     lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
     alone = {folder: weft.load(folder, device="cpu").info()["parameters"] for folder in (lstm, short, lm)}
-    for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
-        both = weft.ensemble(folders, device="cpu")
-        assert both.info()["parameters"] == alone[lstm] + alone[short]
-        assert both.predictor.invalid_inputs(["abcdef" * 3]) == {
+    for folders in ([lstm, short], [short, lstm]):  # in any order
+        ensemble = weft.ensemble(folders, device="cpu")
+        assert ensemble.info()["parameters"] == alone[lstm] + alone[short]
+        assert ensemble.predictor.invalid_inputs(["abcdef" * 3]) == {
             0: "19 tokens exceed the model's limit of 9; shorten it or set `truncate`"
         }
-        assert both.predictor.invalid_pairs([("abc", "A " * 12)]) == {
+        assert ensemble.predictor.invalid_pairs([("abc", "A " * 12)]) == {
             0: "13 target tokens exceed the model's limit of 9; shorten it"
         }
-    beside = weft.ensemble([lstm], lm=lm, device="cpu")
-    assert beside.info()["parameters"] == alone[lstm] + alone[lm]
+    fused = weft.ensemble([lstm], lm=lm, device="cpu")
+    assert fused.info()["parameters"] == alone[lstm] + alone[lm]
 
 
-def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its_members(runs, monkeypatch):
-    """A line's tokens are counted by the member that reads it in the fewest."""
+def test_output_limit_of_an_ensemble_does_not_depend_on_member_order(runs, monkeypatch):
+    """The tokens of a line are counted by the member with the fewest."""
     values = with_tokenizer_from(
         seq2seq_run_file(runs.pairs, "luong", "train.max_steps=2", "data.max_length=200"), runs.run_dir("lstm")
     )
@@ -461,63 +470,63 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
         translator, "search", lambda request, options, progress: limits.append(max_new_tokens_for(request, 0, options)) or []
     )
     for folders in ([letters, pieces], [pieces, letters]):
-        both = weft.ensemble(folders, device="cpu")
-        fewest = min(len(member.sources([line])[0]) for member in both.predictor.members)
-        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.predictor.members)
-        with pytest.raises(ValueError, match="zip"):  # nothing was found
-            both.predict([line])
+        ensemble = weft.ensemble(folders, device="cpu")
+        fewest = min(len(member.sources([line])[0]) for member in ensemble.predictor.members)
+        assert fewest < 55 == max(len(member.sources([line])[0]) for member in ensemble.predictor.members)
+        with pytest.raises(ValueError, match="zip"):  # no result
+            ensemble.predict([line])
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
 
 
-def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
+def test_an_ensemble_with_different_target_vocabularies_is_rejected(runs):
     first, second = runs.run_dir("lstm"), runs.run_dir("joint")
     hashes = [weft.load(folder).vocabulary.target.hash[:8] for folder in (first, second)]
-    assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
+    assert error_message(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
         f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
     )
 
 
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
-def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
+def test_shallow_fusion_adds_lm_log_probs(runs, kind):
     folders, lm = [runs.run_dir("lstm"), runs.run_dir("transformer")], runs.run_dir(f"lm-{kind}")
     pairs = [("abc", "A BB C"), ("fade", "F A DD E"), ("b", "")]
-    helper = [one.token_log_probs for one in weft.load(lm, device="cpu").score([target for _, target in pairs])]
+    helper = [pair_score.token_log_probs for pair_score in weft.load(lm, device="cpu").score([target for _, target in pairs])]
     for members in (folders[:1], folders):
         plain = weft.ensemble(members, device="cpu").score(pairs)
         fused = weft.ensemble(members, lm=lm, lm_weight=0.7, device="cpu")
-        for one, without, beside in zip(fused.score(pairs), plain, helper, strict=True):
-            expected = np.array(without.token_log_probs) + 0.7 * np.array(beside)
-            assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+        for pair_score, without, lm_score in zip(fused.score(pairs), plain, helper, strict=True):
+            expected = np.array(without.token_log_probs) + 0.7 * np.array(lm_score)
+            assert pair_score.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
         for best in fused.predict(["abc", "", "fade"], n_best=2):
-            for one in best.ranked():
-                assert one.score == pytest.approx(one.log_prob / max(1, len(one.token_ids)), abs=1e-4)
+            for pair_score in best.ranked():
+                assert pair_score.score == pytest.approx(pair_score.log_prob / max(1, len(pair_score.token_ids)), abs=1e-4)
         best = fused.predict("abc")
         assert best.log_prob == pytest.approx(fused.score([("abc", best.text)])[0].log_prob, abs=1e-4)
 
 
-def test_what_can_t_be_combined_is_refused(runs):
+def test_incompatible_combinations_are_rejected(runs):
     lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
-    assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
+    assert error_message(UsageError, lambda: weft.ensemble([lstm, lm])) == (
         f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"
     )
     for wrong in (lstm, runs.run_dir("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
-        assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
+        assert error_message(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
             f"lm: {wrong} is not a language model of lines (task 'lm' with data.read_as = 'lines')"
         )
-    assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
+    assert error_message(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
         "lm_weight: must be above 0, got 0; leave out `lm` to predict without a language model"
     )
     joint = runs.run_dir("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
-    assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
+    assert error_message(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
         f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
     )
 
 
-def test_a_run_is_asked_for_what_it_can_do(runs):
+def test_loading_a_run_as_another_task_is_rejected(runs):
     lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
-    assert refusal(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
-    assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
+    assert error_message(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
+    assert error_message(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
 
 
 # ---- where predictions looked
@@ -525,33 +534,33 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 @pytest.mark.parametrize(
-    "options", [{"beam_size": 4}, {"beam_size": 1}, {"num_samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "drawn"]
+    "options", [{"beam_size": 4}, {"beam_size": 1}, {"num_samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "sampled"]
 )
-def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
+def test_alignment_covers_the_prediction_with_its_prefix(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
     outputs = run.predict(words, target_prefixes=["A", "", "B"], max_new_tokens=6, **options)
-    for word, output, one in zip(words, outputs, run.predictor.align(words, outputs), strict=True):
-        assert one.source_tokens == [*word, "</s>"]
-        assert one.target_tokens == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.token_ids]]
-        assert one.weights.shape == (len(one.target_tokens), len(one.source_tokens))
-        np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
+    for word, output, item in zip(words, outputs, run.predictor.align(words, outputs), strict=True):
+        assert item.source_tokens == [*word, "</s>"]
+        assert item.target_tokens == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.token_ids]]
+        assert item.weights.shape == (len(item.target_tokens), len(item.source_tokens))
+        np.testing.assert_allclose(item.weights.sum(1), 1.0, atol=1e-5)
     again = run.predictor.align(words[1:2], outputs[1:2])[0]  # not padded
     np.testing.assert_allclose(again.weights, run.predictor.align(words, outputs)[1].weights, atol=1e-5)
 
 
-def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
+def test_alignments_of_several_batches(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
-    found = run.predictor.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
-    assert len(found) == 90
-    np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
+    actual = run.predictor.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
+    assert len(actual) == 90
+    np.testing.assert_allclose(actual[0].weights, actual[87].weights, atol=1e-5)
     assert run.predictor.align([], []) == []
 
 
-def test_several_models_have_no_alignment(runs):
-    both = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
-    beside = weft.ensemble([runs.run_dir("lstm")], lm=runs.run_dir("lm-ngram"), device="cpu")
-    for run in (both, beside):
-        message = refusal(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
+def test_ensembles_have_no_alignment(runs):
+    ensemble = weft.ensemble([runs.run_dir("lstm"), runs.run_dir("transformer")], device="cpu")
+    fused = weft.ensemble([runs.run_dir("lstm")], lm=runs.run_dir("lm-ngram"), device="cpu")
+    for run in (ensemble, fused):
+        message = error_message(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "return_alignments: not available for several models; align with one run"
 
 
@@ -561,12 +570,12 @@ def test_several_models_have_no_alignment(runs):
 def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     """Exit code, lines of standard output, standard error."""
     code = main(["predict", *words, "--device", "cpu"])
-    said = capsys.readouterr()
-    assert said.out.endswith("\n") or not said.out
-    return code, said.out.split("\n")[:-1], said.err
+    captured = capsys.readouterr()
+    assert captured.out.endswith("\n") or not captured.out
+    return code, captured.out.split("\n")[:-1], captured.err
 
 
-def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
+def test_predict_command_gives_one_line_per_line(runs, capsys, monkeypatch):
     folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "", "fade"])]
     set_stdin(monkeypatch, b"abc\n\nfade\n")
@@ -583,26 +592,35 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     assert predicted(capsys, folder, "abc", "--target-prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
 
 
-def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeypatch):
+def test_n_best_and_samples_have_line_number_and_score(runs, capsys, monkeypatch):
     folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
     set_stdin(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--length-penalty", "0.5")
-    found = run.predict(["abc", "fade"], n_best=2, length_penalty=0.5)
-    expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best.ranked()]
+    predictions = run.predict(["abc", "fade"], n_best=2, length_penalty=0.5)
+    expected = [
+        f"{number}\t{prediction.score:.4f}\t{prediction.text}"
+        for number, best in enumerate(predictions, 1)
+        for prediction in best.ranked()
+    ]
     assert (code, lines) == (0, expected)
     code, lines, _ = predicted(capsys, folder, "abc", "--num-samples", "3", "--seed", "4")
-    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", num_samples=3, seed=4).ranked()]
+    assert [line.split("\t")[2] for line in lines] == [
+        prediction.text for prediction in run.predict("abc", num_samples=3, seed=4).ranked()
+    ]
 
 
-def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch):
+def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
-    drawn = [[one.text for one in some.ranked()] for some in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)]
+    drawn = [
+        [prediction.text for prediction in samples.ranked()]
+        for samples in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)
+    ]
     assert drawn[0] != drawn[2]
     again = run.predict(["abc", "bad"], num_samples=2, seed=4, numbers=[3, 4])
-    assert [[one.text for one in some.ranked()] for some in again] == drawn[2:]
+    assert [[prediction.text for prediction in samples.ranked()] for samples in again] == drawn[2:]
     message = "numbers: expected one per line (2), got 1"
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
-    # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
+    assert error_message(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
+    # invalid lines, too long lines and batch boundaries do not change the samples of other lines
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
     set_stdin(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
     code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
@@ -611,24 +629,24 @@ def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch)
     assert [row[2] for row in rows] == ["", "", *drawn[2], *drawn[3]]
 
 
-def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
+def test_json_is_one_object_per_line(runs, capsys, monkeypatch):
     folder, run = str(runs.run_dir("lstm")), loaded(runs, "lstm")
     set_stdin(monkeypatch, b"abc\n\n")
     code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
-    found = run.predict("abc", n_best=2).ranked()
+    predictions = run.predict("abc", n_best=2).ranked()
     assert code == 0
     first, second = (json.loads(line) for line in lines)
     assert first == {
         "source": "abc",
         "predictions": [
             {
-                "text": one.text,
-                "score": one.score,
-                "log_prob": one.log_prob,
-                "tokens": len(one.token_ids),
-                "truncated": one.truncated,
+                "text": item.text,
+                "score": item.score,
+                "log_prob": item.log_prob,
+                "tokens": len(item.token_ids),
+                "truncated": item.truncated,
             }
-            for one in found
+            for item in predictions
         ],
     }
     assert second == {
@@ -637,7 +655,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     }
 
 
-def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
+def test_an_invalid_line_gives_an_empty_line_and_others_are_answered(runs, capsys, monkeypatch):
     folder, run = runs.run_dir("lstm"), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "fade"])]
     fault = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
@@ -647,47 +665,47 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     code, lines, _ = predicted(capsys, str(folder), "--json")
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
-    # numbers go on from one batch to the next
+    # line numbers continue over batches
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     set_stdin(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
-    code, lines, said = predicted(capsys, str(folder))
-    assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
+    code, lines, output = predicted(capsys, str(folder))
+    assert (code, lines, output) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
     set_stdin(monkeypatch, b"ab" * 10 + b"\n")
     assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15]).text], "")
 
 
-def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
+def test_invalid_pairs_are_reported_among_the_others(runs):
     run = loaded(runs, "lstm")
     first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
     reason = "21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
     assert long == InvalidInput(reason)
-    assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
+    assert error_message(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
 
-def test_several_runs_and_a_language_model_from_the_command_line(runs, capsys):
+def test_ensemble_and_shallow_fusion_on_the_command_line(runs, capsys):
     lstm, other, lm = (str(runs.run_dir(name)) for name in ("lstm", "transformer", "lm-ngram"))
-    both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
-    assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
-    both = weft.ensemble([lstm, other], device="cpu").predict("abc").text
-    assert predicted(capsys, lstm, "abc", "--ensemble", other) == (0, [both], "")
+    ensemble = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
+    assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [ensemble], "")
+    ensemble = weft.ensemble([lstm, other], device="cpu").predict("abc").text
+    assert predicted(capsys, lstm, "abc", "--ensemble", other) == (0, [ensemble], "")
 
 
 def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_path):
-    folder, place = str(runs.run_dir("bahdanau")), tmp_path / "looks" / "here"
+    folder, directory = str(runs.run_dir("bahdanau")), tmp_path / "looks" / "here"
     set_stdin(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
-    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(place))
+    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(directory))
     assert (code, len(lines)) == (3, 4)
-    assert sorted(path.name for path in place.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
-    found = files.read_json(place / "000004.json")
-    assert (found["source"], found["text"]) == (["f", "a", "d", "e", "</s>"], lines[3])
-    assert " ".join(found["target"]).removesuffix(" </s>") == lines[3]
-    assert np.array(found["weights"]).shape == (len(found["target"]), 5)
-    assert np.array(found["weights"]).sum(1) == pytest.approx(np.ones(len(found["target"])), abs=1e-3)
-    assert (place / "000001.svg").read_text().startswith("<svg")
+    assert sorted(path.name for path in directory.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
+    actual = files.read_json(directory / "000004.json")
+    assert (actual["source"], actual["text"]) == (["f", "a", "d", "e", "</s>"], lines[3])
+    assert " ".join(actual["target"]).removesuffix(" </s>") == lines[3]
+    assert np.array(actual["weights"]).shape == (len(actual["target"]), 5)
+    assert np.array(actual["weights"]).sum(1) == pytest.approx(np.ones(len(actual["target"])), abs=1e-3)
+    assert (directory / "000001.svg").read_text().startswith("<svg")
 
 
-def test_what_the_command_refuses(runs, capsys, tmp_path):
+def test_command_errors(runs, capsys, tmp_path):
     lstm, lm, blind = (str(runs.run_dir(name)) for name in ("lstm", "lm-ngram", "sutskever"))
     some = tmp_path / "some.txt"
     some.write_text("abc\n")

@@ -1,4 +1,4 @@
-"""Several references and the tokenizers of BLEU: against sacrebleu and jiwer, from files to scores."""
+"""Multiple references and the tokenizers of BLEU: comparison with sacrebleu and jiwer, from files to scores."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ALPHABETS = {
 }
 
 
-def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[list[str], list[list[str]]]:
-    """Outputs, and one to `most` references of each, some of them empty."""
+def corpus(seed: int, alphabet: str, max_references: int, *, lines: int = 30) -> tuple[list[str], list[list[str]]]:
+    """Outputs with one to `max_references` references each, some of them empty."""
     chance, words = random.Random(seed), ALPHABETS[alphabet]
     between = " " if alphabet == "latin" else ""
 
@@ -47,19 +47,19 @@ def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[lis
 
     outputs, references = [], []
     for _ in range(lines):
-        meant = chance.choices(words, k=chance.randint(0, 12))
-        outputs.append(noisy(meant))
-        references.append([noisy(meant) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, most))])
+        expected = chance.choices(words, k=chance.randint(0, 12))
+        outputs.append(noisy(expected))
+        references.append([noisy(expected) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, max_references))])
     return outputs, references
 
 
 def streams(references: list[list[str]]) -> list[list[str | None]]:
-    """As sacrebleu has them: the first of every line, the second, ...; None where there is none."""
-    most = max(map(len, references))
-    return [[some[at] if at < len(some) else None for some in references] for at in range(most)]
+    """References in sacrebleu's layout: the first of every line, the second, ...; None if missing."""
+    maximum = max(map(len, references))
+    return [[group[index] if index < len(group) else None for group in references] for index in range(maximum)]
 
 
-@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("max_references", [1, 2, 4])
 @pytest.mark.parametrize(
     ("alphabet", "tokenize"),
     [
@@ -72,44 +72,47 @@ def streams(references: list[list[str]]) -> list[list[str | None]]:
         ("kana", "char"),
     ],
 )
-def test_scores_are_those_of_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
+def test_scores_match_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, max_references):
     for seed in range(4):
-        outputs, references = corpus(seed, alphabet, most)
-        how = seq2seq_setup(references, search="greedy", tokenize=tokenize)
-        found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), how)}
+        outputs, references = corpus(seed, alphabet, max_references)
+        setup = seq2seq_setup(references, search="greedy", tokenize=tokenize)
+        actual = {item.name: item for item in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), setup)}
         theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
         for name, metric in theirs.items():
-            assert found[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
-            assert found[name].signature.startswith(f"{metric.get_signature()}|weft:")
+            assert actual[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
+            assert actual[name].signature.startswith(f"{metric.get_signature()}|weft:")
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
-    """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
+@pytest.mark.parametrize("max_references", [1, 3])
+def test_error_rates_match_jiwer_with_the_nearest_reference(max_references):
+    """Fewest edits, ties to the longest; a line with only empty references counts, too."""
     for seed in range(6):
-        outputs, references = corpus(seed, "latin", most)
-        found = {one.name: one.value for one in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
+        outputs, references = corpus(seed, "latin", max_references)
+        actual = {item.name: item.value for item in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
         words, letters = [], []
-        for said, meant in zip(outputs, references, strict=True):
-            tables = [(jiwer.process_words(one, said), jiwer.process_characters(one, said)) for one in meant]
-            sizes = [(len(one.split()), len(one.strip())) for one in meant]
-            for at, rows in enumerate((words, letters)):
-                edits = [one[at].substitutions + one[at].deletions + one[at].insertions for one in tables]
-                rows.append(min((edit, -size[at]) for edit, size in zip(edits, sizes, strict=True)))
+        for output, expected in zip(outputs, references, strict=True):
+            tables = [(jiwer.process_words(item, output), jiwer.process_characters(item, output)) for item in expected]
+            sizes = [(len(item.split()), len(item.strip())) for item in expected]
+            for index, rows in enumerate((words, letters)):
+                edits = [item[index].substitutions + item[index].deletions + item[index].insertions for item in tables]
+                rows.append(min((edit, -size[index]) for edit, size in zip(edits, sizes, strict=True)))
         for name, rows in (("token_error_rate", words), ("character_error_rate", letters)):
             edits, sizes = np.array(rows).sum(0)
-            assert found[name] == pytest.approx(100 * edits / -sizes)
-        exact = [any(said.split() == one.split() for one in meant) for said, meant in zip(outputs, references, strict=True)]
-        assert found["exact_match"] == pytest.approx(100 * np.mean(exact))
+            assert actual[name] == pytest.approx(100 * edits / -sizes)
+        exact = [
+            any(output.split() == item.split() for item in expected)
+            for output, expected in zip(outputs, references, strict=True)
+        ]
+        assert actual["exact_match"] == pytest.approx(100 * np.mean(exact))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_character_error_rate_is_that_of_jiwer(seed):
+def test_character_error_rate_matches_jiwer(seed):
     outputs, references = corpus(seed, list(ALPHABETS)[seed % 3], 1)
     first = [one or "a b" for (one,) in references]
-    found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
-    assert found["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
-    assert found["character_error_rate"].signature.startswith("tok:char|weft:")
+    actual = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
+    assert actual["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
+    assert actual["character_error_rate"].signature.startswith("tok:char|weft:")
 
 
 # ---- which tokenizer
@@ -123,12 +126,12 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_automatic_choice_is_by_what_references_are_written_in(name):
+def test_automatic_tokenizer_depends_on_the_script_of_references(name):
     assert detect_tokenizer([[line] for line in CHOICES[name]], spaced=False) == name
     assert detect_tokenizer([[line, line] for line in CHOICES[name]], spaced=True) == "none"
 
 
-def test_other_cases_of_the_automatic_choice():
+def test_automatic_tokenizer_edge_cases():
     assert detect_tokenizer([], spaced=False) == "13a"
     assert detect_tokenizer([["我们 今天 去 学校 。"]], spaced=False) == "13a"  # words with spaces between them
     assert detect_tokenizer([["ฉันรักแมวของฉันมาก"]], spaced=False) == "char"
@@ -136,28 +139,28 @@ def test_other_cases_of_the_automatic_choice():
     assert detect_tokenizer([["the word 猫 means cat"]], spaced=False) == "13a"
 
 
-def refusal(action: Any, error: type[Exception] = UsageError) -> str:
+def error_message(action: Any, error: type[Exception] = UsageError) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
 
 
-def test_tokenizers_that_are_not_there_are_refused_with_the_cure(monkeypatch, tmp_path):
-    known = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
-    assert ", ".join(TOKENIZERS) == known
-    assert refusal(lambda: check_tokenizer("zhh")) == "tokenize: unknown tokenizer 'zhh'; did you mean 'zh'?"
+def test_missing_tokenizers_are_rejected_with_a_suggestion(monkeypatch, tmp_path):
+    names = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
+    assert ", ".join(TOKENIZERS) == names
+    assert error_message(lambda: check_tokenizer("zhh")) == "tokenize: unknown tokenizer 'zhh'; did you mean 'zh'?"
     for name, module in (("MeCab", "ja"), ("mecab_ko", "ko")):
         monkeypatch.setitem(sys.modules, name, None)
-        assert refusal(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
+        assert error_message(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
             f"tokenize: the packages of '{module}-mecab' are not installed; pip install 'sacrebleu[{module}]', or use char"
         )
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    assert refusal(lambda: check_tokenizer("flores200")) == (
+    assert error_message(lambda: check_tokenizer("flores200")) == (
         "tokenize: the packages of 'flores200' are not installed; pip install sentencepiece, or use another tokenizer"
     )
     monkeypatch.setitem(sys.modules, "sentencepiece", json)
     monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
-    assert refusal(lambda: check_tokenizer("flores200")) == (
+    assert error_message(lambda: check_tokenizer("flores200")) == (
         f"tokenize: 'flores200' requires {tmp_path}/models/flores200sacrebleuspm, and weft downloads nothing; "
         "get it from https://tinyurl.com/flores200sacrebleuspm, or use another tokenizer"
     )
@@ -179,7 +182,12 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     table = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two", "three"]}, prefix="data")
     source = table.sources(tmp_path)["train"]
     assert list(pairs_of(source)) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
-    assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
+    assert list(references_of(source)) == [
+        ("A", "AA"),
+        ("B", "BBB"),
+        ("CC", "C"),
+        ("",),
+    ]  # empty references are dropped if others remain
     columns = list(zip(*(row.split("\t") for row in rows[1:]), strict=True))
     for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
         write(tmp_path / f"a.{name}", list(column))
@@ -199,9 +207,9 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     assert list(references_of(halves["valid"])) == [("B", "BBB"), ("C",), ("",)]
 
 
-def test_references_that_can_t_be_right(tmp_path):
+def test_invalid_references_are_rejected(tmp_path):
     def wrong(values: dict[str, Any]) -> str:
-        return refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError)
+        return error_message(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError)
 
     assert wrong({"train": "a.tsv", "target_column": []}) == "data.target_column: expected a column name, got []"
     assert wrong({"train": "a.tsv", "target_column": ["a", ""]}) == "data.target_column: expected a column name, got ''"
@@ -216,8 +224,8 @@ def test_references_that_can_t_be_right(tmp_path):
     source = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two"]}, prefix="data").sources(tmp_path)[
         "train"
     ]
-    assert list(pairs_of(source)) == [("a", "A")]  # training needs the first alone
-    assert refusal(lambda: list(references_of(source)), DataError) == (
+    assert list(pairs_of(source)) == [("a", "A")]  # training needs only the first
+    assert error_message(lambda: list(references_of(source)), DataError) == (
         f"{tmp_path / 'a.tsv'}:1: no column 'two'; set data.target_column to one of: source, one"
     )
 
@@ -232,7 +240,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def several(runs):
-    """A run whose data has two targets, the second of which is the first without its last phone."""
+    """A run whose data has two targets; the second lacks the last phone of the first."""
     rows = [line.split("\t") for line in runs.pairs.read_text().split("\n")[:-1]]
     data = write(runs.directory / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
     values = seq2seq_run_file(data, "luong", "train.max_steps=12")
@@ -245,17 +253,17 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     files = run.config.datasets["test"]
     pairs, references = list(pairs_of(files)), list(references_of(files))
     outputs = [best.text for best in run.predict([line for line, _ in pairs], beam_size=1)]
-    metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
+    metric = BLEU(tokenize="none")  # targets are phones separated by spaces
     expected = metric.corpus_score(outputs, streams(references)).score
-    found = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1))}
-    assert found["bleu"].value == pytest.approx(expected)
-    assert "|tok:none|" in found["bleu"].signature and found["exact_match"].signature.startswith("nrefs:")
+    actual = {score.name: score for score in run.evaluate(None, PredictionConfig(beam_size=1))}
+    assert actual["bleu"].value == pytest.approx(expected)
+    assert "|tok:none|" in actual["bleu"].signature and actual["exact_match"].signature.startswith("nrefs:")
     assert main(["evaluate", str(several), "--beam-size", "1", "--json", "--device", "cpu"]) == 0
-    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
-    assert told["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in told
+    scores_by_name = {score["name"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores_by_name["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in scores_by_name
     assert main(["evaluate", str(several), "--beam-size", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
-    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
-    assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
+    scores_by_name = {score["name"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores_by_name["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
     valid = run.config.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
     greedy = [best.text for best in run.predict([line for line, _ in pairs_of(valid)], beam_size=1)]
@@ -263,7 +271,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
 
 
-def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path):
+def test_bleu_tokenizer_is_rejected_for_tasks_without_text_output(runs, capsys, tmp_path):
     lm = str(runs.run_dir("lm-ngram"))
     assert expect_error(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
         2,
@@ -278,39 +286,39 @@ def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path)
     )
 
 
-def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
+def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path):
     run = weft.load(runs.run_dir("luong"), device="cpu")
     files = [
         write(tmp_path / "a.in", ["abc", "fade"]),
         write(tmp_path / "a.1", ["A", "F A"]),
         write(tmp_path / "a.2", ["B", ""]),
     ]
-    found = {one.name: one for one in run.evaluate(files, PredictionConfig(beam_size=1))}
-    assert found["bleu"].signature.startswith("nrefs:var|")
+    actual = {score.name: score for score in run.evaluate(files, PredictionConfig(beam_size=1))}
+    assert actual["bleu"].signature.startswith("nrefs:var|")
     outputs = [best.text for best in run.predict(["abc", "fade"], beam_size=1)]
-    assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
+    assert actual["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
 
 
 def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
-    """Of phones with spaces between them, and of the same as characters."""
+    """With phones separated by spaces, and with the same as characters."""
     data = runs.directory / "several.tsv"
     values = seq2seq_run_file(data, "joint", "train.max_steps=3")
     values["data"]["target_column"] = ["one", "two"]
     letters = train_here(values, runs.directory / "several-letters").path
     for folder, tokenizer in ((several, "none"), (letters, "13a")):
-        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
-        assert f"|tok:{tokenizer}|" in found["bleu"].signature
-    shown = []
+        actual = {score.name: score for score in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
+        assert f"|tok:{tokenizer}|" in actual["bleu"].signature
+    calls = []
     for words in ([], ["--tokenize", "none"]):
         out = tmp_path / f"compared{len(words)}"
         assert main(["compare", str(several), str(letters), "--output-dir", str(out), "--quiet", *words]) == 0
         capsys.readouterr()
         evidence = [json.loads(path.read_text()) for path in sorted(out.glob("results/*/results.json"))]
-        shown.append(
-            {signature.partition("|weft:")[0] for one in evidence for name, signature in one["scores"] if name == "bleu"}
+        calls.append(
+            {signature.partition("|weft:")[0] for score in evidence for name, signature in score["scores"] if name == "bleu"}
         )
-    assert [len(found) for found in shown] == [1, 1]
-    assert "|tok:13a|" in min(shown[0]) and "|tok:none|" in min(shown[1])
+    assert [len(actual) for actual in calls] == [1, 1]
+    assert "|tok:13a|" in min(calls[0]) and "|tok:none|" in min(calls[1])
     single = train_here(
         seq2seq_run_file(data, "luong", "train.max_steps=2", "data.target_column=one"), runs.directory / "single"
     ).path
@@ -318,7 +326,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
         str(folder): [evaluate_run(weft.load(folder), evaluation=EvaluationOptions(tokenize="none"))]
         for folder in (several, single)
     }
-    assert refusal(lambda: check_same(rows)) == (
+    assert error_message(lambda: check_same(rows)) == (
         f"compare: {several} and {single} were scored with different references or tokenizers "
         "(nrefs:var tok:none and nrefs:1 tok:none); use the same data.target_column for both"
     )

@@ -1,4 +1,4 @@
-"""Examples without a text, from a run file to the scores: left out with a note, or refused."""
+"""Examples without a text, from a run file to the scores: skipped with a warning, or rejected."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, capsys):
-    out, place = tmp_path / "run", f"{tmp_path / 'train.tsv'}:4"
+def test_training_and_evaluation_skip_them_with_a_note(run_file, tmp_path, capsys):
+    out, location = tmp_path / "run", f"{tmp_path / 'train.tsv'}:4"
     assert main(["train", str(run_file), "--output-dir", str(out)]) == 0
-    assert f"note: {NOTE} {place}" in capsys.readouterr().err.replace("\n", "")
+    assert f"note: {NOTE} {location}" in capsys.readouterr().err.replace("\n", "")
     assert json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["examples"] == 4
     assert main(["evaluate", str(out), "--json"]) == 0
-    assert f"weft: note: {NOTE} {place}\n" in capsys.readouterr().err
+    assert f"weft: note: {NOTE} {location}\n" in capsys.readouterr().err
     assert main(["evaluate", str(out), "--quiet"]) == 0
     assert NOTE not in capsys.readouterr().err
 
 
-def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
+def test_they_are_rejected_on_request(run_file, tmp_path, capsys):
     assert main(["train", str(run_file), "--output-dir", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
     refused = f"{tmp_path / 'train.tsv'}:4: has the label good but no text; add a text or remove it"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
-    assert [one["message"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [
+    assert [item["message"] for item in json.loads(capsys.readouterr().out)["findings"] if item["severity"] == "error"] == [
         refused
     ]
 
 
-def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):
+def test_check_counts_them_once_per_file(run_file, tmp_path, capsys):
     assert main(["check", str(run_file), "--json"]) == 0
-    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "skipped"]
-    what = f"2 of 6 texts (33.3%) are empty and skipped, the first at {tmp_path / 'train.tsv'}:4"
+    actual = [item for item in json.loads(capsys.readouterr().out)["findings"] if item["name"] == "skipped"]
+    message = f"2 of 6 texts (33.3%) are empty and skipped, the first at {tmp_path / 'train.tsv'}:4"
     cure = "remove them, or set data.skip_empty = false to make them an error"
-    assert [(one["split"], one["count"], one["message"], one["fix"]) for one in found] == [("train", 2, what, cure)]
+    assert [(item["split"], item["count"], item["message"], item["fix"]) for item in actual] == [("train", 2, message, cure)]

@@ -1,4 +1,4 @@
-"""Gaps of several words in a row: how long they are, how many, where, and what stands in them."""
+"""Span masking: span lengths, number and positions of masked tokens, and their replacements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPANS = Masking(MASK, spans=True)
 
 
 def rows(lengths: list[int], *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """<s>, tokens, </s>, padded: so many tokens each."""
+    """Padded rows of <s>, the given number of tokens, and </s>."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(len(lengths), max(lengths) + 2, dtype=torch.long)
     for row, length in enumerate(lengths):
@@ -27,13 +27,13 @@ def rows(lengths: list[int], *, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def runs(row: Tensor) -> list[int]:
-    """How long each run of what is chosen is."""
+    """Lengths of the runs of selected tokens."""
     return [len(list(group)) for hit, group in groupby(row.tolist()) if hit]
 
 
-def test_lengths_are_geometric_up_to_ten():
-    """Probabilities by their formula, 0.2 * 0.8 ** (n - 1) over what is left of 1; the mean is SpanBERT's 3.8."""
-    shares = np.array([0.2 * 0.8**at for at in range(10)])
+def test_span_lengths_are_geometric_up_to_ten():
+    """Probabilities 0.2 * 0.8 ** (n - 1), normalized; the mean is SpanBERT's 3.8."""
+    shares = np.array([0.2 * 0.8**index for index in range(10)])
     shares /= shares.sum()
     even = span_lengths((torch.arange(100_000) + 0.5) / 100_000)
     assert np.bincount(even.numpy(), minlength=11)[1:] / 100_000 == pytest.approx(shares, abs=2e-5)
@@ -42,7 +42,7 @@ def test_lengths_are_geometric_up_to_ten():
     assert edges.tolist() == [1, 10, 10]
 
 
-def test_so_many_tokens_are_hidden_as_one_by_one():
+def test_masked_fraction_equals_that_of_token_masking():
     tokens, keep = rows([1, 3, 10, 40, 0, 200])
     for share in (0.15, 0.4, 1.0):
         chosen = mask_tokens(tokens, keep, SPANS._replace(mask_prob=share)).targets_mask
@@ -50,40 +50,40 @@ def test_so_many_tokens_are_hidden_as_one_by_one():
         assert not (chosen & ~maskable(tokens, keep)).any()
 
 
-def test_gaps_are_as_long_as_spans():
-    """Against an independent simulation: spans one after another round a ring, in random order, until there are enough."""
+def test_masked_runs_are_as_long_as_spans():
+    """Compared with an independent simulation: consecutive spans on a ring, in random order, until enough tokens are masked."""
     tokens, keep = rows([300] * 200)
     torch.manual_seed(0)
     chosen = mask_tokens(tokens, keep, SPANS).targets_mask
-    found = [length for row in chosen for length in runs(row)]
-    assert np.mean(found) == pytest.approx(np.mean(simulated(300, 45, 150)), rel=0.06)
+    actual = [length for row in chosen for length in runs(row)]
+    assert np.mean(actual) == pytest.approx(np.mean(simulated(300, 45, 150)), rel=0.06)
     alone = mask_tokens(tokens, keep, Masking(MASK)).targets_mask
     assert np.mean([length for row in alone for length in runs(row)]) < 1.3
 
 
-def simulated(size: int, wanted: int, texts: int) -> list[int]:
+def simulated(size: int, num_masked: int, texts: int) -> list[int]:
     random = np.random.default_rng(0)
     shares = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
-    found: list[int] = []
+    results: list[int] = []
     for _ in range(texts):
-        ring = np.concatenate([np.full(1 + random.choice(10, p=shares), at) for at in range(size)])[:size]
+        ring = np.concatenate([np.full(1 + random.choice(10, p=shares), index) for index in range(size)])[:size]
         hit = np.zeros(size, dtype=bool)
         for span in random.permutation(ring[-1] + 1):
-            places = np.flatnonzero(ring == span)[: wanted - int(hit.sum())]
+            places = np.flatnonzero(ring == span)[: num_masked - int(hit.sum())]
             hit[places] = True
-        found += runs(torch.from_numpy(np.roll(hit, random.integers(size))))
-    return found
+        results += runs(torch.from_numpy(np.roll(hit, random.integers(size))))
+    return results
 
 
 @pytest.mark.parametrize("size", [6, 20])
-def test_every_place_has_the_same_chance(size):
+def test_every_position_has_the_same_probability(size):
     tokens, keep = rows([size] * 10_000)
     torch.manual_seed(3)
     often = mask_tokens(tokens, keep, SPANS._replace(mask_prob=0.3)).targets_mask.double().mean(0)[1:-1]
     assert often.numpy() == pytest.approx(round(0.3 * size) / size, abs=0.02)
 
 
-def test_spans_are_of_whole_words_and_only_the_last_is_cut():
+def test_spans_are_whole_words_and_only_the_last_is_truncated():
     begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
     tokens, keep = rows([60] * 200, seed=2)
     torch.manual_seed(0)
@@ -95,24 +95,24 @@ def test_spans_are_of_whole_words_and_only_the_last_is_cut():
         word = torch.cumsum(begins[row[inside]], 0)
         hits = [hit[inside][word == number].unique().numel() for number in word.unique()]
         torn += sum(count > 1 for count in hits)
-    assert 0 < torn <= 200  # at most one a text
+    assert 0 < torn <= 200  # at most one per text
 
 
-def test_what_a_span_is_shown_as_it_is_shown_as_whole():
-    """80 % of spans are masks, 10 % other tokens, 10 % as they are: one of the three all along."""
+def test_replacement_is_chosen_per_span():
+    """80% of spans are masked, 10% are replaced by other tokens, 10% stay: the same choice within a span."""
     tokens, keep = rows([2000] * 10)
     torch.manual_seed(0)
-    found = mask_tokens(tokens, keep, SPANS)
-    hidden = (found.tokens == MASK)[found.targets_mask].double()
+    actual = mask_tokens(tokens, keep, SPANS)
+    hidden = (actual.tokens == MASK)[actual.targets_mask].double()
     assert hidden.mean() == pytest.approx(0.8, abs=0.04)
     changes = total = 0
-    for row, hit in zip(found.tokens == MASK, found.targets_mask, strict=True):
+    for row, hit in zip(actual.tokens == MASK, actual.targets_mask, strict=True):
         pairs = hit[1:] & hit[:-1]
         changes, total = changes + int((row[1:] != row[:-1])[pairs].sum()), total + int(pairs.sum())
-    assert changes / total < 0.1  # one by one it would be 0.32; spans that touch differ now and then
+    assert changes / total < 0.1  # with token-wise choices it would be 0.32; adjacent spans may differ
 
 
-def test_gaps_follow_the_generator():
+def test_masks_follow_the_generator():
     tokens, keep = rows([100, 30])
     one, two = (mask_tokens(tokens, keep, SPANS, torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(one.tokens, two.tokens) and torch.equal(one.targets_mask, two.targets_mask)
@@ -121,7 +121,7 @@ def test_gaps_follow_the_generator():
     assert not torch.equal(first, second)
 
 
-def test_the_end_of_a_first_text_is_never_hidden():
+def test_eos_of_the_first_text_is_never_masked():
     tokens, keep = rows([30] * 50)
     tokens[:, 12] = 2
     chosen = mask_tokens(tokens, keep, SPANS._replace(mask_prob=0.9)).targets_mask

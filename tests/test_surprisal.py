@@ -1,4 +1,4 @@
-"""The nats of every token: each counted once, each from the context that the policy names."""
+"""Surprisal of every token: counted once, in the context that the policy defines."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def running(count: int) -> Corpus:
 
 
 def in_lines(lengths: list[int]) -> Corpus:
-    """Lines of the given numbers of tokens, each with its end."""
+    """Lines of the given numbers of tokens, each with EOS."""
     generator = np.random.default_rng(0)
     tokens = np.concatenate([[*generator.integers(3, WORDS, length), 2] for length in lengths])
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
     return Corpus("valid", tokens.astype(np.uint16), starts, NO_MARKS, "")
 
 
-def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
-    preset = LM[kind]
+def network(arch: str, *, window: int = 8, **options: Any) -> LanguageModel:
+    preset = LM[arch]
     table = parse_config(
         preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, prefix="model"
     ).with_defaults()
@@ -61,13 +61,13 @@ def nats_of(model: Any, corpus: Corpus, context: Context) -> np.ndarray:
 
 
 def nats_after(model: Any, tokens: list[int]) -> np.ndarray:
-    """Of every token but the first, in one pass."""
+    """Surprisal of every token but the first, in one pass."""
     with torch.no_grad():
         return -model.score(torch.tensor([tokens]))[0].numpy()
 
 
 class Naming:
-    """Gives every target its own id for nats, and says what it was asked."""
+    """A model that returns the ID of each target as its surprisal and records its calls."""
 
     max_positions = None
 
@@ -100,80 +100,80 @@ POLICIES = {
 def test_every_token_is_counted_once(monkeypatch, name, size):
     monkeypatch.setattr(module, "BATCH_TOKENS", size)
     corpus, context = POLICIES[name]
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     model = Naming()
-    found = surprisal(model, corpus, context, device=CPU, progress=lambda done, total: told.append((done, total)))
-    # as many writes as tokens, and none left out
-    assert told[-1] == (len(corpus.tokens), len(corpus.tokens))
-    assert [done for done, _ in told] == sorted(done for done, _ in told) and len(told) == len(model.asked)
-    assert found.tolist() == corpus.tokens.tolist()
+    actual = surprisal(model, corpus, context, device=CPU, progress=lambda done, total: calls.append((done, total)))
+    # every token is written exactly once
+    assert calls[-1] == (len(corpus.tokens), len(corpus.tokens))
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls) and len(calls) == len(model.asked)
+    assert actual.tolist() == corpus.tokens.tolist()
     assert max(rows * width for rows, width in model.asked) <= max(size, 91)  # the longest line comes alone
 
 
-def test_a_long_line_tells_of_its_pieces(monkeypatch):
-    """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
+def test_progress_covers_windows_of_a_long_line(monkeypatch):
+    """Lines of 3 and 90 tokens with EOS; the long one alone, in windows of 25."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 50)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 25)
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     corpus = in_lines([3, 90])
-    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, progress=lambda done, total: told.append((done, total)))
-    assert told == [(done, 95) for done in (4, 4 + 25, 4 + 50, 4 + 75, 95)]
+    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 95) for done in (4, 4 + 25, 4 + 50, 4 + 75, 95)]
 
 
 # ---- carry
 
 
 @pytest.mark.parametrize("order", [1, 2, 5])
-def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypatch, order):
+def test_parallel_carry_of_an_ngram_model_equals_one_pass(monkeypatch, order):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = ngram(order), running(3000)
-    found = nats_of(model, corpus, Context("carry", 8))
+    actual = nats_of(model, corpus, Context("carry", 8))
     assert len(next(iter(scoring_windows(corpus, Context("carry", 8)))).tokens) == 5
-    assert np.array_equal(found, -model.score_corpus(corpus.tokens, None))
-    assert np.array_equal(found, nats_after(model, [1, *corpus.tokens.tolist()]))
+    assert np.array_equal(actual, -model.score_corpus(corpus.tokens, None))
+    assert np.array_equal(actual, nats_after(model, [1, *corpus.tokens.tolist()]))
 
 
-def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeypatch):
+def test_parallel_carry_of_a_fixed_window_network_equals_one_pass(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = network("conv"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
-    found = nats_of(model, corpus, Context("carry", 8))
-    np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
+    actual = nats_of(model, corpus, Context("carry", 8))
+    np.testing.assert_allclose(actual, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
-def test_a_recurrent_network_carried_side_by_side_gives_nearly_what_one_pass_gives(monkeypatch, kind):
+@pytest.mark.parametrize("arch", ["rnn", "lstm", "gru"])
+def test_parallel_carry_of_a_recurrent_network_nearly_equals_one_pass(monkeypatch, arch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 1024)
-    model, corpus = network(kind), running(9000)
-    found = nats_of(model, corpus, Context("carry", 32))
-    whole = nats_after(model, [1, *corpus.tokens.tolist()])
-    assert found.mean() == pytest.approx(whole.mean(), abs=1e-3)
-    # the first part has nothing before it that it could miss
-    np.testing.assert_allclose(found[: 9000 // 32], whole[: 9000 // 32], atol=1e-4)
+    model, corpus = network(arch), running(9000)
+    actual = nats_of(model, corpus, Context("carry", 32))
+    full = nats_after(model, [1, *corpus.tokens.tolist()])
+    assert actual.mean() == pytest.approx(full.mean(), abs=1e-3)
+    # the first part has no earlier context to miss
+    np.testing.assert_allclose(actual[: 9000 // 32], full[: 9000 // 32], atol=1e-4)
 
 
-def test_one_row_carried_in_pieces_is_one_pass_for_attention_too(monkeypatch):
+def test_one_carried_row_equals_one_pass_for_attention_too(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 16)
     monkeypatch.setattr(module, "MAX_PARTS", 1)
     corpus = running(100)
-    for kind in ("lstm", "gpt"):
-        model = network(kind)
-        found = nats_of(model, corpus, Context("carry", 8))
-        np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-4)
+    for arch in ("lstm", "gpt"):
+        model = network(arch)
+        actual = nats_of(model, corpus, Context("carry", 8))
+        np.testing.assert_allclose(actual, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-4)
 
 
 # ---- stride
 
 
-@pytest.mark.parametrize("kind", ["transformer", "gpt", "lstm", "ngram"])
+@pytest.mark.parametrize("arch", ["transformer", "gpt", "lstm", "ngram"])
 @pytest.mark.parametrize(("count", "stride"), [(50, 3), (50, 8), (51, 1), (8, 5), (5, 5)])
-def test_a_stride_is_its_definition(monkeypatch, kind, count, stride):
-    """Window after window by hand: a token counts in the first one that it lies in."""
+def test_stride_matches_its_definition(monkeypatch, arch, count, stride):
+    """Window by window: a token counts in the first window that contains it."""
     monkeypatch.setattr(module, "BATCH_TOKENS", 32)
-    model, corpus, window = ngram() if kind == "ngram" else network(kind), running(count), 8
+    model, corpus, window = ngram() if arch == "ngram" else network(arch), running(count), 8
     text, expected = [1, *corpus.tokens.tolist()], np.full(count, np.nan)
     start = 0
     while np.isnan(expected).any():
-        start = min(start, max(0, count - window))  # the last is moved back so that it is full
+        start = min(start, max(0, count - window))  # the last window is moved back to be full
         nats = nats_after(model, text[start : start + window + 1])
         new = np.isnan(expected[start : start + window])
         expected[start : start + window][new] = nats[new]
@@ -181,8 +181,8 @@ def test_a_stride_is_its_definition(monkeypatch, kind, count, stride):
     np.testing.assert_allclose(nats_of(model, corpus, Context("stride", window, stride)), expected, atol=1e-5)
 
 
-def test_a_small_stride_gives_every_token_more_to_see():
-    """The n-gram model of order 5 sees all it can where 4 tokens or more are before each: window - stride >= 4."""
+def test_a_small_stride_gives_more_context():
+    """An n-gram model of order 5 has its full context if 4 or more tokens precede each: window - stride >= 4."""
     model, corpus = ngram(5), running(200)
     exact = -model.score_corpus(corpus.tokens, None)
     assert np.array_equal(nats_of(model, corpus, Context("stride", 8, 4)), exact)
@@ -192,11 +192,11 @@ def test_a_small_stride_gives_every_token_more_to_see():
 # ---- lines
 
 
-@pytest.mark.parametrize("kind", ["conv", "lstm", "transformer", "gpt", "ngram"])
-def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
+@pytest.mark.parametrize("arch", ["conv", "lstm", "transformer", "gpt", "ngram"])
+def test_lines_in_batches_equal_each_alone(monkeypatch, arch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 64)
     corpus = in_lines([3, 0, 12, 5, 0, 30, 1, 7])
-    model = ngram() if kind == "ngram" else network(kind, window=31)
+    model = ngram() if arch == "ngram" else network(arch, window=31)
     alone = [nats_after(model, [1, *line.tolist()]) for line in np.split(corpus.tokens, corpus.starts[1:-1])]
     np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 31)), np.concatenate(alone), atol=1e-5)
 
@@ -204,47 +204,47 @@ def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
 # ---- positions that end
 
 
-def refusal(error: type[Exception], action: Any) -> str:
+def error_message(error: type[Exception], action: Any) -> str:
     with pytest.raises(error) as caught:
         action()
     assert type(caught.value) is error
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "conv", "lstm", "transformer", "gpt"])
-def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
-    model: Any = ngram() if kind == "ngram" else network(kind, window=40)
-    corpus, asked = in_lines([30, 7]), []
-    whole = nats_of(model, corpus, Context("reset", 40))
+@pytest.mark.parametrize("arch", ["ngram", "conv", "lstm", "transformer", "gpt"])
+def test_a_long_line_is_read_in_windows(monkeypatch, arch):
+    model: Any = ngram() if arch == "ngram" else network(arch, window=40)
+    corpus, windows = in_lines([30, 7]), []
+    full = nats_of(model, corpus, Context("reset", 40))
     real = model.loss
 
     def loss(tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        asked.append(tokens.size(1))
+        windows.append(tokens.size(1))
         return real(tokens, targets, state)
 
     monkeypatch.setattr(model, "loss", loss)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 9)
-    np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), whole, atol=1e-5)
-    assert max(asked) == 9
-    assert sum(asked) == 31
+    np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), full, atol=1e-5)
+    assert max(windows) == 9
+    assert sum(windows) == 31
 
 
-def test_a_line_beyond_the_last_position_is_refused_with_its_number():
+def test_a_line_beyond_the_last_position_is_rejected_with_its_number():
     model, corpus = network("transformer"), in_lines([3, 8, 2, 9])
     message = (
         "valid:4: 10 tokens exceed the model's limit of 8; "
         "shorten it, or train with data.context_length = 10 or another position_encoding"
     )
-    assert refusal(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
+    assert error_message(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
     fits = in_lines([3, 7])  # with its end 8 tokens: <s> and 7 are read
     assert np.isfinite(nats_of(model, fits, Context("reset", 8))).all()
-    for kind in ("gpt", "lstm"):
-        assert np.isfinite(nats_of(network(kind), corpus, Context("reset", 8))).all()
+    for arch in ("gpt", "lstm"):
+        assert np.isfinite(nats_of(network(arch), corpus, Context("reset", 8))).all()
 
 
-def test_a_carried_pass_beyond_the_last_position_is_refused():
+def test_a_carried_pass_beyond_the_last_position_is_rejected():
     model = network("transformer")
-    assert refusal(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
+    assert error_message(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
         "context: 'carry' needs more than the model's 8 positions; use 'stride'"
     )
     assert np.isfinite(nats_of(model, running(8), Context("carry", 8))).all()
@@ -259,15 +259,15 @@ def parsed(text: str, *, lines: bool = False) -> Context:
     return parse_context(text, lines=lines, context_length=64, default=Context("reset", 64))
 
 
-def test_policies_as_the_command_line_names_them():
+def test_context_policies_on_the_command_line():
     assert parsed("stride") == Context("stride", 64, 64)
     assert parsed("stride:16") == Context("stride", 64, 16)
     assert parsed("carry") == Context("carry", 64)
     assert parsed("reset", lines=True) == parsed("full") == parsed("full", lines=True) == Context("reset", 64)
-    named = [Context("stride", 64, 16), Context("carry", 64), Context("reset", 64)]
-    assert [str(context) for context in named] == ["stride:16/64", "carry:warm-64", "reset:line"]
+    policies = [Context("stride", 64, 16), Context("carry", 64), Context("reset", 64)]
+    assert [str(context) for context in policies] == ["stride:16/64", "carry:warm-64", "reset:line"]
     full = ["full/stride:16/64", "full/carry:warm-64", "reset:line"]
-    assert [str(context._replace(full=True)) for context in named] == full
+    assert [str(context._replace(full=True)) for context in policies] == full
 
 
 REFUSED = {
@@ -288,8 +288,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "lines"), REFUSED)
-def test_policies_that_are_refused(text, lines):
-    assert refusal(UsageError, lambda: parsed(text, lines=lines)) == REFUSED[text, lines]
+def test_invalid_context_policies_are_rejected(text, lines):
+    assert error_message(UsageError, lambda: parsed(text, lines=lines)) == REFUSED[text, lines]
 
 
 # ---- from nats to items
@@ -308,35 +308,35 @@ def on_disk(folder: Any, *, lines: bool, text: str = TEXT) -> Corpus:
 def test_a_line_is_an_item_with_its_units(tmp_path):
     corpus = on_disk(tmp_path, lines=True)
     nats = np.arange(len(corpus.tokens), dtype=np.float32)
-    found = items(nats, corpus)
-    assert found.keys.tolist() == [0, 1, 2, 3]
-    assert {name: values.tolist() for name, values in found.statistics.items()} == {
+    actual = items(nats, corpus)
+    assert actual.keys.tolist() == [0, 1, 2, 3]
+    assert {name: values.tolist() for name, values in actual.statistics.items()} == {
         "nats": [0 + 1 + 2 + 3 + 4 + 5, 6, 7 + 8, sum(range(9, 18))],
-        "tokens": [6, 1, 2, 9],  # characters and the end
+        "tokens": [6, 1, 2, 9],  # characters and EOS
         "characters": [6, 1, 2, 9],  # the end of a line is a newline
         "bytes": [6, 1, 3, 9],
         "words": [3, 1, 2, 3],
     }
-    assert all(values.dtype == np.float64 for values in found.statistics.values())
+    assert all(values.dtype == np.float64 for values in actual.statistics.values())
 
 
 def test_a_hundred_tokens_of_a_short_running_text_are_an_item(tmp_path):
     text = "ab cd ef\n" * 300  # 2700 characters
     corpus = on_disk(tmp_path, lines=False, text=text)
     nats = np.random.default_rng(0).random(2700).astype(np.float32)
-    found = items(nats, corpus).statistics
-    assert found["tokens"].tolist() == [100] * 27
-    assert found["nats"].tolist() == pytest.approx(nats.reshape(27, 100).sum(1).tolist(), rel=1e-5)
-    assert {name: values.sum() for name, values in found.items()} == pytest.approx(
+    actual = items(nats, corpus).statistics
+    assert actual["tokens"].tolist() == [100] * 27
+    assert actual["nats"].tolist() == pytest.approx(nats.reshape(27, 100).sum(1).tolist(), rel=1e-5)
+    assert {name: values.sum() for name, values in actual.items()} == pytest.approx(
         {"nats": nats.sum(dtype=np.float64), "tokens": 2700, "characters": 2700, "bytes": 2700, "words": 1200}
     )
-    assert found["characters"].tolist() == pytest.approx([100] * 27)
+    assert actual["characters"].tolist() == pytest.approx([100] * 27)
 
 
 def test_one_token_is_one_item(tmp_path):
     corpus = on_disk(tmp_path, lines=False, text="a")
-    found = items(np.array([0.5], np.float32), corpus)
-    assert {name: values.tolist() for name, values in found.statistics.items()} == {
+    actual = items(np.array([0.5], np.float32), corpus)
+    assert {name: values.tolist() for name, values in actual.statistics.items()} == {
         "nats": [0.5], "tokens": [1], "characters": [1], "bytes": [1], "words": [1],
     }  # fmt: skip
 
@@ -344,7 +344,7 @@ def test_one_token_is_one_item(tmp_path):
 # ---- the task
 
 
-def test_the_loss_of_a_batch_sums_over_real_targets():
+def test_loss_of_a_batch_ignores_padding():
     model = network("lstm")
     task = LanguageModelObjective(carry_state=False, valid=None, context=Context("reset", 8), device=CPU)
     tokens = torch.tensor([[1, 3, 4, 2, 0, 0], [1, 5, 6, 7, 8, 2]])
@@ -358,14 +358,14 @@ def test_the_loss_of_a_batch_sums_over_real_targets():
     assert task.validate(model) is None
 
 
-def test_a_carried_loss_goes_on_where_it_stopped():
+def test_a_carried_loss_continues_from_its_state():
     model = network("gru")
     task = LanguageModelObjective(carry_state=True, valid=running(40), context=Context("carry", 8), device=CPU)
     text = torch.tensor([[1, 3, 4, 5, 6, 7, 8, 3, 4]])
     first = task.loss(model, Batch(text[:, :5], None), None)
     second = task.loss(model, Batch(text[:, 4:], None), first.carry)
-    whole = nats_after(model, text[0].tolist())
-    assert [first.total.item(), second.total.item()] == pytest.approx([whole[:4].sum(), whole[4:].sum()], rel=1e-5)
+    full = nats_after(model, text[0].tolist())
+    assert [first.total.item(), second.total.item()] == pytest.approx([full[:4].sum(), full[4:].sum()], rel=1e-5)
     assert (first.count.item(), second.count.item()) == (4, 4)
     with torch.no_grad():
         scores = task.validate(model)

@@ -1,4 +1,4 @@
-"""Names of other libraries, where weft has another one: the right one is suggested before any that merely looks alike."""
+"""Option names of other libraries: weft suggests its own name for them before any similar spelling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ hidden_size = 8
 
 
 @pytest.mark.parametrize(
-    ("setting", "right"),
+    ("setting", "suggestion"),
     [
         ("train.learning_rate=1e-3", "lr"),
         ("train.num_train_epochs=3", "max_epochs"),
@@ -37,13 +37,13 @@ hidden_size = 8
         ("train.device=mps", "cpu"),
     ],
 )
-def test_options_of_the_run_file(setting, right, work_dir, capsys):
+def test_run_file_options(setting, suggestion, work_dir, capsys):
     code, message = expect_error(capsys, "train", "run.toml", "--set", setting)
-    assert code == 2 and message.endswith(f"; did you mean {right!r}?")
+    assert code == 2 and message.endswith(f"; did you mean {suggestion!r}?")
 
 
 @pytest.mark.parametrize(
-    ("words", "right"),
+    ("words", "suggestion"),
     [
         (("init", "ner"), "'tagging'"),
         (("init", "pos"), "'tagging'"),
@@ -66,15 +66,15 @@ def test_options_of_the_run_file(setting, right, work_dir, capsys):
         (("inspect", "run"), "'info'"),
     ],
 )
-def test_words_of_the_command_line(words, right, work_dir, capsys):
+def test_command_line_options(words, suggestion, work_dir, capsys):
     code, message = expect_error(capsys, *words)
-    assert code == 2 and f"did you mean {right}?" in message
+    assert code == 2 and f"did you mean {suggestion}?" in message
 
 
-def test_views_and_kinds():
+def test_views_and_architectures():
     assert suggest("saliency", ["logit-lens", "attribution"]) == "did you mean 'attribution'?"
     assert suggest("svm", ["lstm", "logistic-regression"]) == "did you mean 'logistic-regression'?"
-    assert suggest("svm", ["lstm"]) == "did you mean 'lstm'?"  # only what is known is suggested
+    assert suggest("svm", ["lstm"]) == "did you mean 'lstm'?"  # only valid names are suggested
     assert all(name == name.lower().replace("-", "_") for name in SYNONYMS)
 
 
@@ -82,18 +82,18 @@ def test_help_is_a_command_too(capsys):
     assert TEXT
     for words, same in ((["help"], ["--help"]), (["help", "train"], ["train", "--help"])):
         assert main(words) == 0
-        asked = capsys.readouterr().out
+        help_output = capsys.readouterr().out
         assert main(same) == 0
-        assert capsys.readouterr().out == asked != ""
+        assert capsys.readouterr().out == help_output != ""
 
 
 @pytest.mark.parametrize("word", ["--epochs", "--ephocs", "--epoch", "--res", "--fps", "--refs"])
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_the_option_that_deletes_a_run_is_never_a_guess(word, command, work_dir, capsys):
+def test_overwrite_is_never_suggested(word, command, work_dir, capsys):
     assert "--overwrite" not in expect_error(capsys, command, "run.toml", word, "3")[1]
 
 
-def test_options_of_training_where_nothing_is_trained(work_dir, capsys):
+def test_training_options_in_other_commands(work_dir, capsys):
     assert expect_error(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
         "evaluate: unknown option '--learning-rate'; it is an option of the run file: weft train RUN.TOML --set train.lr=...;"
         " see weft evaluate --help"
@@ -101,7 +101,7 @@ def test_options_of_training_where_nothing_is_trained(work_dir, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("arch = lstm", 'invalid TOML: a string needs quotes; write arch = "lstm"'),
         ("arch = naive-bayes  # the first", 'invalid TOML: a string needs quotes; write arch = "naive-bayes"'),
@@ -114,25 +114,25 @@ def test_options_of_training_where_nothing_is_trained(work_dir, capsys):
         ("dropout = None  # no", "invalid TOML: unknown value None; remove dropout to use its default"),
     ],
 )  # fmt: skip
-def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):
+def test_strings_without_quotes_and_windows_paths_are_explained(line, message, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nhidden_size = 3\n')
-    assert expect_error(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: {told}")
+    assert expect_error(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: {message}")
 
 
 @pytest.mark.parametrize("line", ["arch =", "arch = [", 'arch = "a', "= 3", "arch = 'a'b", "a = 1 = 2"])
-def test_other_faults_of_toml_are_told_as_they_are(line, tmp_path, capsys):
+def test_other_toml_errors_are_reported_as_invalid_toml(line, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f"[model]\n{line}\n")
-    code, said = expect_error(capsys, "train", str(tmp_path / "run.toml"))
-    assert code == 2 and said.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in said
+    code, message = expect_error(capsys, "train", str(tmp_path / "run.toml"))
+    assert code == 2 and message.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in message
 
 
-def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
+def test_the_nearest_run_is_suggested(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("labels", "lstm"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "resolved.toml").write_text("")
     (tmp_path / "labels.toml").write_text("")
-    for word, said in {
+    for word, message in {
         "runs/lables": "runs/lables: run directory not found; did you mean runs/labels?",
         "labels": "labels: run directory not found; did you mean runs/labels?",
         "runs/zzz": "runs/zzz: run directory not found",
@@ -140,7 +140,7 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
         "runs": "runs: not a run directory (resolved.toml is missing); choose one of the runs in it: labels, lstm",
         "labels.toml": "labels.toml: is a run file, not a run directory; use its run, runs/labels",
     }.items():
-        assert expect_error(capsys, "info", word) == (4, said)
+        assert expect_error(capsys, "info", word) == (4, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -153,19 +153,19 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
         if "device" in getattr(one, "__dataclass_fields__", ())
     ],
 )
-def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
-    """Whatever else is wrong: here the run, and the data, are not there either."""
+def test_a_missing_device_is_rejected_at_once(command, capsys):
+    """Before any other error: here the run and the data are missing, too."""
     more = ["--suite", "none"] if command == "analyze minimal-pairs" else []
-    said = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
-    assert expect_error(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, said)
-    said = "--device: unknown device 'mps'; did you mean 'cpu'?"
-    assert expect_error(capsys, *command.split(), "no-run", *more, "--device", "mps") == (2, said)
+    message = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
+    assert expect_error(capsys, *command.split(), "no-run", *more, "--device", "cuda") == (2, message)
+    message = "--device: unknown device 'mps'; did you mean 'cpu'?"
+    assert expect_error(capsys, *command.split(), "no-run", *more, "--device", "mps") == (2, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_a_device_of_the_run_file_that_is_absent_is_refused_before_data_is_read(command, tmp_path, capsys):
+def test_a_missing_device_of_the_run_file_is_rejected_before_reading_data(command, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
-    said = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
-    assert expect_error(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, said)
+    message = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
+    assert expect_error(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, message)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Files that people have: other delimiters, lists of JSON, nested keys, unknown headers, folders, files of other programs."""
+"""Common table formats: other delimiters, JSON lists, nested keys, unknown headers, directories, and foreign files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(path: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
     return [(*example.labels, *example.texts) for example in source.records()]
 
 
-def refusal(action) -> str:
+def error_message(action) -> str:
     with pytest.raises(DataError) as caught:
         action()
     return str(caught.value)
@@ -49,42 +49,42 @@ def refusal(action) -> str:
 # ---- what separates the columns
 
 
-def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
+def test_csv_with_semicolons_or_tabs(tmp_path):
     rows = 'id;sentiment;review\n1;pos;"good; and, cheap"\n2;neg;"two\nlines, dull"\n'
-    wanted = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
-    assert read(write(tmp_path / "a.csv", rows), REVIEW) == wanted
-    assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == wanted
+    expected = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
+    assert read(write(tmp_path / "a.csv", rows), REVIEW) == expected
+    assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == expected
     assert labelled(tmp_path / "a.csv", REVIEW).summary.notes()[0] == "a.csv: columns are separated by semicolons"
     tabs = write(tmp_path / "b.csv", 'label\ttext\npos\t"a ""b"", c"\n')
     assert read(tabs) == [("pos", 'a "b", c')]
-    # commas come first, wherever there is one outside quotes
+    # commas win if there is one outside quotes
     assert read(write(tmp_path / "c.csv", "pos,so; so\n")) == [("pos", "so; so")]
     assert read(write(tmp_path / "d.csv", '"a,b";text;label\nx;y;z\n')) == [("z", "y")]
     pairs = write(tmp_path / "p.csv", "source;target\na;b\n")
     assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
-    asked = write(tmp_path / "q.csv", "question;passage;answer\nWho?;Ida sang.;Ida\n")
-    assert [record.passage for record in Dataset((asked,), QuestionFormat()).records()] == ["Ida sang."]
+    qa_file = write(tmp_path / "q.csv", "question;passage;answer\nWho?;Ida sang.;Ida\n")
+    assert [record.passage for record in Dataset((qa_file,), QuestionFormat()).records()] == ["Ida sang."]
 
 
-def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
+def test_a_row_with_the_wrong_number_of_fields_names_the_delimiter(tmp_path):
     path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
-    assert refusal(lambda: read(path)) == (f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'")
+    assert error_message(lambda: read(path)) == (f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'")
 
 
 # ---- JSON
 
 
-def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
+def test_json_file_is_a_list_of_objects_or_jsonl(tmp_path):
     rows = [{"text": "a\nb", "label": "pos"}, {"text": "c", "label": 1}]
-    wanted = [("pos", "a\nb"), ("1", "c")]
-    assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
-    assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
-    assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == wanted
+    expected = [("pos", "a\nb"), ("1", "c")]
+    assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == expected
+    assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == expected
+    assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == expected
     assert labelled(tmp_path / "a.json").location(1) == f"{tmp_path / 'a.json'}:6"
     pairs = write(tmp_path / "p.json", '[{"source": "a", "target": "b"}]')
     assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
-    asked = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
-    assert [record.answers[0].start for record in Dataset((asked,), QuestionFormat()).records()] == [0]
+    qa_file = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
+    assert [record.answers[0].start for record in Dataset((qa_file,), QuestionFormat()).records()] == [0]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
         ("3", ":1: expected an object with 'label' and 'text', got a number"),
     ],
 )
-def test_a_json_file_that_is_no_such_list(text, message, tmp_path):
+def test_invalid_json_lists_are_rejected(text, message, tmp_path):
     path = write(tmp_path / "a.json", text)
-    assert refusal(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
+    assert error_message(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
 
 
 def test_dotted_keys_reach_into_objects(tmp_path):
@@ -114,10 +114,10 @@ def test_dotted_keys_reach_into_objects(tmp_path):
     assert read(path, Reading(text=("doc.body",), label="annotation.label")) == [("pos", "x")]
     plain = write(tmp_path / "b.jsonl", '{"a.b": "whole", "a": {"b": "inner"}, "label": "pos"}\n')
     assert read(plain, Reading(text=("a.b",))) == [("pos", "whole")]
-    assert refusal(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
+    assert error_message(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
         f"{path}:1: no key 'doc.boddy'; did you mean 'doc.body'?"
     )
-    assert refusal(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
+    assert error_message(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
         f"{path}:1: expected a string as 'doc', got an object; use one of its keys: doc.body"
     )
 
@@ -129,26 +129,26 @@ HEADERS = [
     "sentiment;review\npos;good and cheap\nneg;dull\n",
     "Category,Message\nham,Go until jurong point\nspam,Free entry\nham,U dun say\n",
     "star_rating,review_body\n5,good\n1,bad\n",
-    # none of the usual words, but numbers below one name, sentences below the other, and no name twice
+    # no common column names, but numbers in one column, sentences in the other, and unique names
     "a1,zzz\n" + "".join(f"{at % 3},one two three four five\n" for at in range(12)),
 ]
 
 
 @pytest.mark.parametrize("text", HEADERS)
-def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
+def test_a_header_with_other_names_is_rejected_with_its_columns(text, tmp_path):
     path = write(tmp_path / "a.csv", text)
     columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
-    assert refusal(lambda: read(path)) == (
+    assert error_message(lambda: read(path)) == (
         f"{path}:1: no columns 'label' and 'text' in the header {columns}; set data.label_column and data.text_column,"
         " to 1 and 2 if this line is not a header"
     )
-    assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # which says that there is none
+    assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # indices imply that there is no header
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "pos,Great\nneg,Dull film\npos,Fine\n",  # a label that comes again
+        "pos,Great\nneg,Dull film\npos,Fine\n",  # a repeated label
         "pos,Great\n",
         "a,x\nb,y\nc,z\n",
         "Polish,Dania\nRussian,Ivanov\nPolish,Nowak\n",
@@ -157,26 +157,26 @@ def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
         "good,I would come again: the ending was funny.\nbad,dull\n",
     ],
 )
-def test_labels_first_and_no_header_are_read_as_ever(text, tmp_path):
+def test_label_first_files_without_a_header_are_read(text, tmp_path):
     assert len(read(write(tmp_path / "a.csv", text))) == text.count("\n")
 
 
-def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
-    path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{at}\tsome words\n" for at in range(20)))
+def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
+    path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{index}\tsome words\n" for index in range(20)))
     source = labelled(path, Reading(label="id"))
     message = (
         f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
         " be learned"
     )
     assert source.summary.problem() == message
-    # once is enough, for train alone: a test file may have a few examples of each of many labels
+    # reported once, for train only: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
-    found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
+    actual = [finding for finding in check_data(splits, list, LABELLED).findings if finding.severity == "error"]
     fix = "check data.label_column = 'id'; columns: id, text"
-    assert [(one.name, one.split, one.message, one.fix) for one in found] == [("unique_labels", "train", message, fix)]
-    few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
+    assert [(finding.name, finding.split, finding.message, one.fix) for finding in actual] == [("unique_labels", "train", message, fix)]
+    few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{index % 17}\tsome words\n" for index in range(20)))
     assert labelled(few).summary.problem() is None
-    lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
+    lines = write(tmp_path / "c.txt", "".join(f"w{index} and so on\n" for index in range(12)))
     assert labelled(lines).summary.problem() == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
         " be learned"
@@ -184,11 +184,11 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     assert labelled(lines).summary.label_hint() == "a line is read as a label, white space, and a text"
 
 
-def test_an_error_of_one_file_is_found_once(tmp_path):
+def test_an_error_of_one_file_is_reported_once(tmp_path):
     write(tmp_path / "a.csv", HEADERS[0])
     table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, prefix="data")
-    found = check_data(table.sources(tmp_path), list, LABELLED).findings
-    assert [(one.name, one.split, one.message.partition(":")[2][:32]) for one in found] == [
+    findings = check_data(table.sources(tmp_path), list, LABELLED).findings
+    assert [(item.name, item.split, item.message.partition(":")[2][:32]) for item in findings] == [
         ("unreadable", "train", "1: no columns 'label' and 'text'")
     ]
 
@@ -197,7 +197,7 @@ def test_an_error_of_one_file_is_found_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "what"),
+    ("name", "data", "description"),
     [
         ("a.parquet", b"PAR1\x15\x80", "a Parquet file; export its texts as lines first"),
         ("a.csv", b"PAR1\x15\x80", "a Parquet file; name it .parquet"),
@@ -211,10 +211,10 @@ def test_an_error_of_one_file_is_found_once(tmp_path):
         ("a.zip", b"PK\x03\x04rest", "a zip archive; decompress it first"),
     ],
 )
-def test_other_programs_files_are_named(name, data, what, tmp_path):
+def test_files_of_other_programs_are_named(name, data, description, tmp_path):
     path = tmp_path / name
     path.write_bytes(data)
-    assert refusal(lambda: list(read_lines(path))) == f"{path}: is {what}"
+    assert error_message(lambda: list(read_lines(path))) == f"{path}: is {description}"
 
 
 # ---- a corpus of many files
@@ -225,26 +225,26 @@ def corpus(folder: Path, train: str | list[str]) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in table.sources(folder)["train"].paths]
 
 
-def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
+def test_data_can_be_a_directory_or_a_pattern(tmp_path):
     for name in ("texts/b.txt", "texts/a.txt", "texts/more/c.txt.gz", "texts/notes.md", "texts/.hidden.txt", "x[1].txt"):
         write(tmp_path / name, f"{name}\n")
     assert corpus(tmp_path, "texts") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     assert corpus(tmp_path, "texts/*.txt") == ["texts/a.txt", "texts/b.txt"]
     assert corpus(tmp_path, "texts/**/*.txt*") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     assert corpus(tmp_path, ["texts/b.txt", "texts/?.txt"]) == ["texts/b.txt", "texts/a.txt", "texts/b.txt"]
-    assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file of that very name comes first
+    assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file with exactly this name wins
     table = parse_config(TextDataConfig, {"train": "texts", "read_as": "lines"}, prefix="data")
     assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
-    # of running text, a blank line between two files ends a text; the user's own list is left as it is
+    # in running text, a blank line between two files ends a text; an explicit list is unchanged
     running = parse_config(TextDataConfig, {"train": "texts", "valid": 0.4}, prefix="data").sources(tmp_path)
-    whole = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
-    assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == whole
+    full = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
+    assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == full
 
-    given = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
-    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in given.provenance()
-    # what is not there is said when it is read: a run is loaded without its text
+    listed = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
+    assert "".join(listed.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in listed.provenance()
+    # missing files are reported on reading: a run can be loaded without its text
     none = parse_config(TextDataConfig, {"train": "none/*.txt"}, prefix="data").sources(tmp_path)["train"]
-    assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
+    assert error_message(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
     (tmp_path / "empty").mkdir()
     empty = parse_config(TextDataConfig, {"train": "empty"}, prefix="data").sources(tmp_path)["train"]
-    assert refusal(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a directory; name the files in it"
+    assert error_message(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a directory; name the files in it"

@@ -1,4 +1,4 @@
-"""Tables in a terminal: columns stand below each other, whatever letters they hold."""
+"""Tables in a terminal: columns are aligned for characters of any display width."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.text.table_layout import align, columns, display_width, wrap
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("", 0),
         ("abc", 3),
@@ -29,22 +29,22 @@ from weft.text.table_layout import align, columns, display_width, wrap
         ("👨\u200d👩\u200d👧", 2),
     ],
 )
-def test_places_of_a_terminal(text, wanted):
-    assert display_width(text) == wanted
+def test_display_width(text, expected):
+    assert display_width(text) == expected
 
 
-def test_columns_stand_below_each_other():
+def test_columns_are_aligned():
     assert align([["name", "n"], ["日本語", "12"], ["e\u0301", "3"]]) == ["name     n", "日本語  12", "e\u0301        3"]
     assert align([["a", "b", "c"], ["aa", "bb", "cc"]], left=(1,)) == [" a  b    c", "aa  bb  cc"]
     assert columns([["日", "x"], ["abc", "yy"]], left=2) == "日   x\nabc  yy\n"
 
 
-def test_all_of_a_row_counts():
+def test_rows_must_have_equal_length():
     with pytest.raises(ValueError, match="zip"):
         align([["a", "b"], ["c"]])
 
 
-def test_words_are_wrapped_by_places():
+def test_words_are_wrapped_by_display_width():
     assert wrap("head  ", "a bc def ghij", 12) == "head  a bc\n      def\n      ghij"
     assert wrap("語 ", "日本 語の 長い", 9) == "語 日本\n   語の\n   長い"
     assert wrap("語 ", "日本 語の 長い", 12) == "語 日本 語の\n   長い"

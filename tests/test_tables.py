@@ -1,4 +1,4 @@
-"""The [model] and [train] tables: what is refused and in which words, and what is filled in."""
+"""The [model] and [train] tables: error messages and defaults."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ EVERY_MESSAGE = [
     EVERY_MESSAGE,
     ids=[f"{table.__name__}-{values}" for table, values, _ in EVERY_MESSAGE],
 )
-def test_what_is_refused_and_in_which_words(table, values, message):
+def test_error_messages(table, values, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(table, values, prefix=message.split(":")[0].split(".")[0])
     assert str(caught.value) == message
@@ -179,14 +179,14 @@ GOOD = [
 
 
 @pytest.mark.parametrize("values", GOOD, ids=str)
-def test_a_filled_table_reads_back_equal_and_has_nothing_left_to_fill(values):
+def test_a_resolved_config_round_trips_and_is_complete(values):
     filled = parse_config(StackConfig, values, prefix="model").with_defaults()
     assert filled.with_defaults() == filled
     assert parse_config(StackConfig, to_dict(filled), prefix="model") == filled
-    assert {name: getattr(filled, name) for name in values} == values  # what was given stays
+    assert {name: getattr(filled, name) for name in values} == values  # explicit values stay
 
 
-def test_what_is_filled_in_follows_from_the_mixer():
+def test_defaults_depend_on_the_layer_type():
     lstm, conv, attention = (StackConfig(layer_type=mixer).with_defaults() for mixer in ("lstm", "conv", "attention"))
     assert (lstm.ffn_dim, lstm.activation, lstm.num_heads, lstm.qk_norm, lstm.kernel_size) == (
         0,
@@ -209,7 +209,7 @@ def test_what_is_filled_in_follows_from_the_mixer():
     assert StackConfig(ffn_dim=32).with_defaults().activation == "gelu"
 
 
-def test_heads_are_about_32_wide_and_divide_the_width():
+def test_default_heads_have_about_32_dimensions_and_divide_the_hidden_size():
     assert {width: default_num_heads(width) for width in (1, 8, 48, 64, 96, 100, 131, 256, 320, 768)} == {
         1: 1,
         8: 1,
@@ -225,13 +225,13 @@ def test_heads_are_about_32_wide_and_divide_the_width():
 
 
 @pytest.mark.parametrize("preset", [TRANSFORMER, GPT], ids=["textbook", "gpt"])
-def test_presets_are_tables(preset):
+def test_presets_are_valid_configs(preset):
     table = parse_config(LanguageModelConfig, preset, prefix="model").with_defaults()
     assert {name: getattr(table, name) for name in preset} == dict(preset)
     assert (table.num_layers, table.num_heads, table.ffn_dim) == (4, 8, 1024)
 
 
-def test_a_run_has_one_budget_and_only_what_its_optimiser_reads():
+def test_a_run_has_one_budget_and_only_the_options_of_its_optimizer():
     assert TrainConfig().with_defaults().max_steps == 2000
     assert TrainConfig(max_epochs=2.5).with_defaults().max_steps is None
     for optimizer, expected in (("adamw", (None, None)), ("sgd", (None, 0.9)), ("muon", (0.02, 0.95))):

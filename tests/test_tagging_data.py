@@ -1,4 +1,4 @@
-"""Tagged sentences from CoNLL-U and CoNLL columns: what is read, what is refused and in which words, and their corpora."""
+"""Tagged sentences from CoNLL-U and CoNLL columns: reading, error messages, splits and tokenized corpora."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(*paths: Path, word: str | int | None = None, tag: str | int | None = None) -> list[tuple[tuple[str, ...], ...]]:
-    return [(one.words, one.tags) for one in Dataset(paths, TaggedFormat(Reading(word=word, tag=tag))).records()]
+    return [(record.words, record.tags) for record in Dataset(paths, TaggedFormat(Reading(word=word, tag=tag))).records()]
 
 
-def refusal(action, error=DataError) -> str:
+def error_message(action, error=DataError) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
@@ -66,7 +66,7 @@ def refusal(action, error=DataError) -> str:
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz", "a.CONLLU.xz", "a.txt.zst", "a.tsv", "a"])
-def test_conllu_by_its_name_or_its_first_word(name, tmp_path):
+def test_conllu_is_detected_by_file_name_or_content(name, tmp_path):
     path = write(tmp_path / name, CONLLU)
     assert read(path) == SPANISH
     assert read(path, path) == SPANISH * 2
@@ -74,21 +74,21 @@ def test_conllu_by_its_name_or_its_first_word(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tag", "found"),
+    ("tag", "expected"),
     [("xpos", "V"), ("lemma", "ir"), ("feats", "Mood=Imp"), ("deprel", "root"), (5, "V"), ("head", "0"), (None, "VERB")],
 )
-def test_columns_of_conllu_by_name_and_by_place(tag, found, tmp_path):
+def test_conllu_columns_by_name_and_by_index(tag, expected, tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
-    assert read(path, tag=tag)[0][1][0] == found
+    assert read(path, tag=tag)[0][1][0] == expected
     assert read(path, tag=tag)[0][0] == SPANISH[0][0]
 
 
-def test_words_of_conllu_may_be_lemmas(tmp_path):
+def test_conllu_lemmas_as_words(tmp_path):
     assert read(write(tmp_path / "a.conllu", CONLLU), word="lemma")[0][0] == ("ir", "nosotros", "a", "el", "mar")
     assert read(write(tmp_path / "a.conllu", CONLLU), word=3)[1] == (("10 000", "#"), ("NUM", "SYM"))
 
 
-def test_columns_with_blanks_or_tabs_between(tmp_path):
+def test_columns_separated_by_spaces_or_tabs(tmp_path):
     path = write(tmp_path / "a.conll", ENTITIES)
     assert read(path) == [(("EU", "rejects"), ("B-ORG", "O")), (("Peter",), ("B-PER",))]
     assert read(path, tag=2) == [(("EU", "rejects"), ("NNP", "VBZ")), (("Peter",), ("NNP",))]
@@ -107,7 +107,7 @@ TAGGED_WORDS = st.tuples(st.text("ab #-é\u00a0\u2028", min_size=1, max_size=4),
     between=st.sampled_from(["\n\n", "\n\n \n", "\n\t\n"]),
 )
 @settings(deadline=None, max_examples=60)
-def test_what_is_written_with_tabs_is_read(sentences, between, tmp_path_factory):
+def test_tab_separated_columns_are_read(sentences, between, tmp_path_factory):
     text = between.join("\n".join(f"{word}\t{tag}" for word, tag in sentence) for sentence in sentences)
     path = write(tmp_path_factory.mktemp("any") / "a.conll", text)
     assert read(path) == [tuple(zip(*sentence, strict=True)) for sentence in sentences]
@@ -124,11 +124,11 @@ def test_each_file_has_its_own_format(tmp_path):
     assert [tags[0] for _, tags in read(one, other)] == ["VERB", "NUM", "B-ORG", "B-PER"]
 
 
-def test_what_was_seen_is_told_with_three_examples(tmp_path):
+def test_statistics_include_three_examples(tmp_path):
     path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
-    seen = Dataset((path,), TaggedFormat()).summary
-    assert (seen.count, seen.words, seen.characters, seen.bytes, seen.num_crlf) == (2, 7, 21, 21, 14)
-    assert seen.describe() == (
+    summary = Dataset((path,), TaggedFormat()).summary
+    assert (summary.count, summary.words, summary.characters, summary.bytes, summary.num_crlf) == (2, 7, 21, 21, 14)
+    assert summary.describe() == (
         f"{path}: 2 sentences, 7 words (at most 5 per sentence), 7 tags, utf-8, 14 CRLF line endings\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
         "  note: a.conllu: removed a byte order mark at the start\n"
@@ -169,25 +169,29 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
-def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+def test_an_invalid_file_is_rejected_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
+    assert error_message(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
-def test_columns_that_are_not_there(tmp_path):
+def test_missing_columns(tmp_path):
     conllu, columns = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
     names = "id, form, lemma, upos, xpos, feats, head, deprel, deps, misc"
-    assert refusal(lambda: read(conllu, tag="upso")) == (f"{conllu}: no column 'upso'; set data.tag_column to one of: {names}")
+    assert error_message(lambda: read(conllu, tag="upso")) == (
+        f"{conllu}: no column 'upso'; set data.tag_column to one of: {names}"
+    )
     assert (
-        refusal(lambda: read(conllu, word="upos"))
+        error_message(lambda: read(conllu, word="upos"))
         == f"{conllu}: word and tag are both column 4; set data.word_column and data.tag_column"
     )
-    assert refusal(lambda: read(columns, tag="upos")) == (
+    assert error_message(lambda: read(columns, tag="upos")) == (
         f"{columns}: no column 'upos': only CoNLL-U columns have names; set data.tag_column to a 1-based index"
     )
-    assert refusal(lambda: read(columns, word=5)) == (f"{columns}: no column 5: the file has 4 columns; set data.word_column")
+    assert error_message(lambda: read(columns, word=5)) == (
+        f"{columns}: no column 5: the file has 4 columns; set data.word_column"
+    )
     assert (
-        refusal(lambda: read(columns, word=4))
+        error_message(lambda: read(columns, word=4))
         == f"{columns}: word and tag are both column 4; set data.word_column and data.tag_column"
     )
 
@@ -207,11 +211,11 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
-def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: parse_config(TaggedDataConfig, values, prefix="data"), ConfigError) == message
+def test_invalid_configs_are_rejected(values, message):
+    assert error_message(lambda: parse_config(TaggedDataConfig, values, prefix="data"), ConfigError) == message
 
 
-def test_what_a_table_says_can_be_read_again():
+def test_a_config_round_trips():
     table = parse_config(
         TaggedDataConfig, {"train": "a", "valid": 0.1, "word_column": 1, "tag_column": "upos"}, prefix="data"
     ).with_defaults()
@@ -221,56 +225,56 @@ def test_what_a_table_says_can_be_read_again():
 # ---- parts and corpora
 
 
-def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
+def test_fractions_split_sentences_off_the_end(tmp_path):
     write(tmp_path / "a.conll", "".join(f"w{number} T\nx T\n\n" for number in range(50)))
     sources = TaggedDataConfig(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
-    assert {name: [int(one.words[0][1:]) for one in part.records()] for name, part in sources.items()} == {
+    assert {name: [int(record.words[0][1:]) for record in part.records()] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
     assert sentence_lengths(sources["valid"]).tolist() == [2] * 5
     assert tags_of(sources["valid"]) == ["T"] * 10
     assert sources["valid"].location(1) == f"{tmp_path / 'a.conll'}:109"
     few = Dataset((write(tmp_path / "b.conll", "a O\n"),), TaggedFormat(), high=0.9)
-    assert refusal(lambda: tags_of(few)) == (
+    assert error_message(lambda: tags_of(few)) == (
         f"{tmp_path / 'b.conll'}: 1 sentence is too few for the fraction from 0 to 0.9; add sentences, or use separate files for data.valid and data.test"
     )
 
 
-def test_the_lines_of_a_corpus_are_the_words(tmp_path):
+def test_lines_of_a_corpus_are_its_words(tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
     source = TaggedDataConfig(train="a.conllu").sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), words_of(source).texts())
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words", progress=lambda done, total: None)
-    words = [word for found, _ in SPANISH for word in found]
+    words = [word for actual, _ in SPANISH for word in actual]
     assert [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)] == [[*tokenizer.encode(word), 2] for word in words]
     lengths = sentence_lengths(source)
     assert (lengths.tolist(), lengths.dtype) == ([5, 2], "int64")
     assert tags_of(source) == [tag for _, tags in SPANISH for tag in tags]
     other = TaggedDataConfig(train="a.conllu", word_column="lemma").sources(tmp_path)["train"]
-    assert refusal(lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.provenance)) == (
-        f"{path}: not the text that the run was started with (word was None, now 'lemma'); restore it or start a new run"
-    )
+    assert error_message(
+        lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.provenance)
+    ) == (f"{path}: not the text that the run was started with (word was None, now 'lemma'); restore it or start a new run")
 
 
-def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
+def test_a_too_long_sentence_is_rejected_with_its_line(tmp_path):
     path = write(tmp_path / "a.conll", "ab O\n\nabc O\nab O\n\nabcdef O\n")
     source = Dataset((path,), TaggedFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcdef"]))
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words")
     refuse_long(corpus, source, max_length=8)
-    assert refusal(lambda: refuse_long(corpus, source, max_length=7)) == (
+    assert error_message(lambda: refuse_long(corpus, source, max_length=7)) == (
         f"{path}:6: sentence has 8 tokens, more than data.max_length (7); increase it or split the sentence with a blank line"
     )
-    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): sentence has 7")
+    assert error_message(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): sentence has 7")
 
 
-def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, monkeypatch):
+def test_a_dataset_reads_its_files_once_and_interns_words(tmp_path, monkeypatch):
     from weft.tasks.tagging import data as tagged
 
     path, reads, plainly = write(tmp_path / "a.txt", "a N\nb V\n\na N\n\nb V\n"), [], tagged.read_sentences
     monkeypatch.setattr(tagged, "read_sentences", lambda *given: reads.append(given) or plainly(*given))
     source = Dataset((path,), TaggedFormat(), high=0.67)
-    assert [one.words for one in source.records()] == [("a", "b"), ("a",)]
+    assert [record.words for record in source.records()] == [("a", "b"), ("a",)]
     assert tags_of(source) == ["N", "V", "N"] and list(words_of(source).texts()) == ["a", "b", "a"]
     assert sentence_lengths(source).tolist() == [2, 1] and source.location(1) == f"{path}:4"
     assert source.summary.count == 3 and len(reads) == 1

@@ -1,4 +1,4 @@
-"""Taggers from data to tagged lines: trained, stopped and resumed, read back, measured, and used from the command line."""
+"""Taggers from data to tagged lines: training, resuming, loading, evaluation, and the command line."""
 
 from __future__ import annotations
 
@@ -52,36 +52,36 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("kind", TAG)
-def test_every_kind_finds_names(runs, kind):
+def test_every_architecture_tags_names(runs, kind):
     run = loaded(runs.run_dir(f"spans-{kind}"))
-    found = values_of(run)
-    assert found["span_f1"] >= 90
-    assert found["oov_accuracy"] >= 90  # names are new, and known by what stands before them
-    one = run.predict("the old mr dcbfo here")
-    assert one.words == ["the", "old", "mr", "dcbfo", "here"]
-    assert one.tags == ["O", "O", "O", "B-PER", "O"]
-    assert one.spans == [Span("PER", 3, 4)]
+    actual = values_of(run)
+    assert actual["span_f1"] >= 90
+    assert actual["oov_accuracy"] >= 90  # names are OOV, but predictable from the preceding word
+    prediction = run.predict("the old mr dcbfo here")
+    assert prediction.words == ["the", "old", "mr", "dcbfo", "here"]
+    assert prediction.tags == ["O", "O", "O", "B-PER", "O"]
+    assert prediction.spans == [Span("PER", 3, 4)]
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_new_words_are_tagged_by_their_letters(runs, kind):
+def test_unknown_words_are_tagged_by_their_characters(runs, kind):
     run = loaded(runs.run_dir(f"speech-{kind}"))
-    found = values_of(run)
-    assert found["token_accuracy"] >= 95 and found["oov_accuracy"] >= 90
-    assert "span_f1" not in found
+    actual = values_of(run)
+    assert actual["token_accuracy"] >= 95 and actual["oov_accuracy"] >= 90
+    assert "span_f1" not in actual
     one = run.predict(["the ggggo", ["bbbbi", "old"]])
-    assert [found.tags for found in one] == [["X", "NOUN"], ["VERB", "X"]]
-    assert [found.spans for found in one] == [[], []]
+    assert [actual.tags for actual in one] == [["X", "NOUN"], ["VERB", "X"]]
+    assert [actual.spans for actual in one] == [[], []]
 
 
-def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
+def test_without_a_char_encoder_unknown_words_are_indistinguishable(runs, tmp_path):
     folder = train_here(runs.values("speech-gru", "model.char_encoder=false"), tmp_path / "run").path
     run = loaded(folder)
     assert not (folder / "tokenizer.char.json").exists()
     assert run.vocabulary.char_tokenizer is None
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
-    for wrong, said in (
+    for wrong, message in (
         (
             "model.char_encoder=all",
             "model.char_encoder: expected a table or false, got 'all'",
@@ -90,7 +90,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
     ):
         with pytest.raises(ConfigError) as caught:
             resolve(runs.values("speech-gru", wrong), base=Path())
-        assert str(caught.value).startswith(said)
+        assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("head", ["linear", "crf"])
@@ -100,13 +100,13 @@ def test_both_heads_learn(runs, tmp_path, head):
 
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
-def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
+def test_other_training_options_learn_too(runs, tmp_path, settings):
     folder = train_here(runs.values("spans-transformer", *settings), tmp_path / "run").path
     assert values_of(loaded(folder))["span_f1"] >= 80
 
 
 @pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
+def test_a_resumed_run_equals_an_uninterrupted_run(runs, tmp_path, name):
     values = runs.values(name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
@@ -117,25 +117,25 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name)
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_the_score_of_spans_decides_where_there_are_any(runs):
+def test_span_f1_is_monitored_if_there_are_spans(runs):
     for name, decides in (("spans-lstm", "span_f1"), ("speech-lstm", "token_accuracy")):
         last = json.loads((runs.run_dir(name) / "metrics.jsonl").read_text().splitlines()[-1])
         assert list(last)[1] == f"valid_{decides}"
         assert "valid_oov_accuracy" in last
 
 
-def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
+def test_invalid_span_tags_are_repaired(tmp_path):
     sentences = [[("the", "O"), ("ann", "I-PER"), ("lee", "I-PER")], [("bob", "B-PER"), ("sees", "O"), ("al", "I-PER")]] * 10
-    data, watcher = write_conll(tmp_path / "data.txt", sentences), SilentCallback()
-    folder = train_here(tagging_run_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
+    data, callback = write_conll(tmp_path / "data.txt", sentences), SilentCallback()
+    folder = train_here(tagging_run_file(data, "lstm", *QUICK), tmp_path / "run", callback).path
     mended = "14 sentences have invalid span tags; the tags were repaired, the spans are unchanged"
-    assert mended in watcher.notes
+    assert mended in callback.notes
     run = loaded(folder)
     assert run.labels == ("B-PER", "O", "I-PER")
-    assert all(not validate(one.tags, "BIO") for one in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
+    assert all(not validate(prediction.tags, "BIO") for prediction in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
 
 
-def test_moves_follow_from_the_labels():
+def test_allowed_transitions_depend_on_the_labels():
     assert allowed_transitions(LabelVocabulary(("NOUN", "VERB"))) is None
     table = allowed_transitions(LabelVocabulary(("O", "B-X", "I-X")))
     assert table is not None
@@ -147,13 +147,13 @@ def test_moves_follow_from_the_labels():
     ]
 
 
-def test_the_budget_of_a_sentence_is_refused_by_its_place(runs, tmp_path):
+def test_a_sentence_beyond_max_length_is_rejected(runs, tmp_path):
     with pytest.raises(DataError) as caught:
         train_here(runs.values("spans-lstm", "data.max_length=8"), tmp_path / "run")
     assert "sentence has " in str(caught.value) and "more than data.max_length (8); increase it" in str(caught.value)
 
 
-def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
+def test_span_metrics_cannot_be_monitored_without_spans(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         train_here(runs.values("speech-lstm", "train.monitor=span_recall"), tmp_path / "run")
     assert str(caught.value) == "train.monitor: 'span_recall' needs tags that mark spans; use 'token_accuracy'"
@@ -173,19 +173,19 @@ def test_tags_are_not_smoothed(runs):
     assert str(caught.value) == "train.label_smoothing: not available for task 'tagging'; remove it"
 
 
-def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
-    first, watcher = runs.run_dir("labels-transformer"), SilentCallback()
+def test_a_classifier_initializes_a_tagger(runs, tmp_path):
+    first, callback = runs.run_dir("labels-transformer"), SilentCallback()
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", f"train.init_from={first}")
     values = with_tokenizer_from(runs.values("speech-transformer", *still), first)
-    train_here(values, tmp_path / "run", watcher)
+    train_here(values, tmp_path / "run", callback)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     copied = [name for name in before if name.startswith("encoder.")]
     assert "encoder.embedder.embedding.weight" in copied
     assert all(torch.equal(before[name], after[name]) for name in copied)
     new = len(after) - len(copied)
-    said = next(note for note in watcher.notes if note.startswith("Initialized "))
-    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
-    assert f" and {new - 3} more; unused: head." in said
+    message = next(note for note in callback.notes if note.startswith("Initialized "))
+    assert message.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
+    assert f" and {new - 3} more; unused: head." in message
 
 
 # ---- reading back
@@ -193,42 +193,46 @@ def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
 
 def test_tags_do_not_depend_on_the_batch(runs):
     run = loaded(runs.run_dir("spans-lstm"))
-    given = [[word for word, _ in sentence] for sentence in tagged_sentences(30, seed=7)] + [[], ["mr"]]
-    together = run.predict(given)
-    assert [one.words for one in together] == given
+    sentences = [[word for word, _ in sentence] for sentence in tagged_sentences(30, seed=7)] + [[], ["mr"]]
+    together = run.predict(sentences)
+    assert [item.words for item in together] == sentences
     assert together[-2].tags == [] and together[-2].spans == []
-    assert [run.predict([sentence])[0] for sentence in given] == together
+    assert [run.predict([sentence])[0] for sentence in sentences] == together
     assert run.predict([]) == []
     with pytest.raises(DataError, match="line 2"):
         run.predict(["the", "a\0b"])
 
 
-def test_words_may_hold_anything_that_text_may(runs):
-    one = loaded(runs.run_dir("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
-    assert one.words == ["new york", "", "Ω" * 300, "mr"]
-    assert len(one.tags) == 4
+def test_words_may_contain_any_text(runs):
+    prediction = loaded(runs.run_dir("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
+    assert prediction.words == ["new york", "", "Ω" * 300, "mr"]
+    assert len(prediction.tags) == 4
 
 
-def test_what_is_measured_is_what_is_predicted(runs):
-    run, told = loaded(runs.run_dir("speech-lstm")), list[tuple[int, int]]()
-    found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
-    scores, items = list(found), found.items
-    given = list(run.config.datasets["test"].records())
-    said = run.predict([one.words for one in given])
-    right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
-    assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))
-    seen = {word for one in run.config.datasets["train"].records() for word in one.words}
-    new = [word not in seen for one in given for word in one.words]
+def test_evaluation_scores_the_predictions(runs):
+    run, calls = loaded(runs.run_dir("speech-lstm")), list[tuple[int, int]]()
+    evaluation = run.evaluate(progress=lambda what, done, total: calls.append((done, total)))
+    scores, items = list(evaluation), evaluation.items
+    gold_sentences = list(run.config.datasets["test"].records())
+    predictions = run.predict([sentence.words for sentence in gold_sentences])
+    correct = [
+        a == b
+        for sentence, gold in zip(predictions, gold_sentences, strict=True)
+        for a, b in zip(sentence.tags, gold.tags, strict=True)
+    ]
+    assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(correct)))
+    seen = {word for sentence in run.config.datasets["train"].records() for word in sentence.words}
+    new = [word not in seen for sentence in gold_sentences for word in sentence.words]
     oov = next(score.value for score in scores if score.name == "oov_accuracy")
-    assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(right, new, strict=True) if fresh]))
-    assert len(items.keys) == len(given)
-    assert told[-1] == (len(given), len(given))
+    assert oov == pytest.approx(100 * np.mean([hit for hit, is_new in zip(correct, new, strict=True) if is_new]))
+    assert len(items.keys) == len(gold_sentences)
+    assert calls[-1] == (len(gold_sentences), len(gold_sentences))
     info = run.info()
     assert (info["task"], info["arch"], info["labels"]) == ("tagging", "lstm", list(run.labels))
     assert info["parameters"] == run.num_parameters > 0
 
 
-def test_without_the_training_text_new_words_are_not_known(runs, tmp_path):
+def test_without_training_text_oov_words_are_not_scored(runs, tmp_path):
     data = shutil.copy(runs.data["speech"], tmp_path / "data.txt")
     test = write_conll(tmp_path / "test.txt", tagged_sentences(5, seed=9, spans=False))
     run = loaded(train_here(tagging_run_file(Path(data), "rnn", *QUICK), tmp_path / "run").path)
@@ -237,7 +241,7 @@ def test_without_the_training_text_new_words_are_not_known(runs, tmp_path):
     assert set(values_of(run, [test])) == {"token_accuracy", "sentence_accuracy"}
 
 
-def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
+def test_a_run_without_other_data_cannot_be_evaluated(runs, tmp_path):
     values = runs.values("speech-rnn", *QUICK)
     values["data"] = {"train": values["data"]["train"]}
     run = loaded(train_here(values, tmp_path / "run").path)
@@ -246,7 +250,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
     assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; set `data`"
 
 
-def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, monkeypatch):
+def test_sentences_beyond_learned_positions_are_rejected(runs, tmp_path, capsys, monkeypatch):
     options = ("model.position_encoding=learned", "data.max_length=30", *QUICK)
     folder = train_here(runs.values("speech-lstm", *options), tmp_path / "run").path
     run = loaded(folder)
@@ -260,13 +264,13 @@ def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, 
     assert str(caught.value) == f"{data}:3: 31 tokens exceed the model's limit of 30; split it"
     set_stdin(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
     code = main(["predict", str(folder)])
-    said = capsys.readouterr()
-    assert (code, said.err) == (3, "weft: warning: line 2: 31 tokens exceed the model's limit of 30; split it; skipped\n")
-    assert [line.partition("/")[0] for line in said.out.split("\n")] == ["the", "", "old", ""]
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (3, "weft: warning: line 2: 31 tokens exceed the model's limit of 30; split it; skipped\n")
+    assert [line.partition("/")[0] for line in captured.out.split("\n")] == ["the", "", "old", ""]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.char.json", "labels.json"])
-def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, name):
+def test_swapped_or_damaged_files_are_rejected_by_name(runs, tmp_path, name):
     folder = shutil.copytree(runs.run_dir("spans-rnn"), tmp_path / "run")
     other = {"labels.json": "speech-rnn", "tokenizer.json": "labels-lstm"}.get(name, "speech-rnn")
     shutil.copy(runs.run_dir(other) / name, folder / name)
@@ -285,11 +289,11 @@ def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, 
 
 def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main([*words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
-def test_lines_in_lines_out(runs, capsys, monkeypatch):
+def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("spans-lstm"))
     set_stdin(monkeypatch, b"the mr bcdfo\n\n\xff mr\r\nold  new\n")
     code, out, err = said_by(capsys, "predict", folder)
@@ -297,7 +301,7 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
     assert (code, err) == (3, "weft: warning: standard input:3: invalid utf-8 (byte 0xff); convert it first; skipped\n")
 
 
-def test_lines_as_json(runs, capsys, tmp_path):
+def test_predict_command_gives_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the mr bcdfo\n\n\xff\n")
     code, out, _ = said_by(capsys, "predict", str(runs.run_dir("spans-lstm")), "--input", str(path), "--json")
@@ -313,7 +317,7 @@ def test_lines_as_json(runs, capsys, tmp_path):
     assert third["text"] is None and third["error"] == f"{path}:3: invalid utf-8 (byte 0xff); convert it first"
 
 
-def test_scores_with_a_table_of_types(runs, capsys):
+def test_evaluate_prints_a_table_of_span_types(runs, capsys):
     code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("spans-lstm")), "--quiet", "--signature")
     assert code == 0
     assert "span F1" in out and "|spans:BIO|" in out
@@ -324,15 +328,15 @@ def test_scores_with_a_table_of_types(runs, capsys):
     assert code == 0 and "token accuracy" in out and "|spans:none|" in out
 
 
-def test_scores_with_a_table_of_tags_and_of_what_was_taken_for_what(runs, capsys, tmp_path):
-    """By hand, from the tags that predict gives the same words."""
+def test_evaluate_prints_tables_of_tags_and_confusions(runs, capsys, tmp_path):
+    """By hand, from the predicted tags of the same words."""
     folder = runs.run_dir("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
     one, three = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
-    given = [*one.tags, *three.tags]
-    assert [given[at] for at in (0, 1, 3)] == ["X"] * 3
-    taken = given[2]  # for ADJ, which training never saw
+    predicted = [*one.tags, *three.tags]
+    assert [predicted[index] for index in (0, 1, 3)] == ["X"] * 3
+    taken = predicted[2]  # predicted for ADJ, which does not occur in training
     tables = [[line.split() for line in part.rstrip("\n").split("\n")] for part in out.split("\n\n")[2:]]
     rows = {"X": ["X", "100.0" if taken != "X" else "75.0", "100.0", "100.0" if taken != "X" else "85.7", "3"]}
     rows |= {} if taken == "X" else {taken: [taken, "0.0", "0.0", "0.0", "0"]}
@@ -342,7 +346,7 @@ def test_scores_with_a_table_of_tags_and_of_what_was_taken_for_what(runs, capsys
     assert tables[1] == [["gold", "\\", "predicted", *names], ["X", *("3" if name == "X" else "0" for name in names)], wrong]
 
 
-def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
+def test_unseen_tags_are_reported_and_count_as_errors_or_are_rejected(runs, capsys, tmp_path):
     folder = runs.run_dir("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
@@ -351,8 +355,8 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
         err.splitlines()[-1] == "weft: warning: 1 example has tags that are not in the training data and count as errors: ADJ"
     )
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
-    found = json.loads(out)
-    assert (found["unseen"], found["data"], err) == ({"ADJ": 1}, [str(data)], "")
+    evaluation = json.loads(out)
+    assert (evaluation["unseen"], evaluation["data"], err) == ({"ADJ": 1}, [str(data)], "")
     assert expect_error(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
         3, f"{data}:3: tag 'ADJ' is not in the training data of {folder}"
     )  # fmt: skip
@@ -360,7 +364,7 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
     assert (code, json.loads(out)["unseen"]) == (0, {})
 
 
-def test_options_of_search_are_refused(runs, capsys):
+def test_search_options_are_rejected(runs, capsys):
     folder = runs.run_dir("speech-lstm")
     assert expect_error(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
         2, "--num-samples: not available for task 'tagging'"
@@ -377,15 +381,17 @@ def test_tagged_sentences_are_checked(runs, capsys, tmp_path):
     (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values("spans-lstm")))
     code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert list(found["splits"]["train"]) == ["rows", "sentence"]
-    assert found["splits"]["train"]["rows"] == 84
-    assert "unknown_tokens" in {one["name"] for one in found["findings"]}
+    data = json.loads(out)
+    assert list(data["splits"]["train"]) == ["rows", "sentence"]
+    assert data["splits"]["train"]["rows"] == 84
+    assert "unknown_tokens" in {item["name"] for item in data["findings"]}
 
 
-def test_conll_u_by_the_command_line(tmp_path, capsys):
+def test_conllu_on_the_command_line(tmp_path, capsys):
     rows = [("1-2", "dunno", "_"), ("1", "du", "X"), ("2", "nno", "V"), ("2.1", "it", "P"), ("3", "here", "X")]
-    sentence = "# text = dunno here\n" + "".join("\t".join([at, word, "_", tag, *["_"] * 6]) + "\n" for at, word, tag in rows)
+    sentence = "# text = dunno here\n" + "".join(
+        "\t".join([index, word, "_", tag, *["_"] * 6]) + "\n" for index, word, tag in rows
+    )
     (tmp_path / "data.conllu").write_text((sentence + "\n") * 20)
     (tmp_path / "run.toml").write_text(
         'task = "tagging"\n[data]\ntrain = "data.conllu"\nvalid = 0.2\n[model]\narch = "gru"\nhidden_size = 8\n'
@@ -400,7 +406,7 @@ def test_conll_u_by_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
-def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
+def test_a_tagger_embeds_sentences(runs, tmp_path, capsys, name):
     run, lines = loaded(runs.run_dir(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pooling=pool)
@@ -419,7 +425,7 @@ def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
     assert capsys.readouterr().err == ""
 
 
-def test_a_sentence_that_is_too_long_for_a_vector_loses_its_last_words(runs, tmp_path, capsys):
+def test_embedding_truncates_long_sentences(runs, tmp_path, capsys):
     settings = (
         "model.position_encoding=learned",
         "data.max_length=100",
@@ -438,22 +444,22 @@ def test_a_sentence_that_is_too_long_for_a_vector_loses_its_last_words(runs, tmp
     assert capsys.readouterr().err == "weft: warning: truncated 1 line that was too long for the model\n"
 
 
-def test_an_empty_sentence_beside_one_that_fills_a_batch_is_read(runs):
+def test_an_empty_sentence_next_to_a_full_batch_is_read(runs):
     run = loaded(runs.run_dir("spans-lstm"))
-    found = run.predict(["", "the " * 9000])
-    assert [len(one.tags) for one in found] == [0, 9000]
+    predictions = run.predict(["", "the " * 9000])
+    assert [len(item.tags) for item in predictions] == [0, 9000]
 
 
 # ---- lower case
 
 
-def test_words_are_lower_cased_and_letters_are_not(runs, tmp_path):
-    sentences = [[("The" if at % 2 else "the", "A" if at % 2 else "B"), ("Dog", "N")] for at in range(40)]
+def test_words_are_lowercased_and_characters_are_not(runs, tmp_path):
+    sentences = [[("The" if index % 2 else "the", "A" if index % 2 else "B"), ("Dog", "N")] for index in range(40)]
     data = write_conll(tmp_path / "data.txt", sentences)
     folder = train_here(tagging_run_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
     run = loaded(folder)
     assert run.vocabulary.tokenizer.lowercase and not run.vocabulary.char_tokenizer.lowercase
     one, other = (run.vocabulary.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
     assert one == other and 0 not in one
-    # the letters alone tell them apart
-    assert [found.tags for found in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]
+    # only the characters differ
+    assert [predictions.tags for predictions in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]

@@ -1,4 +1,4 @@
-"""What files hold can't command the terminal: escape sequences, bells and direction controls are shown as escapes there."""
+"""Terminal output is safe: escape sequences, bells and direction controls in data are printed as escapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAFE = r"good\u001b]0;owned\u0007\u001b[2J\u009b31m\u202egnp\u2066"
 
 
 class Terminal(io.StringIO):
-    """A stream that people look at."""
+    """A stream that reports itself as a terminal."""
 
     encoding = "utf-8"
 
@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_each_control_is_an_escape_and_all_else_as_it_is():
+def test_control_characters_become_escapes_and_other_text_is_unchanged():
     controls = [chr(code) for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"]
     controls += list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     for char in controls:
@@ -43,38 +43,38 @@ def test_each_control_is_an_escape_and_all_else_as_it_is():
     assert escape_control_chars(plain) is plain
 
 
-def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
+def test_stdout_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
     write(EVIL)
     write_json({"label": EVIL}, indent=None)
     assert capsys.readouterr().out == EVIL + json.dumps({"label": EVIL}, ensure_ascii=False) + "\n"
-    monkeypatch.setattr(sys, "stdout", seen := Terminal())
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     write(EVIL)
-    assert seen.getvalue() == SAFE
-    monkeypatch.setattr(sys, "stdout", seen := Terminal())
+    assert terminal.getvalue() == SAFE
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     write_json({"label": EVIL}, indent=None)
-    assert json.loads(seen.getvalue()) == {"label": EVIL}  # it is still JSON
-    assert seen.getvalue().isprintable() or not set(seen.getvalue()) & set("\x1b\x07\x9b\u202e\u2066")
+    assert json.loads(terminal.getvalue()) == {"label": EVIL}  # it is still JSON
+    assert terminal.getvalue().isprintable() or not set(terminal.getvalue()) & set("\x1b\x07\x9b\u202e\u2066")
 
 
-def test_lines_and_bars_on_standard_error(monkeypatch, capsys):
+def test_lines_and_progress_bars_on_stderr(monkeypatch, capsys):
     print_error(EVIL)
     note(EVIL, quiet=False)
     assert capsys.readouterr().err == f"{SAFE}\nweft: note: {SAFE}\n"
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    with Display(stream=(seen := Terminal())) as display:
+    with Display(stream=(terminal := Terminal())) as display:
         display.show("measuring", 0.5, EVIL)
         display.line(EVIL)
-    assert SAFE in seen.getvalue() and "\x07" not in seen.getvalue() and "\x1b]0;" not in seen.getvalue()
+    assert SAFE in terminal.getvalue() and "\x07" not in terminal.getvalue() and "\x1b]0;" not in terminal.getvalue()
 
 
 def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a command writes to a terminal as its standard output."""
+    """Output of a command whose standard output is a terminal."""
     controller, terminal = pty.openpty()
     chunks = list[bytes]()
 
     def read() -> None:
-        with contextlib.suppress(OSError):  # how a terminal ends that is closed on its other side
+        with contextlib.suppress(OSError):  # raised when the other side of the terminal closes
             while chunk := os.read(controller, 1 << 16):
                 chunks.append(chunk)
 
@@ -90,27 +90,27 @@ def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: Any) -> Path:
-    place: Path = tmp_path_factory.mktemp("labelled")
-    rows = [(EVIL if at % 2 else "bad", f"text {at % 2} {at}") for at in range(40)]
-    values = classification_run_file(write_tsv(place / "texts.tsv", rows), "naive-bayes")
-    return train_here({**values, "model": {"arch": "naive-bayes"}}, place / "run").path
+    directory: Path = tmp_path_factory.mktemp("labelled")
+    rows = [(EVIL if index % 2 else "bad", f"text {index % 2} {index}") for index in range(40)]
+    values = classification_run_file(write_tsv(directory / "texts.tsv", rows), "naive-bayes")
+    return train_here({**values, "model": {"arch": "naive-bayes"}}, directory / "run").path
 
 
-def test_labels_in_evaluate(labelled, monkeypatch, capsys):
+def test_evaluate_escapes_labels(labelled, monkeypatch, capsys):
     monkeypatch.setenv("NO_COLOR", "1")
     data = labelled.parent / "texts.tsv"
-    seen = on_a_terminal(["evaluate", str(labelled), "--data", str(data), "-q"], monkeypatch)
-    assert SAFE in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
+    shown_text = on_a_terminal(["evaluate", str(labelled), "--data", str(data), "-q"], monkeypatch)
+    assert SAFE in shown_text and not set("\x1b\x07\x9b\u202e") & set(shown_text)
     assert main(["evaluate", str(labelled), "--data", str(data), "-q"]) == 0
-    assert EVIL in capsys.readouterr().out  # a program gets the label itself
+    assert EVIL in capsys.readouterr().out  # piped output has the raw label
 
 
-def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
+def test_info_escapes_environment_and_paths(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
     run = train_here(run_file(text, train__max_steps=1), tmp_path / "run").path
-    known = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(known), "gpu": EVIL})))
-    seen = on_a_terminal(["info", str(run)], monkeypatch)
-    assert SAFE in seen and r"te\u001b[2Jxt.txt" in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(environment), "gpu": EVIL})))
+    shown_text = on_a_terminal(["info", str(run)], monkeypatch)
+    assert SAFE in shown_text and r"te\u001b[2Jxt.txt" in shown_text and not set("\x1b\x07\x9b\u202e") & set(shown_text)
     assert main(["info", str(run)]) == 0
     assert EVIL in capsys.readouterr().out

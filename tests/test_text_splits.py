@@ -1,4 +1,4 @@
-"""Where shares of running text begin and end: at line ends, or else between words."""
+"""Splits of running text: boundaries are at line ends, or else between words."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def lines_of(count: int, words: int, seed: int = 0) -> str:
 
 
 @pytest.mark.parametrize("words", [1, 5, 20])
-def test_shares_are_whole_lines_where_lines_are_short(tmp_path, words):
+def test_splits_are_whole_lines_if_lines_are_short(tmp_path, words):
     text = lines_of(6000 // words, words)
     (tmp_path / "text.txt").write_text(text)
-    found = splits(tmp_path / "text.txt")
-    assert "".join(found.values()) == text
-    assert all(part.endswith("\n") for part in found.values())
+    actual = splits(tmp_path / "text.txt")
+    assert "".join(actual.values()) == text
+    assert all(part.endswith("\n") for part in actual.values())
     for name, share in (("train", 0.9), ("valid", 0.05), ("test", 0.05)):
-        # each end moves by at most a hundredth of the text
-        assert len(found[name]) / len(text) == pytest.approx(share, abs=0.02)
+        # each boundary moves by at most 1% of the text
+        assert len(actual[name]) / len(text) == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_word_is_split_where_lines_are_long(tmp_path, seed):
+def test_no_word_is_split_if_lines_are_long(tmp_path, seed):
     chance = random.Random(seed)
     text = " ".join(chance.choices(WORDS, k=3000 + chance.randrange(100)))
     (tmp_path / "text.txt").write_text(text)
-    found = splits(tmp_path / "text.txt", valid=chance.uniform(0.02, 0.3), test=chance.uniform(0.02, 0.3))
-    assert "".join(found.values()) == text
-    assert {word for part in found.values() for word in part.split()} <= set(WORDS)
+    actual = splits(tmp_path / "text.txt", valid=chance.uniform(0.02, 0.3), test=chance.uniform(0.02, 0.3))
+    assert "".join(actual.values()) == text
+    assert {word for part in actual.values() for word in part.split()} <= set(WORDS)
     # a subword tokenizer reads " tart" and "tart" as two tokens: the space goes with the word after it
-    assert found["valid"][0] == found["test"][0] == " "
+    assert actual["valid"][0] == actual["test"][0] == " "
 
 
-def test_a_text_without_white_space_is_cut_where_it_was_asked(tmp_path):
+def test_a_text_without_whitespace_is_split_at_the_exact_fraction(tmp_path):
     (tmp_path / "text.txt").write_text("甲乙丙丁" * 250)
     assert {name: len(part) for name, part in splits(tmp_path / "text.txt", 0.1, 0.1).items()} == {
         "train": 800,
@@ -58,7 +58,7 @@ def test_a_text_without_white_space_is_cut_where_it_was_asked(tmp_path):
     }
 
 
-def test_shares_of_several_files_and_of_pieces(tmp_path, monkeypatch):
+def test_splits_over_several_files_and_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("weft.text.reading.CHUNK_CHARS", 64)
     text = lines_of(300, 3)
     (tmp_path / "a.txt").write_text(text[: len(text) // 2])
@@ -70,7 +70,7 @@ def test_shares_of_several_files_and_of_pieces(tmp_path, monkeypatch):
     assert [row.texts[0] for row in Source(paths, low=0.7, high=0.85).rows()] == parts[1].split("\n")[:-1]
 
 
-def test_no_half_word_reaches_a_word_tokenizer(tmp_path):
+def test_word_tokenizers_see_no_partial_words(tmp_path):
     (tmp_path / "text.txt").write_text(" ".join(random.Random(3).choices(WORDS, k=2000)))
     table = TextDataConfig(train=str(tmp_path / "text.txt"), valid=0.1, test=0.1)
     sources = table.sources(tmp_path)
@@ -81,22 +81,22 @@ def test_no_half_word_reaches_a_word_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "at", "lines", "wanted"),
+    ("text", "position", "lines", "expected"),
     [
         ("ecl air\ntart", 3, 9, 8),  # a line end that is near enough wins
-        ("ecl air\ntart", 2, 2, 3),  # or else white space, of which it is the first
+        ("ecl air\ntart", 2, 2, 3),  # otherwise the first whitespace
         ("ecl   air", 5, 0, 3),
         ("eclair", 3, 6, 3),
-        (" eclair", 1, 0, 1),  # nothing stands before the first word
+        (" eclair", 1, 0, 1),  # nothing precedes the first word
         ("a b c", 2, 0, 1),
         ("a\nb\nc", 3, 5, 2),
     ],
 )
-def test_the_nearest_place(text, at, lines, wanted):
-    assert split_position(text, at, lines) == wanted
+def test_nearest_boundary(text, position, lines, expected):
+    assert split_position(text, position, lines) == expected
 
 
-def test_a_share_of_nothing_is_refused(tmp_path):
+def test_a_fraction_of_empty_data_is_rejected(tmp_path):
     (tmp_path / "text.txt").write_text("strawberries " * 3)
     source = Source((tmp_path / "text.txt",), low=0.5, high=0.51)
     with pytest.raises(DataError) as caught:

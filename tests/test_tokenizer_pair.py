@@ -1,3 +1,5 @@
+"""Tokenizers of source and target: shared or separate, saving, loading and damaged run directories."""
+
 from __future__ import annotations
 
 import pytest
@@ -27,7 +29,7 @@ def names(folder) -> list[str]:
 SEPARATE = {"source": {"type": "char"}, "target": {"type": "whitespace", "vocab_size": 6}}
 
 
-def test_one_tokenizer_for_both_sides(tmp_path):
+def test_joint_tokenizer(tmp_path):
     sides = trained({"type": "bpe", "vocab_size": 300})
     assert sides.is_shared
     assert sides.source.hash == train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter(WORDS + PHONES)).hash
@@ -36,7 +38,7 @@ def test_one_tokenizer_for_both_sides(tmp_path):
     assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
 
 
-def test_one_tokenizer_each(tmp_path):
+def test_separate_tokenizers(tmp_path):
     sides = trained(SEPARATE)
     assert not sides.is_shared
     assert vocabulary(sides.source) == list("acit")
@@ -46,7 +48,7 @@ def test_one_tokenizer_each(tmp_path):
     assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
 
 
-def test_one_side_alone_may_be_lower_cased():
+def test_one_side_can_be_lowercased():
     values = {"source": {"type": "char", "lowercase": True}, "target": {"type": "char"}}
     sides = train_tokenizer_pair(
         parse_config(TokenizerPairConfig, values, prefix="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"])
@@ -54,14 +56,14 @@ def test_one_side_alone_may_be_lower_cased():
     assert (vocabulary(sides.source), vocabulary(sides.target)) == (["a", "b"], ["A", "b"])
 
 
-def test_what_the_other_sort_left_is_removed(tmp_path):
+def test_saving_removes_files_of_the_other_form(tmp_path):
     for values in ({"type": "char"}, SEPARATE, {"type": "byte"}):
         sides = trained(values)
         save_tokenizer_pair(sides, tmp_path)
         assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
 
 
-def test_files_of_other_runs(tmp_path):
+def test_tokenizer_files_of_other_runs(tmp_path):
     save_tokenizer_pair(trained(SEPARATE), tmp_path)
     paths = {side: {"file": str(tmp_path / f"tokenizer.{side}.json")} for side in ("source", "target")}
     assert [side.hash for side in trained(paths)] == [side.hash for side in trained(SEPARATE)]
@@ -70,7 +72,7 @@ def test_files_of_other_runs(tmp_path):
     assert trained(paths["target"]).is_shared
 
 
-def test_a_run_without_tokenizers_is_refused(tmp_path):
+def test_a_run_without_tokenizers_is_rejected(tmp_path):
     with pytest.raises(ModelError) as caught:
         load_tokenizer_pair(tmp_path)
     assert str(caught.value) == f"{tmp_path / 'tokenizer.source.json'}: cannot read the file: No such file or directory"
@@ -98,7 +100,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
-def test_a_table_that_can_t_be_right(values, message):
+def test_invalid_configs_are_rejected(values, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(TokenizerPairConfig, values, prefix="tokenizer")
     assert str(caught.value) == message

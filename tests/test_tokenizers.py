@@ -1,3 +1,5 @@
+"""Tokenizers of every type: round trips, special tokens, files, lowercasing, speed and damaged files."""
+
 from __future__ import annotations
 
 import hashlib
@@ -30,41 +32,43 @@ TEXT = (
     "日本語のテキスト、それから 한국어 텍스트.\ttabs\tand  double  spaces \n"
 ) * 5
 
-every_kind = pytest.mark.parametrize("kind", TYPES)
-lossless_kind = pytest.mark.parametrize("kind", [kind for kind in TYPES if LOSSLESS[kind] and kind != "char"])
+every_type = pytest.mark.parametrize("tokenizer_type", TYPES)
+lossless_kind = pytest.mark.parametrize(
+    "tokenizer_type", [tokenizer_type for tokenizer_type in TYPES if LOSSLESS[tokenizer_type] and tokenizer_type != "char"]
+)
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
-# what the patterns treat apart, in all neighbourhoods
+# characters that the patterns distinguish, in all combinations
 wild_text = st.text(st.sampled_from("ab'sStT 1\n\n\t\r\0  \u00a0\u3000\x1c\u2028<>/unk.-é́日🙂"), max_size=40)
 
 
 @cache
-def trained(kind: str) -> Tokenizer:
-    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([TEXT]))
+def trained(tokenizer_type: str) -> Tokenizer:
+    return train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=400), iter([TEXT]))
 
 
 @cache
-def folded(kind: str) -> Tokenizer:
-    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=400, lowercase=True), iter([TEXT]))
+def folded(tokenizer_type: str) -> Tokenizer:
+    return train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=400, lowercase=True), iter([TEXT]))
 
 
 @cache
-def plain(kind: str) -> tokenizers.Tokenizer:
-    """What anybody gets who loads the file with the library underneath."""
-    return tokenizers.Tokenizer.from_str(trained(kind).data.decode())
+def plain(tokenizer_type: str) -> tokenizers.Tokenizer:
+    """The encoding of the underlying library for the saved file."""
+    return tokenizers.Tokenizer.from_str(trained(tokenizer_type).data.decode())
 
 
-def refusal(error, action) -> str:
+def error_message(error, action) -> str:
     with pytest.raises(error) as caught:
         action()
     return str(caught.value)
 
 
-@every_kind
-def test_specials_come_first_and_ids_fit(kind):
-    tokenizer = trained(kind)
+@every_type
+def test_special_tokens_come_first_and_ids_are_below_vocab_size(tokenizer_type):
+    tokenizer = trained(tokenizer_type)
     assert [tokenizer.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
     assert (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
-    assert tokenizer.type == kind
+    assert tokenizer.type == tokenizer_type
     ids = tokenizer.encode(TEXT)
     assert ids.dtype == np.int64
     assert ids.max() < tokenizer.vocab_size <= 400
@@ -72,25 +76,25 @@ def test_specials_come_first_and_ids_fit(kind):
     assert tokenizer.hash == hashlib.sha256(tokenizer.data).hexdigest()
 
 
-@every_kind
+@every_type
 @given(text=wild_text)
 @settings(max_examples=150, deadline=None)
-def test_the_fast_way_gives_what_the_library_gives(kind, text):
-    assert trained(kind).encode(text).tolist() == plain(kind).encode(text, add_special_tokens=False).ids
+def test_fast_encoding_equals_the_library(tokenizer_type, text):
+    assert trained(tokenizer_type).encode(text).tolist() == plain(tokenizer_type).encode(text, add_special_tokens=False).ids
 
 
-@every_kind
-def test_a_real_text_too(kind):
-    assert trained(kind).encode(TEXT).tolist() == plain(kind).encode(TEXT).ids
+@every_type
+def test_fast_encoding_equals_the_library_on_a_real_text(tokenizer_type):
+    assert trained(tokenizer_type).encode(TEXT).tolist() == plain(tokenizer_type).encode(TEXT).ids
     lines = gate.split_at_newlines(TEXT)
-    assert np.concatenate(trained(kind).encode_batch(lines)).tolist() == plain(kind).encode(TEXT).ids
+    assert np.concatenate(trained(tokenizer_type).encode_batch(lines)).tolist() == plain(tokenizer_type).encode(TEXT).ids
 
 
-@every_kind
+@every_type
 @given(texts=st.lists(wild_text, max_size=5))
 @settings(max_examples=50, deadline=None)
-def test_a_batch_is_each_alone(kind, texts):
-    tokenizer = trained(kind)
+def test_batch_encoding_equals_single_encoding(tokenizer_type, texts):
+    tokenizer = trained(tokenizer_type)
     batch = tokenizer.encode_batch(texts)
     assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
     flat, lengths = tokenizer.encode_concatenated(texts)
@@ -101,17 +105,17 @@ def test_a_batch_is_each_alone(kind, texts):
 @lossless_kind
 @given(text=any_text)
 @settings(deadline=None)
-def test_lossless_kinds_give_back_any_text(kind, text):
-    assert trained(kind).lossless
-    assert trained(kind).decode(trained(kind).encode(text)) == text
+def test_lossless_types_round_trip_any_text(tokenizer_type, text):
+    assert trained(tokenizer_type).lossless
+    assert trained(tokenizer_type).decode(trained(tokenizer_type).encode(text)) == text
 
 
 @given(text=st.text(st.sampled_from(sorted(set(TEXT)))))
-def test_char_gives_back_what_training_saw(text):
+def test_char_round_trips_training_characters(text):
     assert trained("char").decode(trained("char").encode(text)) == text
 
 
-def test_char_keeps_every_character_up_to_size():
+def test_char_keeps_every_character_up_to_vocab_size():
     assert {trained("char").id_to_token(number) for number in range(3, trained("char").vocab_size)} == set(TEXT)
     few = train_tokenizer(TokenizerConfig(type="char", vocab_size=5), iter(["abbccc", "cb"]))
     assert [few.id_to_token(number) for number in range(few.vocab_size)] == ["<unk>", "<s>", "</s>", "b", "c"]
@@ -127,59 +131,59 @@ def test_byte_ids_are_byte_values():
 
 
 @pytest.mark.parametrize(
-    ("kind", "pieces"),
+    ("tokenizer_type", "pieces"),
     [
         ("word", ["The", "cats", "don't", "well-fed", ";", "\n", "\n", "mat", "."]),
         ("whitespace", ["The", "cats", "don't", "well-fed;", "\n", "\n", "mat."]),
     ],
 )
-def test_words_and_newlines_are_tokens(kind, pieces):
-    tokenizer = train_tokenizer(TokenizerConfig(type=kind), iter(["The cats don't well-fed;\n\nmat."]))
+def test_words_and_newlines_are_tokens(tokenizer_type, pieces):
+    tokenizer = train_tokenizer(TokenizerConfig(type=tokenizer_type), iter(["The cats don't well-fed;\n\nmat."]))
     ids = tokenizer.encode("The  cats\u00a0don't well-fed; \n\n mat.")
     assert [tokenizer.id_to_token(number) for number in ids] == pieces
     assert tokenizer.decode(ids) == (
-        "The cats don't well-fed ;\n\nmat ." if kind == "word" else "The cats don't well-fed;\n\nmat."
+        "The cats don't well-fed ;\n\nmat ." if tokenizer_type == "word" else "The cats don't well-fed;\n\nmat."
     )
     assert tokenizer.encode("unseen").tolist() == [0]
 
 
-def test_wordpiece_joins_the_pieces_of_a_word():
+def test_wordpiece_joins_the_tokens_of_a_word():
     tokenizer = trained("wordpiece")
     assert tokenizer.decode(tokenizer.encode("The cats lie  warm\nand sit.")) == "The cats lie warm\nand sit ."
 
 
-@every_kind
+@every_type
 @pytest.mark.parametrize("text", ["</s>", "a <s> b", "<unk>", "</s><s>", "x</s>\n</s> y", "<s", "( </s> )"])
-def test_a_special_token_in_a_text_is_only_text(kind, text):
+def test_a_special_token_in_a_text_is_only_text(tokenizer_type, text):
     source = TEXT + "</s> <s> <unk> </s><s>\n" * 50
-    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([source]))
+    tokenizer = train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=400), iter([source]))
     ids = tokenizer.encode(text).tolist()
     assert not {1, 2} & set(ids)
     assert ids == tokenizers.Tokenizer.from_str(tokenizer.data.decode()).encode(text).ids
-    if kind not in ("whitespace", "word", "char"):
+    if tokenizer_type not in ("whitespace", "word", "char"):
         assert 0 not in ids
-    if LOSSLESS[kind]:
+    if LOSSLESS[tokenizer_type]:
         assert tokenizer.decode(ids) == text
 
 
-def test_in_kind_space_unk_is_an_unknown_word():
+def test_unk_is_the_unknown_token_of_a_tokenizer_made_from_a_vocabulary():
     assert from_vocab(["the", "<unk>", "end"]).encode("the <unk> end").tolist() == [3, 0, 4]
 
 
-@every_kind
-def test_a_saved_tokenizer_is_the_same(kind, tmp_path):
+@every_type
+def test_a_saved_tokenizer_is_the_same(tokenizer_type, tmp_path):
     path = tmp_path / "tokenizer.json"
-    trained(kind).save(path)
+    trained(tokenizer_type).save(path)
     again = Tokenizer.load(path)
     assert (again.hash, again.type, again.vocab_size, again.lossless) == (
-        trained(kind).hash, kind, trained(kind).vocab_size, LOSSLESS[kind],
+        trained(tokenizer_type).hash, tokenizer_type, trained(tokenizer_type).vocab_size, LOSSLESS[tokenizer_type],
     )  # fmt: skip
     assert again.encode(TEXT).tolist() == tokenizers.Tokenizer.from_file(str(path)).encode(TEXT).ids
-    assert again.decode(again.encode(TEXT)) == trained(kind).decode(trained(kind).encode(TEXT))
+    assert again.decode(again.encode(TEXT)) == trained(tokenizer_type).decode(trained(tokenizer_type).encode(TEXT))
 
 
 def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
-    # the trainers underneath go by the order of hash maps, which differs from map to map and from process to process
+    # the library's trainers depend on hash-map order, which differs between maps and processes
     text = TEXT + " ".join(f"{number} word{number % 70}ing" for number in range(3000))
     (tmp_path / "text").write_text(text, encoding="utf-8")
     code = (
@@ -192,29 +196,31 @@ def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     other = subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout.split()
     for _ in range(3):
-        assert [train_tokenizer(TokenizerConfig(type=kind, vocab_size=500), iter([text])).hash for kind in TYPES] == other
+        assert [
+            train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=500), iter([text])).hash for tokenizer_type in TYPES
+        ] == other
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "whitespace"])
+@pytest.mark.parametrize("tokenizer_type", ["bpe", "unigram", "wordpiece", "word", "whitespace"])
 @pytest.mark.parametrize("unit", ["abcdefghij", "語", ".", "7", "é́"])
-def test_a_word_without_end_takes_no_quadratic_time(kind, unit):
+def test_encoding_a_very_long_word_is_not_quadratic(tokenizer_type, unit):
     text = unit * (200_000 // len(unit))
-    trained(kind).encode("warm up")
+    trained(tokenizer_type).encode("warm up")
     start = time.process_time()
-    ids = trained(kind).encode(text)
+    ids = trained(tokenizer_type).encode(text)
     assert time.process_time() - start < 3
-    if LOSSLESS[kind]:
-        assert trained(kind).decode(ids) == text
+    if LOSSLESS[tokenizer_type]:
+        assert trained(tokenizer_type).decode(ids) == text
 
 
-def test_training_on_a_word_without_end_takes_no_quadratic_time():
-    for kind in ("bpe", "unigram", "wordpiece"):
+def test_training_on_a_very_long_word_is_not_quadratic():
+    for tokenizer_type in ("bpe", "unigram", "wordpiece"):
         start = time.process_time()
-        train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(["abcdefghij" * 20_000, " b"]))
+        train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=300), iter(["abcdefghij" * 20_000, " b"]))
         assert time.process_time() - start < 5
 
 
-def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
+def test_word_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(words, "MAX_WORDS", 20)
     monkeypatch.setattr(words, "MAX_CHARS", 100)
     tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter([TEXT]))
@@ -224,37 +230,37 @@ def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
         assert len(tokenizer._encode_flat.__self__._row) <= 20
 
 
-@every_kind
-def test_lone_surrogates_are_refused(kind):
-    told = "text: lone surrogate U+D800 at character 1; use whole characters"
-    assert refusal(DataError, lambda: trained(kind).encode("a\ud800b")) == told
+@every_type
+def test_lone_surrogates_are_rejected(tokenizer_type):
+    message = "text: lone surrogate U+D800 at character 1; use whole characters"
+    assert error_message(DataError, lambda: trained(tokenizer_type).encode("a\ud800b")) == message
 
 
-@every_kind
+@every_type
 @pytest.mark.parametrize("text", ["", "\n", "a", " ", "🙂"])
-def test_a_tiny_text_trains_every_kind(kind, text):
-    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
+def test_a_tiny_text_trains_every_type(tokenizer_type, text):
+    tokenizer = train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=300), iter([text]))
     assert tokenizer.encode("").tolist() == []
-    if LOSSLESS[kind]:
+    if LOSSLESS[tokenizer_type]:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path):
+def test_invalid_tokenizer_files_are_rejected_by_name(tmp_path):
     path = tmp_path / "tokenizer.json"
-    assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: cannot read the file: No such file or directory"
+    assert error_message(ModelError, lambda: Tokenizer.load(path)) == f"{path}: cannot read the file: No such file or directory"
     path.write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weft.text.tokenizers, "MAX_BYTES", 1)
-        assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: larger than 0 MB; not a tokenizer file"
-    told = f"{path}: not a tokenizer.json, or corrupted: "
-    assert refusal(ModelError, lambda: Tokenizer.load(path)).startswith(told)
+        assert error_message(ModelError, lambda: Tokenizer.load(path)) == f"{path}: larger than 0 MB; not a tokenizer file"
+    message = f"{path}: not a tokenizer.json, or corrupted: "
+    assert error_message(ModelError, lambda: Tokenizer.load(path)).startswith(message)
     foreign = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[CLS]": 1, "a": 2}, unk_token="[PAD]"))
     foreign.save(str(path))
-    told = f"{path}: token 0 is '[PAD]', expected '<unk>'; the first three tokens must be <unk>, <s>, </s>"
-    assert refusal(ModelError, lambda: Tokenizer.load(path)) == told
+    message = f"{path}: token 0 is '[PAD]', expected '<unk>'; the first three tokens must be <unk>, <s>, </s>"
+    assert error_message(ModelError, lambda: Tokenizer.load(path)) == message
 
 
-def test_a_foreign_file_with_the_right_specials_is_used_and_its_specials_are_not_typed(tmp_path):
+def test_a_foreign_file_with_the_right_special_tokens_is_used(tmp_path):
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4}
     foreign = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     foreign.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -268,32 +274,32 @@ def test_a_foreign_file_with_the_right_specials_is_used_and_its_specials_are_not
     assert train_tokenizer(TokenizerConfig(file=str(tmp_path / "t.json")), iter([])).hash == tokenizer.hash
 
 
-@every_kind
-def test_a_damaged_file_is_refused_or_works(kind, tmp_path):
-    data = trained(kind).data
+@every_type
+def test_a_damaged_file_is_rejected_or_works(tokenizer_type, tmp_path):
+    data = trained(tokenizer_type).data
     random = np.random.default_rng(0)
     for _ in range(30):
-        at, length = random.integers(len(data)), random.integers(1, 9)
+        index, length = random.integers(len(data)), random.integers(1, 9)
         path = tmp_path / "t.json"
-        path.write_bytes(data[:at] + random.bytes(length) * int(random.integers(2)) + data[at + length :])
+        path.write_bytes(data[:index] + random.bytes(length) * int(random.integers(2)) + data[index + length :])
         try:
             Tokenizer.load(path).encode("The cat")
         except ModelError as error:
             assert str(error).startswith(f"{path}: ")
 
 
-def test_tables_that_cannot_be_right_are_refused():
+def test_invalid_configs_are_rejected():
     def told(values):
-        return refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
+        return error_message(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
 
     assert told({"type": "bpee"}) == "tokenizer.type: unknown type 'bpee'; did you mean 'bpe'?"
     assert told({"type": "bpe", "vocab_size": 200}) == "tokenizer.vocab_size: must be at least 259 for type 'bpe', got 200"
     assert told({"vocab_size": 3}) == "tokenizer.vocab_size: must be at least 4 for type 'char', got 3"
-    both = {"file": "t.json", "type": "bpe"}
-    assert told(both) == "tokenizer.file: cannot be combined with type; remove one of them"
+    conflicting = {"file": "t.json", "type": "bpe"}
+    assert told(conflicting) == "tokenizer.file: cannot be combined with type; remove one of them"
 
 
-def test_tokens_by_number():
+def test_tokens_by_id():
     tokenizer = trained("bpe")
     number = int(tokenizer.encode(" the")[0])
     assert (tokenizer.id_to_token(number), tokenizer.token_text(number)) == ("Ġthe", " the")
@@ -304,7 +310,7 @@ def test_tokens_by_number():
 
 
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("tokenizer_type", "expected"),
     [
         ("char", ["ß", "ß", "∞"]),
         ("word", ["Straße", "Straße", "∞"]),
@@ -314,54 +320,54 @@ def test_tokens_by_number():
         ("unigram", []),
     ],
 )
-def test_what_has_no_token_is_told(kind, found):
-    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter(["die Strae, am Meer\n"]))
+def test_unknown_characters_are_reported(tokenizer_type, expected):
+    tokenizer = train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=400), iter(["die Strae, am Meer\n"]))
     texts = ["die Straße, die Straße", "am Meer", "", "∞"]
-    assert tokenizer.unknown_parts(texts) == found
-    assert sum(int((ids == tokenizer.unk_id).sum()) for ids in tokenizer.encode_batch(texts)) == len(found)
+    assert tokenizer.unknown_parts(texts) == expected
+    assert sum(int((ids == tokenizer.unk_id).sum()) for ids in tokenizer.encode_batch(texts)) == len(expected)
     assert tokenizer.unknown_parts([]) == []
 
 
 # ---- lower case
 
-# capitals with a neighbour that str.lower looks at (Σ), with two characters (İ), of a young script, and special tokens
+# context-dependent lowercase (Σ), two-character lowercase (İ), a recently added script, and special tokens
 capitals = st.text(st.sampled_from("aAbBsS'TΣσςİIıßẞ\u1c89\u0307 <>/unkUNK.-\n\t日🙂"), max_size=40)
 
 
-@every_kind
+@every_type
 @given(text=st.one_of(wild_text, capitals))
 @settings(max_examples=100, deadline=None)
-def test_lower_cased_the_fast_way_gives_what_the_library_gives(kind, text):
-    there = tokenizers.Tokenizer.from_str(folded(kind).data.decode())
-    assert folded(kind).encode(text).tolist() == there.encode(text, add_special_tokens=False).ids
+def test_lowercased_fast_encoding_equals_the_library(tokenizer_type, text):
+    reference = tokenizers.Tokenizer.from_str(folded(tokenizer_type).data.decode())
+    assert folded(tokenizer_type).encode(text).tolist() == reference.encode(text, add_special_tokens=False).ids
     small = tokenizers.normalizers.Lowercase().normalize_str(text)
-    assert folded(kind).encode(text).tolist() == folded(kind).encode(small).tolist()
+    assert folded(tokenizer_type).encode(text).tolist() == folded(tokenizer_type).encode(small).tolist()
 
 
-@every_kind
-def test_a_lower_cased_tokenizer_knows_what_it_is(kind, tmp_path):
-    tokenizer = folded(kind)
-    assert (tokenizer.type, tokenizer.lowercase, tokenizer.lossless) == (kind, True, False)
-    assert not trained(kind).lowercase
+@every_type
+def test_lowercase_is_an_attribute_and_survives_saving(tokenizer_type, tmp_path):
+    tokenizer = folded(tokenizer_type)
+    assert (tokenizer.type, tokenizer.lowercase, tokenizer.lossless) == (tokenizer_type, True, False)
+    assert not trained(tokenizer_type).lowercase
     tokenizer.save(tmp_path / "t.json")
     again = Tokenizer.load(tmp_path / "t.json")
-    assert (again.type, again.lowercase, again.lossless) == (kind, True, False)
+    assert (again.type, again.lowercase, again.lossless) == (tokenizer_type, True, False)
     assert json.loads(tokenizer.data)["normalizer"] == {"type": "Lowercase"}
     assert tokenizer.encode("The CAT").tolist() == tokenizer.encode("the cat").tolist()
     assert tokenizer.decode(tokenizer.encode("The CAT")) == "the cat"
 
 
-@every_kind
-def test_lower_cased_training_sees_the_lower_cased_text(kind):
+@every_type
+def test_lowercased_training_sees_the_lowercased_text(tokenizer_type):
     small = "".join(tokenizers.normalizers.Lowercase().normalize_str(char) for char in TEXT)
-    plainly = json.loads(train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([small])).data)
-    assert json.loads(folded(kind).data)["model"] == plainly["model"]
-    # both are what the kind is without the option, so no token has a capital that the text could not bring
-    if kind in ("char", "word", "whitespace"):
+    plainly = json.loads(train_tokenizer(TokenizerConfig(type=tokenizer_type, vocab_size=400), iter([small])).data)
+    assert json.loads(folded(tokenizer_type).data)["model"] == plainly["model"]
+    # both train on the lowercased text, so no token has a capital that cannot occur
+    if tokenizer_type in ("char", "word", "whitespace"):
         assert all(token == token.lower() for token in plainly["model"]["vocab"])
 
 
-def test_a_capital_may_become_two_characters():
+def test_lowercasing_may_give_two_characters():
     tokenizer = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["İA"]))
     assert [tokenizer.id_to_token(number) for number in range(3, tokenizer.vocab_size)] == ["a", "i", "\u0307"]
     ids, lengths = tokenizer.encode_concatenated(["İ", "Aİ", ""])
@@ -369,30 +375,30 @@ def test_a_capital_may_become_two_characters():
     assert tokenizer.decode(ids) == "i\u0307ai\u0307"
 
 
-@every_kind
-def test_a_special_token_in_capitals_is_only_text(kind):
+@every_type
+def test_an_uppercase_special_token_is_only_text(tokenizer_type):
     tokenizer = train_tokenizer(
-        TokenizerConfig(type=kind, vocab_size=400, lowercase=True), iter([TEXT + "</S> <S> <s>\n" * 50])
+        TokenizerConfig(type=tokenizer_type, vocab_size=400, lowercase=True), iter([TEXT + "</S> <S> <s>\n" * 50])
     )
     for text in ("</S>", "a <S> b", "</S><s>", "<UNK> </s>"):
         assert not {1, 2} & set(tokenizer.encode(text).tolist())
 
 
-def test_what_has_no_token_is_told_as_it_stands_in_the_text():
+def test_unknown_characters_are_reported_in_their_original_case():
     tokenizer = train_tokenizer(TokenizerConfig(type="whitespace", lowercase=True), iter(["die see am meer\n"]))
     assert tokenizer.unknown_parts(["Die SEE", "İm Meer, Der See"]) == ["İm", "Meer,", "Der"]
     letters = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["abi"]))
     assert letters.unknown_parts(["AXİB"]) == ["X", "İ"]
 
 
-def test_another_normalizer_is_a_file_from_elsewhere():
+def test_another_normalizer_marks_a_foreign_file():
     parts = json.loads(folded("char").data)
     for normalizer in ({"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFC"}]}):
         odd = Tokenizer(json.dumps({**parts, "normalizer": normalizer}).encode(), "x")
         assert (odd.type, odd.lowercase, odd.lossless) == ("file", False, False)
 
 
-def test_a_file_says_itself_whether_it_lower_cases():
+def test_lowercasing_is_read_from_the_file():
     values = {"file": "t.json", "lowercase": True}
-    told = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
-    assert told == "tokenizer.file: cannot be combined with lowercase; remove one of them"
+    message = error_message(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
+    assert message == "tokenizer.file: cannot be combined with lowercase; remove one of them"

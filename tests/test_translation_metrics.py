@@ -1,4 +1,4 @@
-"""Scores of translations against sacrebleu and jiwer, by hand, and from sums."""
+"""Translation metrics: comparison with sacrebleu and jiwer, worked examples, and aggregation over batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def values(outputs, references):
 
 
 def expected(outputs, references):
-    """The same scores by the field's own packages."""
+    """The same scores from sacrebleu and jiwer."""
     return {
         "token_error_rate": 100 * jiwer.wer(references, outputs),
         "character_error_rate": 100 * jiwer.cer(references, outputs),
@@ -50,12 +50,12 @@ def expected(outputs, references):
 
 
 def by_table(a, b):
-    """Wagner and Fischer's table, row by row."""
+    """Edit distance by the Wagner-Fischer table, row by row."""
     row = list(range(len(b) + 1))
-    for place, token in enumerate(a, 1):
-        corner, row[0] = row[0], place
-        for at, other in enumerate(b, 1):
-            corner, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, corner + (token != other))
+    for position, token in enumerate(a, 1):
+        corner, row[0] = row[0], position
+        for index, other in enumerate(b, 1):
+            corner, row[index] = row[index], min(row[index] + 1, row[index - 1] + 1, corner + (token != other))
     return row[-1]
 
 
@@ -69,15 +69,15 @@ def test_edit_distances_by_hand(a, b, edits):
 
 @given(st.lists(st.integers(0, 4), max_size=90), st.lists(st.integers(0, 4), max_size=90))
 @settings(max_examples=150, deadline=None)
-def test_an_edit_distance_is_that_of_the_table_for_any_length(a, b):
+def test_edit_distance_equals_dynamic_programming_for_any_length(a, b):
     assert edit_distance(a, b) == by_table(a, b)
 
 
-def test_a_thousand_sentences_take_a_moment():
+def test_edit_distances_of_a_thousand_sentences_are_fast():
     rng = random.Random(0)
-    said, meant = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
+    outputs, expected = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
     began = time.process_time()
-    total = sum(edit_distance(a, b) for a, b in zip(said, meant, strict=True))
+    total = sum(edit_distance(a, b) for a, b in zip(outputs, expected, strict=True))
     assert time.process_time() - began < 0.5
     assert 20_000 < total < 30_000
 
@@ -86,13 +86,13 @@ def test_a_thousand_sentences_take_a_moment():
 
 
 def test_scores_by_hand():
-    found = values(["the cat sat down", "a dog ."], ["the cat lay down", "a dog ."])
-    assert list(found) == NAMES
-    assert found["exact_match"] == 50
-    assert found["token_error_rate"] == pytest.approx(100 / 7)
-    assert found["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
-    # n-grams that are right, of all: 6 of 7, 3 of 5, 1 of 3, none of 1, which counts half of one
-    assert found["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
+    actual = values(["the cat sat down", "a dog ."], ["the cat lay down", "a dog ."])
+    assert list(actual) == NAMES
+    assert actual["exact_match"] == 50
+    assert actual["token_error_rate"] == pytest.approx(100 / 7)
+    assert actual["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
+    # n-gram precisions: 6/7, 3/5, 1/3 and 0/1, which is smoothed to 1/2
+    assert actual["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
 
 
 CASES = {
@@ -125,14 +125,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("outputs", "references"), CASES.values(), ids=CASES)
-def test_scores_are_those_of_sacrebleu_and_jiwer(outputs, references):
-    found = values(outputs, references)
-    del found["exact_match"]
-    assert found == pytest.approx(expected(outputs, references), abs=1e-9)
+def test_scores_match_sacrebleu_and_jiwer(outputs, references):
+    actual = values(outputs, references)
+    del actual["exact_match"]
+    assert actual == pytest.approx(expected(outputs, references), abs=1e-9)
 
 
 def noisy(rng, lines, length=12):
-    """Outputs that are the references with some words lost, doubled or changed."""
+    """References with some words dropped, doubled or changed."""
     words = [f"{a}{b}" for a in ("Ka", "lo", "mi", "Ne", "so,") for b in "aeiou."]
     references = [" ".join(rng.choices(words, k=rng.randint(0, length))) for _ in range(lines)]
     swap = {0: "", 1: "Xy", 2: "xy xy"}
@@ -140,38 +140,38 @@ def noisy(rng, lines, length=12):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_scores_of_a_corpus_are_those_of_sacrebleu_and_jiwer(seed):
+def test_corpus_scores_match_sacrebleu_and_jiwer(seed):
     outputs, references = noisy(random.Random(seed), [2, 5, 40, 150][seed % 4], length=4 + 3 * seed)
-    found = values(outputs, references)
-    assert found.pop("exact_match") == pytest.approx(
+    actual = values(outputs, references)
+    assert actual.pop("exact_match") == pytest.approx(
         100 * np.mean([a.split() == b.split() for a, b in zip(outputs, references, strict=True)])
     )
-    assert found == pytest.approx(expected(outputs, references), abs=1e-9)
+    assert actual == pytest.approx(expected(outputs, references), abs=1e-9)
 
 
-def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
+def test_score_of_a_resample_equals_that_of_its_lines():
     rng = np.random.default_rng(0)
     outputs, references = noisy(random.Random(1), 30)
     items = seq2seq_items(outputs, references)
     again = resample(items.statistics, samples=20, seed=0)
     for sample in range(20):
         drawn = rng.integers(30, size=30)
-        there = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
-        assert {metric.name: metric.compute(again)[sample] for metric in TRANSLATION if metric.name in there} == pytest.approx(
-            there, abs=1e-9
-        )
+        reference_scores = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
+        assert {
+            metric.name: metric.compute(again)[sample] for metric in TRANSLATION if metric.name in reference_scores
+        } == pytest.approx(reference_scores, abs=1e-9)
 
 
-def test_an_exact_line_is_one_without_edits_whatever_its_white_space():
+def test_exact_match_ignores_whitespace():
     items = seq2seq_items(["a b ", "a  b", "ab", "", "a"], [" a b", "a\u00a0b", "a b", " ", "A"])
     assert items.statistics["exact"].tolist() == [1, 1, 0, 1, 0]
     assert items.statistics["edits"].tolist() == [0, 0, 2, 0, 1]
 
 
-def test_without_a_reference_token_there_is_no_edit_rate():
-    found = scores(["a", "b c"], ["", " "])
-    assert list(found) == ["exact_match", "bleu", "bleu_lc", "chrf"]
-    assert [(score.value, score.low, score.high) for score in found.values()] == [(0, 0, 0)] * 4
+def test_without_reference_tokens_there_is_no_error_rate():
+    actual = scores(["a", "b c"], ["", " "])
+    assert list(actual) == ["exact_match", "bleu", "bleu_lc", "chrf"]
+    assert [(score.value, score.low, score.high) for score in actual.values()] == [(0, 0, 0)] * 4
 
 
 def test_resamples_without_a_reference_token_are_left_out_of_the_interval():
@@ -179,7 +179,7 @@ def test_resamples_without_a_reference_token_are_left_out_of_the_interval():
     assert (rate.value, rate.low, rate.high) == (100, 50, 100)
 
 
-def test_intervals_hold_the_score_and_one_line_has_none():
+def test_intervals_contain_the_score_and_one_line_has_none():
     for score in scores(*noisy(random.Random(3), 100)).values():
         assert score.low < score.value < score.high
         assert 0.2 < score.high - score.low < 25
@@ -187,7 +187,7 @@ def test_intervals_hold_the_score_and_one_line_has_none():
         assert (score.low, score.high) == (None, None)
 
 
-def test_intervals_are_those_of_the_stated_seed():
+def test_intervals_depend_on_the_seed_in_the_signature():
     outputs, references = noisy(random.Random(3), 50)
     first, same = scores(outputs, references), scores(outputs, references)
     other = scores(outputs, references, HOW._replace(seed=1))
@@ -197,10 +197,10 @@ def test_intervals_are_those_of_the_stated_seed():
 
 
 def test_signatures_name_every_choice():
-    found = scores(["a b", "c"], ["a b", "d"], Seq2SeqSetup(search="greedy", samples=200, seed=7))
+    actual = scores(["a b", "c"], ["a b", "d"], Seq2SeqSetup(search="greedy", samples=200, seed=7))
     ours = f"weft:{__version__}|search:greedy|unit:line|lines:2|resamples:200|seed:7|interval:95%"
     version = sacrebleu.__version__
-    assert {name: score.signature for name, score in found.items()} == {
+    assert {name: score.signature for name, score in actual.items()} == {
         "exact_match": f"tok:space|{ours}",
         "token_error_rate": f"tok:space|{ours}",
         "character_error_rate": f"tok:char|{ours}",
@@ -210,12 +210,12 @@ def test_signatures_name_every_choice():
     }
     for name, metric in (("bleu", BLEU()), ("bleu_lc", BLEU(lowercase=True)), ("chrf", CHRF())):
         metric.corpus_score(["a b", "c"], [["a b", "d"]])
-        assert found[name].signature == f"{metric.get_signature()}|{ours}"
+        assert actual[name].signature == f"{metric.get_signature()}|{ours}"
 
 
-def test_parts_of_a_corpus_join_to_the_whole():
+def test_statistics_of_parts_join_to_those_of_the_corpus():
     outputs, references = noisy(random.Random(5), 40)
-    whole = seq2seq_items(outputs, references)
+    full = seq2seq_items(outputs, references)
 
     def part(low, high):
         piece = seq2seq_items(outputs[low:high], references[low:high])
@@ -223,8 +223,8 @@ def test_parts_of_a_corpus_join_to_the_whole():
 
     joined = join([part(25, 40), part(0, 0), part(0, 25)])
     assert joined.outputs == outputs
-    assert seq2seq_scores(joined, HOW) == seq2seq_scores(whole, HOW)
-    assert {name: array.shape for name, array in whole.statistics.items()} == {
+    assert seq2seq_scores(joined, HOW) == seq2seq_scores(full, HOW)
+    assert {name: array.shape for name, array in full.statistics.items()} == {
         "lines": (40,),
         "exact": (40,),
         "edits": (40,),
@@ -237,20 +237,20 @@ def test_parts_of_a_corpus_join_to_the_whole():
     }
 
 
-def test_nothing_to_score_is_refused():
+def test_empty_data_is_rejected():
     for empty in (seq2seq_items([], []), join([])):
         with pytest.raises(DataError) as caught:
             seq2seq_scores(empty, HOW)
         assert str(caught.value) == "evaluate: no lines to evaluate"
 
 
-def test_outputs_and_references_come_in_pairs():
+def test_outputs_and_references_must_have_equal_length():
     with pytest.raises(ValueError) as caught:
         seq2seq_items(["a", "b"], ["a"])
     assert str(caught.value) == "seq2seq_items: 2 outputs, but 1 references"
 
 
-def test_every_score_has_a_better_direction():
+def test_every_metric_has_a_direction():
     directions = {metric.name: metric.better for metric in TRANSLATION}
     better, worse = values(["a b c d e"], ["a b c d e"]), values(["a b x d f"], ["a b c d e"])
     for name in NAMES:
@@ -258,16 +258,16 @@ def test_every_score_has_a_better_direction():
     assert {metric.better for metric in language.LANGUAGE} == {"lower"}
 
 
-def test_a_thousand_lines_take_little_time():
+def test_scoring_a_thousand_lines_is_fast():
     outputs, references = noisy(random.Random(0), 1000, length=40)
     items = seq2seq_items(outputs, references)
     began = time.process_time()
-    found = seq2seq_scores(items, HOW)
+    actual = seq2seq_scores(items, HOW)
     assert time.process_time() - began < 1
-    assert len(found) == 6
+    assert len(actual) == 6
 
 
-def test_sacrebleu_is_imported_on_use_and_leaves_signals_alone():
+def test_sacrebleu_is_imported_lazily_and_signals_are_unchanged():
     code = (
         "import signal, sys; before = signal.getsignal(signal.SIGPIPE); import weft.metrics.seq2seq as t;"
         "assert 'sacrebleu' not in sys.modules;"

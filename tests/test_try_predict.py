@@ -1,5 +1,5 @@
-"""Inputs that can't be used, in the middle of others: `try_predict` and `try_score` give the reason where the result would be,
-and all other inputs get theirs; `predict` and `score` refuse the first. For every task, from lists and from generators."""
+"""Invalid inputs among valid ones: `try_predict` and `try_score` return the error in place of the result, and every other
+input gets its result; `predict` and `score` raise the first error. For every task, from lists and from generators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUL = "NUL at character 1; is this binary data?"
 HALF = "lone surrogate U+D800 at character 0; use whole characters"
 TWO = "expected a tuple of a question and a passage"
 ASKED = "Eva bought a hat in Rome."
-# two inputs that are good, and those that are not with the reason of each
+# two valid inputs, and invalid inputs with their reasons
 INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
     "classification-lstm": (
         ["the film was good", "never again"],
@@ -81,36 +81,36 @@ SCORED["bahdanau"][1]["a", 7] = "expected a string, got int"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("runs")
-    golden_data.make(found)
-    return found
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    actual = tmp_path_factory.mktemp("runs")
+    golden_data.make(actual)
+    return actual
 
 
-def loaded(place: Path, name: str) -> Any:
-    if not (place / name).exists():
-        (place / f"{name}.toml").write_text(SCENES[name].run_file.replace("steps = 12", "steps = 1"), encoding="utf-8")
-        train_here(read_toml(place / f"{name}.toml"), place / name)
-    return weft.load(place / name)
+def loaded(work_dir: Path, name: str) -> Any:
+    if not (work_dir / name).exists():
+        (work_dir / f"{name}.toml").write_text(SCENES[name].run_file.replace("steps = 12", "steps = 1"), encoding="utf-8")
+        train_here(read_toml(work_dir / f"{name}.toml"), work_dir / name)
+    return weft.load(work_dir / name)
 
 
-def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
+def reasons_given(run: Any, results: list[Any]) -> list[str | None]:
     return [
-        one.reason.replace(str(run.directory.path), "RUN").replace(" or set `truncate`", "")
-        if isinstance(one, InvalidInput)
+        item.reason.replace(str(run.directory.path), "RUN").replace(" or set `truncate`", "")
+        if isinstance(item, InvalidInput)
         else None
-        for one in found
+        for item in results
     ]
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_faults_stand_where_their_predictions_would(name, place):
-    run, (good, bad) = loaded(place, name), INPUTS[name]
+def test_errors_take_the_place_of_predictions(name, work_dir):
+    run, (good, bad) = loaded(work_dir, name), INPUTS[name]
     mixed = [good[0], *bad, good[1]]
-    found = run.try_predict(mixed)
-    assert reasons_given(run, found) == [None, *bad.values(), None]
-    assert [found[0], found[-1]] == run.try_predict(good) == run.predict(good)
-    assert run.try_predict(one for one in mixed) == found
+    actual = run.try_predict(mixed)
+    assert reasons_given(run, actual) == [None, *bad.values(), None]
+    assert [actual[0], actual[-1]] == run.try_predict(good) == run.predict(good)
+    assert run.try_predict(one for one in mixed) == actual
     assert run.predict(one for one in good) == run.predict(good)
     for one, reason in bad.items():
         with pytest.raises(DataError) as caught:
@@ -120,11 +120,11 @@ def test_faults_stand_where_their_predictions_would(name, place):
 
 
 @pytest.mark.parametrize("name", SCORED)
-def test_faults_stand_where_their_scores_would(name, place):
-    run, (good, bad) = loaded(place, name), SCORED[name]
-    found = run.try_score([good[0], *bad, good[1]])
-    assert reasons_given(run, found) == [None, *bad.values(), None]
-    assert [found[0].log_prob, found[-1].log_prob] == pytest.approx([one.log_prob for one in run.score(good)], rel=1e-5)
+def test_errors_take_the_place_of_scores(name, work_dir):
+    run, (good, bad) = loaded(work_dir, name), SCORED[name]
+    actual = run.try_score([good[0], *bad, good[1]])
+    assert reasons_given(run, actual) == [None, *bad.values(), None]
+    assert [actual[0].log_prob, actual[-1].log_prob] == pytest.approx([one.log_prob for one in run.score(good)], rel=1e-5)
     assert run.score(one for one in good) == run.score(good)
     for one, reason in bad.items():
         with pytest.raises(DataError) as caught:

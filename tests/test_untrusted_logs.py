@@ -1,4 +1,4 @@
-"""Logs and notes of a run that somebody else wrote: one line and an exit code, never a traceback, never all the memory."""
+"""Untrusted logs and notes of a run: a one-line error and an exit code, no traceback, bounded memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from weft.text.labels import LabelVocabulary
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: Any) -> Path:
-    place: Path = tmp_path_factory.mktemp("run")
-    return train_here(run_file(make_text(place / "text.txt"), train__max_steps=4), place / "run").path
+    directory: Path = tmp_path_factory.mktemp("run")
+    return train_here(run_file(make_text(directory / "text.txt"), train__max_steps=4), directory / "run").path
 
 
 BAD = [
@@ -36,7 +36,7 @@ BAD = [
 
 
 def signed(line: str) -> str:
-    """The line with the sum that weft would write: a forger can do that too."""
+    """The line with a valid checksum, which a forger can compute, too."""
     try:
         return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != CHECKSUM}))
     except (RecursionError, ValueError):
@@ -44,12 +44,12 @@ def signed(line: str) -> str:
 
 
 @pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
-def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, monkeypatch, tmp_path):
+def test_an_invalid_line_is_rejected_by_its_number(line, run, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
-    whole = metrics.read_text()
-    metrics.write_text(f"{whole}{signed(line)}\n")
-    number = whole.count("\n") + 1
+    full = metrics.read_text()
+    metrics.write_text(f"{full}{signed(line)}\n")
+    number = full.count("\n") + 1
     why = (
         "not a log record of weft; the file is corrupted",
         "checksum mismatch; the file is corrupted; run weft train again to restore it",
@@ -60,22 +60,22 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, m
         with pytest.raises(ModelError):
             read_log(metrics)
     finally:
-        metrics.write_text(whole)
+        metrics.write_text(full)
 
 
-def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_path):
-    """Of another version, or forged with the right sums."""
+def test_unknown_scores_are_ignored(run, capsys, monkeypatch, tmp_path):
+    """Scores of another version, or forged with valid checksums."""
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
-    whole = metrics.read_text()
-    lines = whole.replace("valid_loss", "valid_nats_per_tokfn").split("\n")[:-1]
+    full = metrics.read_text()
+    lines = full.replace("valid_loss", "valid_nats_per_tokfn").split("\n")[:-1]
     metrics.write_text("".join(f"{signed(line)}\n" for line in lines))
     try:
         assert main(["info", str(run), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["progress"]["best"] is None
         assert main(["compare", str(run), "--report", "report.html", "-q"]) == 0
     finally:
-        metrics.write_text(whole)
+        metrics.write_text(full)
 
 
 def test_a_timing_without_its_seconds(run, capsys, monkeypatch, tmp_path):
@@ -91,33 +91,33 @@ def sparse(path: Path, size: int) -> Path:
     return path
 
 
-def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
-    """A sparse file of gigabytes takes no space on the disk."""
+def test_large_files_need_bounded_memory(tmp_path, monkeypatch):
+    """A sparse file of gigabytes that needs no disk space."""
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it was read"))
-    for path, load, most in (
+    for path, load, limit in (
         (sparse(tmp_path / "labels.json", 3 << 30), LabelVocabulary.load, 64),
         (sparse(tmp_path / "x.json", 3 << 30), files.read_json, 256),
     ):
         with pytest.raises(ModelError) as caught:
             load(path)
-        assert str(caught.value) == f"{path}: file is larger than {most} MB"
+        assert str(caught.value) == f"{path}: file is larger than {limit} MB"
     with pytest.raises(ModelError) as caught:
         read_log(sparse(tmp_path / "metrics.jsonl", 3 << 30))
     assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: log is larger than 256 MB"
 
 
-def test_a_torn_line_is_left_out(tmp_path):
+def test_a_torn_line_is_skipped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(with_checksum({"step": 1})) + "\n" + "[" * 1000)
     assert read_log(path) == [{"step": 1}]
     assert read_log(tmp_path / "none.jsonl") == []
 
 
-def test_environment_is_small(run, capsys):
+def test_environment_size_is_limited(run, capsys):
     path = run / "environment.json"
-    whole = path.read_bytes()
+    full = path.read_bytes()
     sparse(path, (1 << 20) + 1)
     try:
         assert expect_error(capsys, "info", str(run)) == (4, f"{path}: file is larger than 1 MB")
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(full)

@@ -1,4 +1,4 @@
-"""Tokenizers and folders that anybody may have written: refused in one line, or read; never a panic, never all the memory."""
+"""Untrusted tokenizers and model directories: read, or rejected in one line; no panic, bounded memory."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from weft.text import external_tokenizer as foreign
 from weft.text.tokenizers import Tokenizer, from_vocab
 
 
-def parts_of(kind: str) -> dict[str, Any]:
-    """A small tokenizer.json as BERT or GPT-2 has it."""
-    if kind == "bert":
+def parts_of(model_type: str) -> dict[str, Any]:
+    """A small tokenizer.json in the format of BERT or GPT-2."""
+    if model_type == "bert":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the"]
-        whole = Theirs(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
-        whole.pre_tokenizer, whole.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-        whole.add_special_tokens(["[MASK]"])
+        full = Theirs(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+        full.pre_tokenizer, full.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        full.add_special_tokens(["[MASK]"])
     else:
-        whole = Theirs(models.BPE())
-        whole.pre_tokenizer, whole.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        full = Theirs(models.BPE())
+        full.pre_tokenizer, full.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         trainer = trainers.BpeTrainer(vocab_size=30, special_tokens=["<|endoftext|>"], show_progress=False)
-        whole.train_from_iterator(["the river by the cat"] * 9, trainer)
-    found: dict[str, Any] = json.loads(whole.to_str())
-    return found
+        full.train_from_iterator(["the river by the cat"] * 9, trainer)
+    data: dict[str, Any] = json.loads(full.to_str())
+    return data
 
 
 # ---- a small fuzzer
@@ -43,51 +43,51 @@ def parts_of(kind: str) -> dict[str, Any]:
 VALUES = [None, True, -1, 1.5, 2**63, 10**30, "", "a", "\ud800", "\0", [], {}, ["a"], {"a": 1}, "[MASK]"]
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if at:
-        yield at
+def key_paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if prefix:
+        yield prefix
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield from places(value[key], (*at, key))
+        yield from key_paths(value[key], (*prefix, key))
 
 
 def changed(value: Any, chance: random.Random) -> Any:
-    """With one part that is another value, is gone, or has another name."""
+    """A copy with one value changed, removed or renamed."""
     new = copy.deepcopy(value)
-    every = list(places(new))
-    *path, last = chance.choice([at for at in every if len(at) <= 2] if chance.random() < 0.4 else every)
+    every = list(key_paths(new))
+    *path, last = chance.choice([index for index in every if len(index) <= 2] if chance.random() < 0.4 else every)
     inner = new
     for key in path:
         inner = inner[key]
-    how = chance.randrange(4)
-    if how == 0:
+    variant = chance.randrange(4)
+    if variant == 0:
         del inner[last]
-    elif how == 1 and isinstance(inner, dict):
+    elif variant == 1 and isinstance(inner, dict):
         inner[chance.choice(["a", "\ud800", "<s>", "content"])] = inner.pop(last)
     else:
         inner[last] = chance.choice(VALUES)
     return new
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_a_damaged_tokenizer_is_refused_in_one_line_or_works(kind, tmp_path):
-    chance, whole, refused = random.Random(7), parts_of(kind), 0
+@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
+def test_a_damaged_tokenizer_is_rejected_in_one_line_or_works(model_type, tmp_path):
+    chance, full, refused = random.Random(7), parts_of(model_type), 0
     for _ in range(150):
-        mutant = json.dumps(changed(whole, chance)).encode()
+        mutant = json.dumps(changed(full, chance)).encode()
         if chance.random() < 0.2:
-            at = chance.randrange(len(mutant))
-            mutant = mutant[:at] + bytes([chance.randrange(256)]) + mutant[at + 1 :]
+            index = chance.randrange(len(mutant))
+            mutant = mutant[:index] + bytes([chance.randrange(256)]) + mutant[index + 1 :]
         (tmp_path / "tokenizer.json").write_bytes(mutant)
         try:
-            found = renumber(tmp_path, kind)
+            actual = renumber(tmp_path, model_type)
         except ModelError as error:
             refused += 1
             assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
         else:
-            assert isinstance(found, RenumberedTokenizer) and len(found.tokenizer.encode("the cat")) >= 0
+            assert isinstance(actual, RenumberedTokenizer) and len(actual.tokenizer.encode("the cat")) >= 0
     assert 20 < refused < 150
 
 
-def test_a_vocabulary_that_is_no_text(tmp_path):
+def test_a_vocabulary_that_is_not_valid_text_is_rejected(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[CLS]\n\xff\n")
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ModelError) as caught:
@@ -107,15 +107,15 @@ def with_rules(**rules: Any) -> bytes:
     return json.dumps({**json.loads(from_vocab(["a", "b"]).data), **rules}).encode()
 
 
-def test_a_pattern_that_backtracks_is_one_line(capfd):
+def test_a_backtracking_pattern_gives_a_one_line_error(capfd):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     tokenizer = Tokenizer(with_rules(pre_tokenizer=split), "here")
     for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.unknown_parts([text])):
         with pytest.raises(ModelError) as caught:
             ask("a" * 40 + "b")
-        told = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
-        assert str(caught.value) == told
-    assert capfd.readouterr() == ("", "")  # the library has a word of its own for it, which nobody sees
+        message = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
+        assert str(caught.value) == message
+    assert capfd.readouterr() == ("", "")  # the library's own message is suppressed
     assert tokenizer.encode("a").tolist() == [3]
 
 
@@ -123,12 +123,12 @@ def replace(text: str, by: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": text}, "content": by}
 
 
-def several(kind: str, *rules: Any) -> dict[str, Any]:
-    return {"type": "Sequence", kind: list(rules)}
+def several(key: str, *rules: Any) -> dict[str, Any]:
+    return {"type": "Sequence", key: list(rules)}
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         (
             {"normalizer": several("normalizers", *[replace("a", "a" * 100)] * 4)},
@@ -148,14 +148,14 @@ def several(kind: str, *rules: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_rules_that_make_a_text_too_long(rules, told):
+def test_rules_that_expand_a_text_are_rejected(rules, message):
     with pytest.raises(ModelError) as caught:
         Tokenizer(with_rules(**rules), "here")
-    assert str(caught.value) == f"here: {told}"
+    assert str(caught.value) == f"here: {message}"
 
 
-def test_rules_that_are_in_use_are_read():
-    """Those of Llama, ALBERT and T5."""
+def test_common_rules_are_read():
+    """The rules of Llama, ALBERT and T5."""
     spaces = several("normalizers", {"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
     quotes = several("normalizers", replace("``", '"'), replace("''", '"'), {"type": "Lowercase"})
     double = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
@@ -163,8 +163,8 @@ def test_rules_that_are_in_use_are_read():
         assert len(Tokenizer(with_rules(normalizer=normalizer), "here").encode("a  b")) > 0
 
 
-def test_standard_error_is_back_whoever_was_inside(capfd):
-    """Threads may ask for tokens at the same time."""
+def test_stderr_is_restored_after_concurrent_use(capfd):
+    """Threads may tokenize at the same time."""
     gate = threading.Barrier(4)
 
     def work() -> None:
@@ -187,7 +187,7 @@ def test_standard_error_is_back_whoever_was_inside(capfd):
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "../x", "a/b", "", 3, None, ["a"]])
-def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
+def test_an_index_that_names_a_file_outside_its_directory_is_rejected(name, tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ModelError) as caught:
@@ -195,7 +195,7 @@ def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
     assert str(caught.value) == f"{index}: corrupted: weight_map must contain names of files in this directory"
 
 
-def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
+def test_a_huge_tokenizer_file_is_not_read(tmp_path: Path):
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate((128 << 20) + 1)
     with pytest.raises(ModelError) as caught:

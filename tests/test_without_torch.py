@@ -1,4 +1,4 @@
-"""Commands that compute with no network start without torch, which takes longer to import than most of them take to run."""
+"""Commands that use no network start without importing torch, which takes longer than most of them take to run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRAINED = ("lm-ngram", "classification-naive-bayes", "classification-logistic-re
 
 @pytest.fixture(scope="module")
 def work_dir(tmp_path_factory):
-    """A folder with data, run files, runs that were counted or solved, and a comparison of two of them."""
+    """A directory with data, run files, runs of models without networks, and a comparison of two of them."""
     folder, before = tmp_path_factory.mktemp("without-torch"), Path.cwd()
     golden_data.make(folder)
     os.chdir(folder)
@@ -72,7 +72,7 @@ print(json.dumps(found))
 
 
 def child(folder: Path, script: str, *words: str) -> str:
-    """The last line that a script prints, in a process of its own."""
+    """The last line of output of a script in a subprocess."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, "-c", script, *words], cwd=folder, capture_output=True, text=True, env=environment, check=True
@@ -80,11 +80,11 @@ def child(folder: Path, script: str, *words: str) -> str:
     return done.stdout.rstrip("\n").rpartition("\n")[2]
 
 
-def test_commands_of_models_that_are_no_networks_start_without_torch(work_dir):
-    """All in one process: from the first on that imports it, torch is there."""
-    found = json.loads(child(work_dir, CHILD, json.dumps(COMMANDS)))
-    told = [" ".join(words) for words, one in zip(COMMANDS, found, strict=True) if one != [0, False]]
-    assert not told
+def test_commands_of_models_without_networks_start_without_torch(work_dir):
+    """All in one process: after the first import, torch stays loaded."""
+    data = json.loads(child(work_dir, CHILD, json.dumps(COMMANDS)))
+    failed = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
+    assert not failed
 
 
 def test_runs_are_loaded_without_torch(work_dir):
@@ -92,7 +92,7 @@ def test_runs_are_loaded_without_torch(work_dir):
     assert child(work_dir, script, *TRAINED) == "False"
 
 
-def test_probabilities_are_those_of_torch():
+def test_probabilities_match_torch():
     scores = np.random.default_rng(0).normal(scale=20, size=(2000, 7))
     scores[0], scores[1] = 0.0, [1000.0, -1000.0, 0.0, 1.0, 2.0, 3.0, 4.0]
     exact = torch.from_numpy(scores)
@@ -100,31 +100,31 @@ def test_probabilities_are_those_of_torch():
     np.testing.assert_allclose(log_sigmoid(scores), torch.nn.functional.logsigmoid(exact).numpy(), rtol=1e-14, atol=1e-15)
 
 
-def test_names_that_tables_know_are_those_of_the_functions():
+def test_config_names_match_the_functions():
     assert tuple(recurrent.NONLINEARITIES) == names.NONLINEARITIES
     assert tuple(attention.ACTIVATIONS) == names.ACTIVATIONS
     assert tuple(pooling.POOLINGS) == names.POOLINGS == CONFIG_POOLINGS
 
 
-def test_rows_of_mixers_name_classes_that_are_there():
+def test_mixer_registry_names_existing_classes():
     for row in MIXERS.values():
         assert isinstance(row.factory, type) and issubclass(row.factory, torch.nn.Module)
         assert (row.bidirectional is None) == (row.bidirectional_factory is None)
 
 
-def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(work_dir, monkeypatch):
+def test_ngram_model_accepts_arrays_and_tensors(work_dir, monkeypatch):
     import weft
 
     monkeypatch.chdir(work_dir)
     model = weft.load("runs/lm-ngram").model
     rows = np.random.default_rng(0).integers(1, model.vocab_size, (3, 12))
     state = None
-    for low, high in ((0, 5), (4, 9), (8, 12)):  # each piece begins with the last token of the one before
+    for low, high in ((0, 5), (4, 9), (8, 12)):  # each chunk starts with the last token of the previous one
         piece = rows[:, low:high]
         nats, after = nll_function(model, None)(piece, state)
-        tensors, wanted = model.loss(
+        tensors, expected = model.loss(
             torch.from_numpy(piece[:, :-1]), torch.from_numpy(piece[:, 1:]), None if state is None else torch.from_numpy(state)
         )
         assert nats.dtype == np.float32 and np.array_equal(nats, tensors.numpy())
-        assert np.array_equal(after, wanted.numpy())
+        assert np.array_equal(after, expected.numpy())
         state = after

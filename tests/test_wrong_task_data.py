@@ -1,4 +1,4 @@
-"""Training refuses files that are the data of another task, as evaluation does: their markup would be learned as text."""
+"""Training rejects files with the data of another task, as evaluation does: their markup would be learned as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LM = 'task = "{task}"\n[data]\ntrain = "{train}"\n[model]\narch = "{kind}"\n[tra
 @pytest.mark.parametrize(("task", "kind"), [("lm", "ngram"), ("lm", "lstm"), ("masked-lm", "bert")])
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize(("name", "kind_of"), [("a.csv", "CSV"), ("a.jsonl.gz", "JSONL"), ("a.xlsx", "XLSX"), ("a.tsv", "TSV")])
-def test_language_models_are_not_trained_on_tables(task, kind, command, name, kind_of, tmp_path, capsys):
+def test_language_models_reject_tables(task, kind, command, name, kind_of, tmp_path, capsys):
     path = tmp_path / name
     path.write_text("label,text\npos,the cat\n")
     run_file = tmp_path / "run.toml"
@@ -35,7 +35,7 @@ def test_language_models_are_not_trained_on_tables(task, kind, command, name, ki
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conll", "a.iob2.gz"])
-def test_nor_on_words_with_tags(name, tmp_path, capsys):
+def test_language_models_reject_conll(name, tmp_path, capsys):
     path = tmp_path / name
     path.write_text("EU B-ORG\nrejects O\n\n")
     (tmp_path / "run.toml").write_text(LM.format(task="lm", train=name, kind="lstm"))
@@ -50,7 +50,7 @@ def labelled(path: Path) -> int:
 
 
 def speech(count: int) -> list[list[tuple[str, str]]]:
-    """Sentences of many words with few tags that are none of spans."""
+    """Sentences with many words and few part-of-speech tags."""
     chance = random.Random(0)
     return [
         [("".join(chance.choices("abcdefgh", k=3)), chance.choice(["NN", "VB", "DT"])) for _ in range(8)] for _ in range(count)
@@ -61,7 +61,7 @@ UNIVERSAL = "# text = Das ist\n1\tDas\tder\tPRON\t_\t_\t3\tnsubj\t_\t_\n2\tist\t
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.dat"])
-def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
+def test_classifiers_reject_conll(name, tmp_path):
     path = tmp_path / name
     for write in (
         lambda: write_conll(path, tagged_sentences(30)),
@@ -78,15 +78,15 @@ def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
         )
 
 
-def test_and_take_no_other_lines_for_them(tmp_path):
+def test_classifiers_accept_similar_text_lines(tmp_path):
     path = tmp_path / "a.txt"
     chance = random.Random(0)
     words = ["".join(chance.choices("abcdefgh", k=4)) for _ in range(60)]
     for text in (
-        "\n\n".join(f"{chance.choice(['pos', 'neg'])} {word}" for word in words),  # labels, each with one word
+        "\n\n".join(f"{chance.choice(['pos', 'neg'])} {word}" for word in words),  # labels followed by one word
         "pos B-movie\nneg O\n",
         "pos a b\nneg c d\n\npos e f\n",
-        "".join(f"{at} {word} O\n" for at, word in enumerate(words)) + "x a\n",
+        "".join(f"{index} {word} O\n" for index, word in enumerate(words)) + "x a\n",
     ):
         path.write_text(text)
         assert labelled(path) > 1
