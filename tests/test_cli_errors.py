@@ -108,11 +108,11 @@ def test_ctrl_c_exits_with_130(monkeypatch):
 def test_a_run_file_that_is_missing_or_not_toml(work_dir, capsys):
     assert expect_error(capsys, "train", "nope.toml") == (2, "nope.toml: file not found")
     (work_dir / "good.toml").write_text("")
-    assert refused(capsys, "train", "god.toml") == (2, "god.toml: file not found; did you mean good.toml?")
-    (here / "text.txt").write_text("Otto lives here.\n")
-    assert refused(capsys, "train", "text.txt") == (2, "text.txt: not a run file; weft init prints one")
-    assert refused(capsys, "train", ".") == (2, ".: is a directory, not a run file; weft init prints one")
-    (here / "bad.toml").write_text("task = \n")
+    assert expect_error(capsys, "train", "god.toml") == (2, "god.toml: file not found; did you mean good.toml?")
+    (work_dir / "text.txt").write_text("Otto lives here.\n")
+    assert expect_error(capsys, "train", "text.txt") == (2, "text.txt: not a run file; weft init prints one")
+    assert expect_error(capsys, "train", ".") == (2, ".: is a directory, not a run file; weft init prints one")
+    (work_dir / "bad.toml").write_text("task = \n")
     assert expect_error(capsys, "train", "bad.toml") == (2, "bad.toml:1: invalid TOML: Invalid value")
     (work_dir / "bad.toml").write_bytes(b"task = '\xe9'")
     assert expect_error(capsys, "train", "bad.toml") == (

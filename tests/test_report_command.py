@@ -144,7 +144,12 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 
 
 @pytest.mark.parametrize(
-    "make", [seq2seq_document, classification_document, *(pytest.param(make, marks=pytest.mark.slow) for make in (lm_document, tagging_document))]
+    "make",
+    [
+        seq2seq_document,
+        classification_document,
+        *(pytest.param(make, marks=pytest.mark.slow) for make in (lm_document, tagging_document)),
+    ],
 )
 def test_damaged_comparisons_are_rendered_or_rejected(make):
     document, refused_ones = small(make()), 0

@@ -173,7 +173,9 @@ def test_unique_labels_for_every_example_are_rejected_for_training(tmp_path):
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
     actual = [finding for finding in check_data(splits, list, LABELLED).findings if finding.severity == "error"]
     fix = "check data.label_column = 'id'; columns: id, text"
-    assert [(finding.name, finding.split, finding.message, one.fix) for finding in actual] == [("unique_labels", "train", message, fix)]
+    assert [(finding.name, finding.split, finding.message, finding.fix) for finding in actual] == [
+        ("unique_labels", "train", message, fix)
+    ]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{index % 17}\tsome words\n" for index in range(20)))
     assert labelled(few).summary.problem() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{index} and so on\n" for index in range(12)))

@@ -223,7 +223,7 @@ class Loop:
 
     @contextmanager
     def _detect_divergence(self) -> Iterator[None]:
-        """Finite weights can still be so large that decoding computes NaN."""
+        """Decoding with huge but finite weights can compute NaN."""
         try:
             yield
         except ModelError as error:
