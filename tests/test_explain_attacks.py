@@ -244,7 +244,7 @@ def test_counts_of_one_are_singular(tmp_path):
     assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
     reported = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
-    assert reported.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
+    assert reported.startswith(f"{tmp_path / 'one.tsv'}: 1 example, 1 character, 1 label, utf-8, LF line endings")
 
 
 def test_a_long_axis_name_keeps_its_end():

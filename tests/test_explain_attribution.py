@@ -72,7 +72,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 TEXTS = {
-    "lm:window": "the cat",
+    "lm:conv": "the cat",
     "lm:lstm": "the cat",
     "lm:transformer": "the cat",
     "lm:masked": "the [MASK] sees the old [MASK] .",

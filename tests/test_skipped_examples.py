@@ -40,9 +40,9 @@ def test_they_are_rejected_on_request(run_file, tmp_path, capsys):
     refused = f"{tmp_path / 'train.tsv'}:4: has the label good but no text; add a text or remove it"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
-    assert [item["message"] for item in json.loads(capsys.readouterr().out)["findings"] if item["severity"] == "error"] == [
-        refused
-    ]
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    errors = [f"{item['message']}; {item['fix']}" for item in findings if item["severity"] == "error"]
+    assert errors == [refused]
 
 
 def test_check_counts_them_once_per_file(run_file, tmp_path, capsys):

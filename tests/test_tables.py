@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.config import parse_config, to_dict
+from weft.config import described_fields, parse_config, to_dict
 from weft.errors import ConfigError
 from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig, StackConfig, default_num_heads
 from weft.training.config import TrainConfig
@@ -253,4 +253,4 @@ def test_zero_switches_a_number_off():
 
 def test_every_option_has_a_description():
     for table in (StackConfig, LanguageModelConfig, TrainConfig):
-        assert [name for name, field in table.model_fields.items() if not (field.description or "").endswith(".")] == []
+        assert [name for name, field in described_fields(table).items() if not (field.description or "").endswith(".")] == []

@@ -133,30 +133,30 @@ def test_errors_take_the_place_of_scores(name, work_dir):
 
 
 @pytest.mark.parametrize("value", [None, 7, b"the film"])
-def test_values_that_are_no_inputs_are_refused(value, place):
+def test_values_that_are_no_inputs_are_refused(value, work_dir):
     message = f"inputs: expected a string or a list, got {type(value).__name__}"
-    run = loaded(place, "tagging-lstm")
+    run = loaded(work_dir, "tagging-lstm")
     for method in (run.predict, run.try_predict, run.embed):
         with pytest.raises(DataError, match=f"^{message}$"):
             method(value)
-    lm = loaded(place, "lm-lstm-lines")
-    for method in (lm.score, lm.try_score, lm.generate, loaded(place, "bahdanau").score):
+    lm = loaded(work_dir, "lm-lstm-lines")
+    for method in (lm.score, lm.try_score, lm.generate, loaded(work_dir, "bahdanau").score):
         with pytest.raises(DataError, match=f"^{message}$"):
             method(value)
 
 
-def test_a_string_is_not_embedded_character_by_character(place):
-    run = loaded(place, "classification-lstm")
+def test_a_string_is_not_embedded_character_by_character(work_dir):
+    run = loaded(work_dir, "classification-lstm")
     with pytest.raises(UsageError, match=r"^texts: expected a list of texts, got a string; use \[text\]$"):
         run.embed("never again")
     assert run.embed(text for text in ["never", "again"]).shape[0] == 2
     with pytest.raises(DataError, match=r"^line 2: expected a string, got NoneType$"):
-        loaded(place, "tagging-lstm").embed(["Ned sleeps", None])
+        loaded(work_dir, "tagging-lstm").embed(["Ned sleeps", None])
 
 
-def test_columns_are_inputs_and_their_names_are_not(place):
-    run = loaded(place, "classification-lstm")
+def test_columns_are_inputs_and_their_names_are_not(work_dir):
+    run = loaded(work_dir, "classification-lstm")
     texts = ["the film was good", "never again"]
     assert run.try_predict({"text": texts}) == run.predict({"text": texts}) == run.predict(texts)
     with pytest.raises(DataError, match=r"^inputs: expected a string or a list, got dict$"):
-        loaded(place, "lm-lstm-lines").score({"text": texts})
+        loaded(work_dir, "lm-lstm-lines").score({"text": texts})

@@ -31,7 +31,7 @@ _ASSIGNMENT = re.compile(r"[ \t]*([\w.-]{1,100})[ \t]*=[ \t]*(.*)")
 _YAML = re.compile(r"[ \t]*([\w.-]{1,100})[ \t]*:[ \t]+([^\s:].*)")
 _BARE_WORD = re.compile(r"[^\s\"'\[\]{}=,][^\"'\[\]{}=,]{0,200}")
 _TOML_POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")  # at the end of the messages of tomllib
-_QUOTED_VALUE = re.compile(r"[+-]?[\d_]*\.?\d+(?:[eE][+-]?\d+)?|true|false")  # a number or boolean in quotes
+_QUOTED_VALUE = re.compile(r"[+-]?[\d_]{0,20}\.?\d{1,20}(?:[eE][+-]?\d{1,3})?|true|false")  # a number or boolean in quotes
 _TYPE_NAMES = {
     "a valid integer": "an integer",
     "a valid number": "a number",
