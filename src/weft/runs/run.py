@@ -212,15 +212,13 @@ class Run(Generic[I, P]):
         """
         from weft.runs.memory_data import as_files
 
-        evaluate_options = self._options(self.spec.evaluate_options, options, kwargs)
         with as_files(self.config, data) as files:
-            return self.spec.evaluate(self, files, evaluate_options, progress)
+            return self.spec.evaluate(self, files, self._options(self.spec.evaluate_options, options, kwargs), progress)
 
     def embed(self, texts: Sequence[Any], *, pooling: str = "mean", progress: Progress | None = None) -> np.ndarray:
         """Compute one vector per text. Texts that are too long are truncated; `embed_with_info` tells which.
 
         Args:
-            texts: The texts.
             pooling: "mean" over the positions, or "first" for the vector of the first token.
             progress: Called as `progress(phase, done, total)`.
 
@@ -272,8 +270,7 @@ class Run(Generic[I, P]):
             >>> weft.load("runs/run").score("Ida lives by the river.").perplexity
         """
         is_single = is_tuple_of_texts(inputs) if self._decode.scores_pairs else isinstance(inputs, str)
-        batch = [inputs] if is_single else inputs
-        scores = raise_first_invalid(self.try_score(batch, truncate=truncate, progress=progress))
+        scores = raise_first_invalid(self.try_score([inputs] if is_single else inputs, truncate=truncate, progress=progress))
         return scores[0] if is_single else scores
 
     def try_score(
