@@ -1,7 +1,7 @@
 """Write the names of countries in six languages, one file per language: python examples/make_countries.py [--output-dir DIR]
 
 Only names that are unique to one language: Malta is Malta in several. They are those of the Unicode CLDR (Unicode license),
-from the package Babel (BSD license): pip install "weft[demo]".
+from the package Babel (BSD license): pip install Babel.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     Nov 15, 2026
 
 No day occurs twice, so no test day is in the training data in any language or format. Names and formats are those of the
-Unicode CLDR (Unicode license), from the package Babel (BSD license): pip install "weft[demo]".
+Unicode CLDR (Unicode license), from the package Babel (BSD license): pip install Babel.
 """
 
 from __future__ import annotations

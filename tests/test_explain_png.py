@@ -21,7 +21,7 @@ from weft.plots.grid import Map, grid
 from weft.plots.heatmap import heatmap
 from weft.plots.raster import check_raster, raster
 
-resvg = pytest.importorskip("resvg_py", reason='resvg-py is not installed: pip install "weft[report]"')
+resvg = pytest.importorskip("resvg_py", reason="resvg-py is not installed: pip install resvg-py")
 try:
     check_raster("--output")
 except ResourceError:
@@ -86,7 +86,7 @@ def test_missing_png_support_is_reported_before_any_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(ResourceError) as caught:
         check_raster("--plot")
-    assert str(caught.value) == '--plot: .png requires the package resvg-py; run pip install "weft[report]" or write .svg'
+    assert str(caught.value) == "--plot: .png requires the package resvg-py; run pip install resvg-py, or write .svg"
 
 
 def test_explain_writes_a_png_for_every_figure(tmp_path, capsys, restore_openmp_env):

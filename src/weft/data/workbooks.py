@@ -68,7 +68,7 @@ def _import_package(path: Path, format: str) -> Any:
     try:
         return load()
     except ImportError:
-        raise DataError(path, f".{format} files need the package {name}", f'pip install "weft[{format}]"') from None
+        raise DataError(path, f".{format} files need the package {name}", f"run pip install {name}") from None
 
 
 # ---- workbooks

@@ -40,7 +40,7 @@ def check_tokenizer(name: str) -> None:
     modules, package, alternative = PACKAGES.get(name, ((), "", ""))
     if not all(map(_importable, modules)):
         raise UsageError(
-            "tokenize", f"the packages of {name!r} are not installed", f"pip install {package}, or use {alternative}"
+            "tokenize", f"the packages of {name!r} are not installed", f"run pip install {package}, or use {alternative}"
         )
     if name == "flores200":
         from sacrebleu import utils

@@ -32,9 +32,7 @@ def check_raster(option: str) -> None:
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise ResourceError(
-            option, ".png requires the package resvg-py", 'run pip install "weft[report]" or write .svg'
-        ) from None
+        raise ResourceError(option, ".png requires the package resvg-py", "run pip install resvg-py, or write .svg") from None
     without_text, with_text = (
         svg_to_bytes(svg_string=_with_fonts(svg)) for svg in (BLANK, BLANK.replace("></text>", ">a</text>"))
     )

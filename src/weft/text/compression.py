@@ -68,7 +68,7 @@ def _open_zstd(raw: BinaryIO, path: Path) -> Any:
     try:
         return _ZstdReader(raw, importlib.import_module("zstandard"))
     except ImportError:
-        raise DataError(path, ".zst needs zstandard", 'pip install "weft[data]"') from None
+        raise DataError(path, ".zst needs zstandard", "run pip install zstandard") from None
 
 
 def _decompressor(raw: BinaryIO, path: Path) -> Any:

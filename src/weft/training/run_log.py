@@ -103,6 +103,6 @@ def board_opener(path: Path) -> Callable[[int], Any]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ResourceError(
-            "train.tensorboard", "package tensorboard is not installed", 'pip install "weft[tensorboard]"'
+            "train.tensorboard", "package tensorboard is not installed", "run pip install tensorboard"
         ) from None
     return lambda step: SummaryWriter(path, purge_step=step)

@@ -44,7 +44,7 @@ class AnswerLines(Lines[Pair, AnswerPrediction]):
         texts = entry.texts
         question, passage = (texts[0], texts[1]) if len(texts) == 2 else (entry.text or None, None)
         answer = (None, None, None, None) if prediction is None else prediction[:4]
-        record = dict(zip(("answer", "start", "stop", "probability"), answer, strict=True))
+        record = dict(zip(("answer", "start", "end", "probability"), answer, strict=True))
         return {"question": question, "passage": passage, **record}
 
     def values(self, prediction: AnswerPrediction | None) -> Values:
