@@ -144,7 +144,7 @@ Temperature = Annotated[
 ]
 Context = Annotated[
     str | None,
-    typer.Option(metavar="POLICY", help="Language models: context policy: reset, carry, stride or stride:N.  [default: full]"),
+    typer.Option(metavar="POLICY", help="Language models: context policy: full, reset, carry, stride or stride:N.  [default: full]"),
 ]
 
 

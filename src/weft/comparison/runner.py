@@ -199,8 +199,8 @@ class ComparisonRunner:
 
 
 def _describe_tokenizer(table: Mapping[str, Any]) -> str:
-    """'char', 'bpe (8,000 tokens)', or the name of a file."""
-    size = f" ({table['vocab_size']:,} tokens)" if isinstance(table.get("vocab_size"), int) else ""
+    """'char', 'bpe (at most 8,000 tokens)', or the name of a file."""
+    size = f" (at most {table['vocab_size']:,} tokens)" if isinstance(table.get("vocab_size"), int) else ""
     return Path(table["file"]).name if "file" in table else f"{table.get('type', '')}{size}"
 
 
