@@ -144,7 +144,9 @@ Temperature = Annotated[
 ]
 Context = Annotated[
     str | None,
-    typer.Option(metavar="POLICY", help="Language models: context policy: full, reset, carry, stride or stride:N.  [default: full]"),
+    typer.Option(
+        metavar="POLICY", help="Language models: context policy: full, reset, carry, stride or stride:N.  [default: full]"
+    ),
 ]
 
 
