@@ -19,7 +19,7 @@ SHARED := --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
 WORDS := src docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md
-LAWS := tests/test_contracts.py tests/test_references.py tests/test_seq2seq_references.py
+LAWS := tests/test_references.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-all test-processors check format docs docs-serve lock bench clean

@@ -112,7 +112,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(("how", "code", "left"), [("killed", -9, 2), ("full", 5, 0)])
+@pytest.mark.parametrize(("how", "code", "left"), [pytest.param("killed", -9, 2, marks=pytest.mark.slow), ("full", 5, 0)])
 def test_a_command_can_be_repeated_after_a_kill_or_a_full_disk(how, code, left, models, tmp_path):
     """`out`, which is empty, and beside it what was made so far."""
     words = [*COMMANDS["import"](models), "--output-dir", str(tmp_path / "new" / "out")]

@@ -28,7 +28,12 @@ SITE = sorted({*DOCS.rglob("*.md")} - COPIED)
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *SITE]
 RUNNABLE = [README, *sorted((DOCS / "tutorials").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 STUDIES = sorted((DOCS / "concepts").glob("*.md"))
-SLOW = {  # many trainings in processes of their own: a minute each
+SLOW = {  # many trainings, or many commands
+    "docs/how-to/explain-a-prediction.md",
+    "docs/how-to/fine-tune.md",
+    "docs/how-to/inspect-representations.md",
+    "docs/how-to/predict-in-bulk.md",
+    "docs/how-to/prune-heads.md",
     "docs/how-to/report-results.md",
     "docs/how-to/test-grammar.md",
     "docs/how-to/tune.md",

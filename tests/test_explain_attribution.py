@@ -137,7 +137,10 @@ def forward_of(task: str, reading: ModelInput, model: Any, place: int) -> Any:
 CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in name and "qa:" not in name]
 
 
-@pytest.mark.parametrize("name", CHECKED)
+REPEATED = ("lm:conv", "labels:labels-transformer", "labels:several-lstm", "pairs:joint")  # parts that others have, too
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in REPEATED)) for name in CHECKED])
 def test_attributions_equal_captum(runs, name):
     captum = pytest.importorskip("captum.attr", reason="captum is not installed: pip install captum")
     run, options = runs(name), ExplainConfig()
