@@ -19,7 +19,7 @@ SHARED := --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
 WORDS := src docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md
-LAWS := tests/test_references.py tests/test_seq2seq_references.py
+REFERENCES := tests/test_references.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-all test-processors check format docs docs-serve lock bench clean
@@ -73,10 +73,10 @@ check: $(TOOLS)
 	$(BIN)/python tools/lint_words.py $(WORDS)
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/test_house_rules.py && wait $$types
 
-# torch computes by other instructions on other processors, and rounds otherwise: the laws of the models once more without any.
+# torch uses other instructions on other processors, which round differently: the references once more without any of them.
 test: check $(BROWSER)
 	$(PYTEST) $(CHECKED)
-	ATEN_CPU_CAPABILITY=default $(PYTEST) $(LAWS)
+	ATEN_CPU_CAPABILITY=default $(PYTEST) $(REFERENCES)
 
 test-all: check $(BROWSER)
 	$(PYTEST) $(CHECKED) -m ''
