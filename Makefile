@@ -18,6 +18,7 @@ SHARED := --dist loadfile --no-loadscope-reorder
 # where there is a browser, no test may leave it out
 PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
+STYLE = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/python tools/lint_words.py $(WORDS)
 WORDS := src docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md
 REFERENCES := tests/test_references.py tests/test_seq2seq_references.py
 
@@ -68,14 +69,13 @@ demo: $(READY)
 	$(BIN)/weft demo
 
 check: $(TOOLS)
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/python tools/lint_words.py $(WORDS)
+	$(STYLE)
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/test_house_rules.py && wait $$types
 
 # torch uses other instructions on other processors, which round differently: the references once more without any of them.
-test: check $(BROWSER)
-	$(PYTEST) $(CHECKED)
+test: $(TOOLS) $(BROWSER)
+	$(STYLE)
+	$(BIN)/mypy & types=$$!; $(PYTEST) && wait $$types
 	ATEN_CPU_CAPABILITY=default $(PYTEST) $(REFERENCES)
 
 test-all: check $(BROWSER)
