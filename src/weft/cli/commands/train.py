@@ -144,5 +144,5 @@ class Train(ModelCommand):
         print_error("\n".join(lines))
 
     def _already_trained(self, output_dir: Path, steps: int) -> str:
-        count = f" ({steps:,} steps)" if steps else ""
+        count = f" ({steps:,} step{'' if steps == 1 else 's'})" if steps else ""
         return f"{output_dir} is already trained{count}. Use --overwrite to train it again."
