@@ -75,8 +75,8 @@ check: $(TOOLS)
 # torch uses other instructions on other processors, which round differently: the references once more without any of them.
 test: $(TOOLS) $(BROWSER)
 	$(STYLE)
-	$(BIN)/mypy & types=$$!; $(PYTEST) && wait $$types
-	ATEN_CPU_CAPABILITY=default $(PYTEST) $(REFERENCES)
+	($(BIN)/mypy && ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(REFERENCES)) & others=$$!; \
+		$(PYTEST) && wait $$others
 
 test-all: check $(BROWSER)
 	$(PYTEST) $(CHECKED) -m ''

@@ -117,6 +117,7 @@ def test_runs_that_cannot_share_a_plot_are_refused(place, tmp_path_factory, caps
 # ---- compiled
 
 
+@pytest.mark.slow
 def test_a_run_trained_with_compile_is_explained_like_any_other(tmp_path, monkeypatch, capsys, restore_openmp_env):
     """What is compiled is what training calls; the model that is saved, loaded and looked into is the plain one."""
     compiled, original = list[nn.Module](), nn.Module.compile

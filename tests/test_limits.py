@@ -160,6 +160,7 @@ def test_views_limit_the_number_of_tokens_by_memory(tmp_path):
 # ---- a terminal that goes
 
 
+@pytest.mark.slow  # a process trains for seconds
 def test_sighup_saves_a_checkpoint_like_sigterm(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), train__max_steps=9_999_999, train__num_validations=999_999)
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))

@@ -68,7 +68,10 @@ def open_report(browser, tmp_path):
         assert item.requests == [item.url]  # only the file itself
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+SELECTED = ("translation", "tags")  # the others are rendered by the slow tests
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SELECTED)) for name in DOCUMENTS])
 def test_page_renders_without_errors_within_the_viewport(open_report, name):
     report = open_report(DOCUMENTS[name])
     for width in (1280, 390):
@@ -259,7 +262,7 @@ def pareto(document: Any, cost: str) -> list[str]:
     return [name for _, _, name in sorted(front)]
 
 
-@pytest.mark.parametrize("better", ["higher", "lower"])
+@pytest.mark.parametrize("better", ["higher", pytest.param("lower", marks=pytest.mark.slow)])
 def test_pareto_front_has_the_undominated_rows(open_report, better):
     document = seq2seq_document()
     document["metric"]["better"] = better
