@@ -93,6 +93,7 @@ def classification_run_file(data: Path | list[str], arch: str = "lstm", *overrid
     """Run file of a classifier, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "classification",
+        "recommend": False,
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
         "model": {"arch": arch},
@@ -107,6 +108,7 @@ def tagging_run_file(data: Path, arch: str = "lstm", *overrides: str) -> dict[st
     """Run file of a tagger, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "tagging",
+        "recommend": False,
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
         "tokenizer": {"vocab_size": 16},  # so small that training has unknown words, too

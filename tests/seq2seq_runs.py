@@ -41,6 +41,7 @@ def seq2seq_run_file(pairs: Path, model: str = "lstm", *overrides: str) -> dict[
     """Run file of a seq2seq model, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "seq2seq",
+        "recommend": False,
         "seed": 3,
         "data": {"train": str(pairs), "valid": 0.1, "test": 0.1, "max_length": 16},
         "tokenizer": {"type": "char"} if model == "joint" else SEPARATE,
@@ -75,7 +76,11 @@ class Seq2SeqRuns:
         return run_dir
 
     def _lm_run_file(self, arch: str) -> dict[str, Any]:
-        values: dict[str, Any] = {"task": "lm", "data": {"train": str(self.directory / "phones.txt"), "read_as": "lines"}}
+        values: dict[str, Any] = {
+            "task": "lm",
+            "recommend": False,
+            "data": {"train": str(self.directory / "phones.txt"), "read_as": "lines"},
+        }
         values |= {"model": {"arch": arch}, "tokenizer": {"file": str(self.run_dir("lstm") / "tokenizer.target.json")}}
         if arch != "ngram":
             values["model"] |= {"hidden_size": 8, "num_layers": 1}

@@ -81,6 +81,7 @@ def run_file(text: Path, model: str = "conv", **options: Any) -> dict[str, Any]:
     """A run file for `text`; options are passed as `train__max_steps=5`."""
     values: dict[str, Any] = {
         "task": "lm",
+        "recommend": False,
         "seed": 3,
         "data": {"train": str(text), "valid": 0.1, "read_as": "windows", "context_length": 16},
         "model": dict(MODELS[model]),

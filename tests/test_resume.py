@@ -30,7 +30,10 @@ SETUPS: dict[str, dict[str, Any]] = {
     "gpt-stream": {"model": "gpt", "data__read_as": "stream"},
     "gpt-stream-average": {"model": "gpt", "data__read_as": "stream", "train__ema_decay": 0.9},
 }
+FAST = ("lstm-stream", "gpt-stream-average")  # killed in the fast tests
 every_setup = pytest.mark.parametrize("setup", SETUPS)
+# kill before every third line in the fast tests, before every line in the slow ones
+line_steps = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def steps_saved(out: Path) -> int:
 KILLS = 6  # per setup, 30 in total
 
 
-@every_setup
+@pytest.mark.parametrize("setup", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SETUPS])
 def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, children, setup):
     values = setup_file(text, setup, steps=48, validations=24)
     began = time.monotonic()
@@ -87,12 +90,13 @@ def test_a_run_killed_at_random_moments_ends_identically(tmp_path, text, childre
     assert kills >= KILLS
 
 
-def test_kill_before_each_line_of_saving(tmp_path, text, children):
+@line_steps
+def test_kill_before_each_line_of_saving(tmp_path, text, children, step):
     """Each child process continues the run and dies one line later in its first save than the previous one."""
     values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
     expected, out, kills = run_hashes(tmp_path / "whole"), tmp_path / "killed", 0
-    for line in range(1, count_lines("save") + 1):
+    for line in range(1, count_lines("save") + 1, step):
         if not children.train(values, out, before=("save", line)):
             kills += 1
             continue
@@ -101,10 +105,11 @@ def test_kill_before_each_line_of_saving(tmp_path, text, children):
     assert children.train(values, out)
     assert run_hashes(out) == expected
     assert leftovers(out) == []
-    assert kills >= 20
+    assert kills >= 20 // step
 
 
-def test_kill_before_each_line_of_starting(tmp_path, text, children):
+@line_steps
+def test_kill_before_each_line_of_starting(tmp_path, text, children, step):
     """Before the first checkpoint, the same command completes what is missing."""
     values = setup_file(text, "conv", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
@@ -114,7 +119,7 @@ def test_kill_before_each_line_of_starting(tmp_path, text, children):
         assert run_hashes(out) == expected
         assert leftovers(out) == []
         assert (out / "run.toml").read_bytes() == (tmp_path / "whole" / "run.toml").read_bytes()
-        line += 1
+        line += step
     assert line > 20
 
 

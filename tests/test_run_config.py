@@ -161,7 +161,7 @@ def test_a_resolved_file_round_trips(arch, tables):
 @every_kind
 def test_a_resolved_file_names_every_option_that_applies(arch):
     values = settings_of(arch).to_dict()
-    assert list(values) == ["task", "seed", "data", "tokenizer", "model", "train"]
+    assert list(values) == ["task", "seed", "recommend", "data", "tokenizer", "model", "train"]
     table = LM[arch].config_class
     left_out = set(table.model_fields) - set(values["model"])
     assert all(table.model_fields[name].default is None for name in left_out)

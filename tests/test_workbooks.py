@@ -275,6 +275,7 @@ def test_invalid_text_is_rejected_with_its_row(tmp_path):
     assert error_message(write_parquet(path, {"label": [], "text": []})) == "no rows"
 
 
+@pytest.mark.slow
 def test_large_files_are_streamed(tmp_path):
     """Only a few rows of a 40 MB file are in memory at once."""
     import tracemalloc

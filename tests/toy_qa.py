@@ -61,6 +61,7 @@ def qa_run_file(data: Path, arch: str = "lstm", *overrides: str) -> dict[str, An
     """Run file of a QA model, with `--set` overrides."""
     values: dict[str, Any] = {
         "task": "qa",
+        "recommend": False,
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15, "max_length": 64, "doc_stride": 16, "max_answer_length": 4},
         "model": {"arch": arch, "hidden_size": 32, "num_layers": 1 if arch == "lstm" else 2, "dropout": 0.0},

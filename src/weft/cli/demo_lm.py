@@ -19,6 +19,7 @@ TEXT = "text.txt"
 PROMPT = "The "
 # running text, the last tenth for validation; one tokenizer for all, so that losses per token are comparable
 COMMON: dict[str, Any] = {
+    "recommend": False,  # the models are trained in a minute each
     "task": "lm",
     "data": {"train": TEXT, "valid": 0.1, "context_length": 128},
     "tokenizer": {"type": "bpe", "vocab_size": 1000},

@@ -33,6 +33,7 @@ SPLIT_SIZES = {"test": 1000, "valid": 500}  # words; the rest is training data
 LONG_WORD = 10  # letters
 PLOTTED_WORD, PLOTTED_MODEL = "biotechnology", "lstm-attention"  # a word of the test data
 COMMON: dict[str, Any] = {
+    "recommend": False,  # the models are trained in a minute each
     "task": "seq2seq",
     "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv", "max_length": 40},
     "tokenizer": {"source": {"type": "char"}, "target": {"type": "whitespace"}},

@@ -29,11 +29,13 @@ from weft.comparison.plan import (
     variants,
     with_absolute_paths,
 )
+from weft.comparison.recommended_options import with_recommended_options
 from weft.comparison.train import Outcome, ParallelTrainer, ThreadBudget
 from weft.data.config import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.finished import is_finished, remove_on_failure
+from weft.runs.recommend import recommend
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import make_directory
 from weft.runs.status import best
@@ -67,6 +69,8 @@ class ComparisonRunner:
         # a run file without model.arch takes the first of the named architectures
         if options.models and options.models[0] != ALL and isinstance(model, dict):
             values = {**values, "model": {"arch": options.models[0], **model}}
+        elif isinstance(model, dict) and "arch" not in model:
+            values = {**values, "model": {**model, "arch": recommend(values, base=base).config.arch}}
         self.values = with_absolute_paths(values, base=base)
         config = resolve(self.values, base=base)
         self.default_choice: str | None = None  # describes the default choice of architectures, if it is used
@@ -80,7 +84,7 @@ class ComparisonRunner:
         self.task, self.seed = config.task, config.seed
         self.options, self.runner_config = options, runner_config
         self.tuned: dict[str, Any] = {}
-        self.plan: Variants = variants(self.values, options, base=base)
+        self.plan: Variants = with_recommended_options(variants(self.values, options, base=base), self.values, base=base)
         if options.match_params is not None and any(option == "model.hidden_size" for option, _ in options.grid):
             raise UsageError("match_params", "cannot be combined with model.hidden_size in `grid`", "remove one of them")
         if options.tune_trials is not None:

@@ -53,7 +53,7 @@ class RunConfig:
         model = {"arch": self.arch, **to_dict(self.model)}
         tokenizer = _from_tokenizer_files(to_dict(self.tokenizer))
         tables = {"data": to_dict(self.data), "tokenizer": tokenizer, "model": model, "train": to_dict(self.train)}
-        return {"task": self.task, "seed": self.seed, **tables}
+        return {"task": self.task, "seed": self.seed, "recommend": False, **tables}  # nothing is left out
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_dict())

@@ -16,7 +16,8 @@ from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.config import RunConfig
 from weft.runs.memory_data import write_inputs
-from weft.runs.resolve import read_config, resolve
+from weft.runs.recommend import Recommendation, complete, describe
+from weft.runs.resolve import read_config
 from weft.runs.run_dir import RunDir, make_directory, open_run_dir
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
@@ -101,7 +102,8 @@ def train(
     base: Path,
     callback: JobCallback,
     overwrite: bool = False,
-    memory_data: Mapping[str, object] | None = None,
+    inputs: Mapping[str, Path] | None = None,
+    completed: Recommendation | None = None,
 ) -> RunDir:
     """Train the run of a run file, or resume it.
 
@@ -111,12 +113,14 @@ def train(
         base: The directory that paths in the run file are relative to.
         callback: Receives the progress.
         overwrite: Start over. The new run replaces the one in `out` as soon as it has weights.
-        memory_data: Data in memory by split, which is written to `out`.
+        inputs: Temporary files of data in memory, by split, which are copied to `out`.
+        completed: The run file with its recommended options; by default, they are found here.
 
     Returns:
         The run directory.
     """
-    config = resolve(values, base=base)
+    recommendation = complete(values, out, base=base, overwrite=overwrite, inputs=inputs) if completed is None else completed
+    config = recommendation.config
     training(config.datasets)  # before a directory is created or data is read
     pick_device(config.train.device)
     directory = make_directory(out)
@@ -126,10 +130,14 @@ def train(
     with Lock(out), directory.restore_on_failure():
         if directory.begin(config, tomli_w.dumps(dict(values)), overwrite=overwrite):
             callback.on_note(f"{out}: restored the previous run, because the run that was to replace it saved nothing")
-        write_inputs(config, directory, memory_data or {})
+        write_inputs(directory, inputs or {})
         changes = directory.write_environment()
         if changes:
             callback.on_note(f"the environment changed ({'; '.join(changes)}); results will not be bit-identical")
+        if chosen := describe(recommendation):
+            callback.on_note(f"Settings for {chosen}")
+        if recommendation.warning:
+            callback.on_note(f"warning: {recommendation.warning}")
         directory.find_checkpoint(callback.on_note)
         tokenizer, corpora = prepare(config.spec, config, directory, callback)
         config.preset.estimator.train(Job(config, directory, tokenizer, corpora, callback))

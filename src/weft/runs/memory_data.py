@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -63,27 +64,44 @@ def place_inputs(
     return {**values, "data": {split: value for split, value in table.items() if value is not None}}, memory_data
 
 
-def write_inputs(config: RunConfig, directory: RunDir, memory_data: Mapping[str, object]) -> None:
-    """Write data in memory to files. A run that has started must get the same data again. Call with the lock."""
+@contextmanager
+def staged_inputs(values: Mapping[str, Any], memory_data: Mapping[str, object]) -> Iterator[dict[str, Path]]:
+    """Temporary files with the data in memory, by split, while the block runs: data is read before its run has a directory."""
     if not memory_data:
+        yield {}
         return
-    format = _format(config.spec, config.to_dict()["data"])
+    table = values["data"]
+    format = _format(find_task(values["task"]), table)
+    with TemporaryDirectory(prefix="weft-") as directory:
+        paths = {split: Path(directory) / f"{split}{format.suffix}" for split in memory_data}
+        for split, path in paths.items():
+            write_memory(path, memory_data[split], format, encoding=table.get("encoding", "utf-8"), where=f"data[{split!r}]")
+        yield paths
+
+
+def _copy(source: Path, target: Path) -> None:
+    with files.atomic_write(target) as write, source.open("rb") as file:
+        for chunk in iter(partial(file.read, 1 << 20), b""):
+            write(chunk)
+
+
+def write_inputs(directory: RunDir, inputs: Mapping[str, Path]) -> None:
+    """Copy the files of data in memory to the run directory. A run that has started must get the same data again. Call with the
+    lock."""
+    if not inputs:
+        return
     files.make_subdirectory(directory.inputs)
-    for split, data in memory_data.items():
-        path, location = directory.inputs / f"{split}{format.suffix}", f"data[{split!r}]"
+    for split, staged in inputs.items():
+        path = directory.inputs / staged.name
         has_started = path.is_file() and (directory.has_started() or directory.weights.exists())
-        new = files.temporary_path(path) if has_started else path
-        try:
-            write_memory(new, data, format, encoding=config.data.encoding, where=location)
-            if has_started and files.sha256(new) != files.sha256(path):
-                raise UsageError(
-                    location,
-                    f"differs from the data that {directory.path} is trained on",
-                    "pass the same data to resume, choose another `output_dir`, or use `overwrite`",
-                )
-        finally:
-            if has_started:
-                files.remove(new)
+        if not has_started:
+            _copy(staged, path)
+        elif files.sha256(staged) != files.sha256(path):
+            raise UsageError(
+                f"data[{split!r}]",
+                f"differs from the data that {directory.path} is trained on",
+                "pass the same data to resume, choose another `output_dir`, or use `overwrite`",
+            )
 
 
 def inputs_of(config: RunConfig, inputs: Any) -> list[Any]:

@@ -27,6 +27,8 @@ class RunFile(Config):
     """What to learn: lm, masked-lm, seq2seq, classification, tagging or qa."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Random seed for initialization, batch order and dropout."""
+    recommend: bool = True
+    """Fill in options that are left out with values that suit the data. If false, they have the defaults of the reference."""
     data: dict[str, Any] = Field(default_factory=dict)
     """The data, and how it is read."""
     tokenizer: dict[str, Any] = Field(default_factory=dict)

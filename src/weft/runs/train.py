@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,8 @@ from weft.runs import job
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.finished import is_finished, remove_on_failure
 from weft.runs.load import load, with_model
-from weft.runs.memory_data import place_inputs, write_inputs
+from weft.runs.memory_data import place_inputs, staged_inputs, write_inputs
+from weft.runs.recommend import complete, with_arch
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
 
@@ -82,21 +84,29 @@ class _Request(NamedTuple):
 def _train(request: _Request, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
     """Load the run if it is finished; otherwise train it."""
     values, base, out, memory_data = request
-    config = resolve(values, base=base)  # an invalid run file is refused before anything else happens
-    if not overwrite and is_finished(out, config):
-        if memory_data:
+    resolve(with_arch(values), base=base)  # an invalid run file is refused before anything else happens
+    with staged_inputs(values, memory_data) as inputs:
+        completed = complete(values, out, base=base, overwrite=overwrite, inputs=inputs)
+        if overwrite or not is_finished(out, completed.config):
+            train_run = partial(job.train, values, out, base=base, overwrite=overwrite, inputs=inputs, completed=completed)
+            _train_until_done(train_run, out, callback)
+            return with_model(load(out))
+        if inputs:
             with Lock(out):
-                write_inputs(config, RunDir(out), memory_data)
-        RunDir(out).drop_backup()
-        return with_model(load(out))
+                write_inputs(RunDir(out), inputs)
+    RunDir(out).drop_backup()
+    return with_model(load(out))
+
+
+def _train_until_done(train_run: Callable[..., RunDir], out: Path, callback: TrainCallback | None) -> None:
+    """Train with a callback that the user can interrupt."""
     with remove_on_failure(out), _callback_or_bar(callback) as train_callback:
         adapter = CallbackAdapter(train_callback)
         with interruptible(adapter):
             try:
-                job.train(values, out, base=base, callback=adapter, overwrite=overwrite, memory_data=memory_data)
+                train_run(callback=adapter)
             except TrainingInterrupted:
                 raise TrainingInterrupted(out, "training was interrupted and has saved", "train again to resume") from None
-    return with_model(load(out))
 
 
 def _callback_or_bar(callback: TrainCallback | None) -> AbstractContextManager[TrainCallback]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from weft.tasks.data_spec import Data
     from weft.tasks.embedding import EmbeddingOutput
     from weft.tasks.lines import Lines
+    from weft.tasks.recipe import Recipes
     from weft.text.tokenizers import Tokenizer
     from weft.training.neural import NetworkTask
     from weft.training.sample_outputs import Samples
@@ -321,6 +322,7 @@ class Task(Generic[I, P]):
     decode: Decode[I] | None = None
     explain: Callable[[], Explain] | None = None  # imports the explanation functions
     compare: Compare = field(default_factory=Compare)
+    recipes: Recipes | None = None  # recommended settings for given data; None: the presets alone
     ranking_metrics: tuple[str, ...] = ()  # a comparison ranks by the first that the runs have; (): by their first metric
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training

@@ -51,6 +51,11 @@ class FileSummary:
         self.first_skipped = self.first_skipped or location
 
     @property
+    def count(self) -> int:
+        """The number of lines, under the name that summaries of records have."""
+        return self.lines
+
+    @property
     def newline(self) -> str:
         """LF, CRLF, or mixed."""
         if not self.num_crlf:

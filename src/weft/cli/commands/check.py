@@ -145,6 +145,7 @@ class Check(ModelCommand):
         from weft.cli.show_windows import check_applies, windows_of
         from weft.config import override, read_toml
         from weft.data.check import check_data
+        from weft.runs.recommend import recommend
         from weft.runs.resolve import resolve
 
         if self.entries < 1:
@@ -152,7 +153,8 @@ class Check(ModelCommand):
         if not self.tolerance > 0:
             raise UsageError("tolerance", f"must be greater than 0, got {self.tolerance:g}")
         values = override(read_toml(self.run_file), self.overrides or [])
-        config = resolve(values, base=self.run_file.parent)
+        recommendation = recommend(values, base=self.run_file.parent)
+        config = recommendation.config
         if self.show_windows is not None:
             check_applies(config)
         options, make_tokenizers = config.spec.data.check(config)
@@ -162,7 +164,7 @@ class Check(ModelCommand):
             windows = None if self.show_windows is None else windows_of(config, tokenizers()[0], self.show_windows)
             checks = None
             if self.gradients and not report.count("error"):
-                on_cpu = resolve(override(values, ["train.device=cpu"]), base=self.run_file.parent)
+                on_cpu = resolve(override(recommendation.values, ["train.device=cpu"]), base=self.run_file.parent)
                 checks = self._check_gradients(on_cpu, display)
         if self.json:
             self._write_json(report, options, windows, checks)

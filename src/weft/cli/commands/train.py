@@ -18,6 +18,7 @@ from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
+    from weft.runs.recommend import Recommendation
 
 # an example of the command that uses a trained run, by the command
 
@@ -49,7 +50,7 @@ class Train(ModelCommand):
     def run(self) -> int:
         from weft.config import override, read_toml
         from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
-        from weft.runs.resolve import resolve
+        from weft.runs.recommend import complete
         from weft.runs.run_dir import RunDir
 
         values = override(read_toml(self.run_file), self.overrides or [])
@@ -60,14 +61,16 @@ class Train(ModelCommand):
         elif self.init_from is not None:
             values = with_tokenizer_of_init(values, self.init_from)
         output_dir = self.output_dir or Path("runs") / self.run_file.stem
-        config = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything else
+        # a wrong run file is refused before anything else
+        completed = complete(values, output_dir, base=self.run_file.parent, overwrite=self.overwrite)
+        config = completed.config
         if not self.overwrite and is_finished(output_dir, config):
             self._check_weights(output_dir)
             RunDir(output_dir).drop_backup()
             self._summarize(output_dir, config)
             return 0
         start = time.monotonic()
-        code = self._train(values, config, output_dir)
+        code = self._train(values, completed, output_dir)
         if code == 0:
             self._summarize(output_dir, config, seconds=time.monotonic() - start)
         return code
@@ -81,7 +84,7 @@ class Train(ModelCommand):
         except ModelError as error:
             raise ModelError(error.where, error.problem, "use `overwrite` to train it again") from None
 
-    def _train(self, values: dict[str, Any], config: RunConfig, output_dir: Path) -> int:
+    def _train(self, values: dict[str, Any], completed: Recommendation, output_dir: Path) -> int:
         from weft.cli.display import Display
         from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
@@ -92,9 +95,16 @@ class Train(ModelCommand):
         directory = RunDir(output_dir)
         had_backup, replaces = directory.backup.exists(), self.overwrite and os.path.isfile(directory.resolved)
         with remove_on_failure(output_dir), Stop() as stop, Display(quiet=self.quiet) as display:
-            progress = TrainProgress(display, stop, config, output_dir)
+            progress = TrainProgress(display, stop, completed.config, output_dir)
             try:
-                train(values, output_dir, base=self.run_file.parent, callback=progress, overwrite=self.overwrite)
+                train(
+                    values,
+                    output_dir,
+                    base=self.run_file.parent,
+                    callback=progress,
+                    overwrite=self.overwrite,
+                    completed=completed,
+                )
             except TrainingInterrupted:
                 display.clear()
                 display.line(f"Stopped at step {progress.step:,}. Saved to {output_dir}. {self._how_to_resume(output_dir)}")

@@ -22,6 +22,7 @@ from weft.tasks.lm.predict import (
     unknown_tokens,
 )
 from weft.tasks.lm.presets import PRESETS
+from weft.tasks.lm.recipe import recipes
 from weft.tasks.lm.samples import SAMPLES
 from weft.tasks.lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
@@ -70,6 +71,7 @@ LM: Task[str, None] = Task(
     validation_suites=(LANGUAGE_VALIDATION,),
     ranking_metrics=("loss", "bits_per_char"),
     compare=COMPARE,
+    recipes=recipes,
     predictor=LanguageModelPredictor,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,

@@ -34,6 +34,7 @@ from weft.tasks.seq2seq.predict import (
     unknown_tokens,
 )
 from weft.tasks.seq2seq.presets import PRESETS
+from weft.tasks.seq2seq.recipe import recipes
 from weft.tasks.seq2seq.samples import SAMPLES
 from weft.tasks.seq2seq.weights import WEIGHTS
 from weft.tasks.spec import Decode, Task
@@ -76,6 +77,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     validation_suites=(TRANSLATION_VALIDATION,),
     ranking_metrics=("chrf",),  # BLEU is undefined for lines of fewer than four tokens, and there are bins of such lines
     compare=COMPARE,
+    recipes=recipes,
     predictor=predictor,
     evaluate=evaluate,
     predict=predict,

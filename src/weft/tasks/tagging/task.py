@@ -22,6 +22,7 @@ from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.memory import in_memory
 from weft.tasks.tagging.predict import Sentence, TaggerPredictor, TagPrediction, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
+from weft.tasks.tagging.recipe import recipes
 from weft.tasks.tagging.records import open_tagged
 from weft.tasks.tagging.weights import WEIGHTS
 
@@ -61,6 +62,7 @@ TAGGING: Task[Sentence, TagPrediction] = Task(
     validation_suites=(TAGS,),
     ranking_metrics=("span_f1", "token_accuracy"),
     compare=COMPARE,
+    recipes=recipes,
     predictor=TaggerPredictor,
     evaluate=evaluate,
     predict=predict,

@@ -1,0 +1,196 @@
+"""Applies the recommended settings of a task to a run file: every option that the file leaves out and a recipe knows a good
+value for is filled in. What the file sets always wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tomli_w
+
+from weft.config import BUDGETS, parse_config
+from weft.data.config import training
+from weft.data.profile import DataProfile, profile_data
+from weft.errors import ConfigError
+from weft.runs.config import RunConfig
+from weft.runs.resolve import RunFile, resolve
+from weft.runs.run_dir import RunDir
+from weft.tasks.registry import TASKS
+from weft.training.device import pick_device
+
+if TYPE_CHECKING:
+    from weft.tasks.recipe import Recipe
+
+MIN_EXAMPLES = 100  # nothing is known about settings for less data
+CPU_FLOPS = 4e10  # operations per second of training on two cores, roughly
+MAX_CPU_SECONDS = 3600.0  # of the training that is recommended on a CPU
+TABLES = ("data", "tokenizer", "model", "train")
+DESCRIBED = {"model.num_layers": "layers", "model.hidden_size": "hidden size", "model.dropout": "dropout"}
+OPTIMIZER_OPTIONS = ("optimizer", "lr", "muon_lr", "adam_beta2", "momentum", "weight_decay")
+
+
+class Recommendation(NamedTuple):
+    """A run file with the recommended options, and what they are."""
+
+    values: dict[str, Any]
+    config: RunConfig  # resolved; its data sets have read their files
+    options: Mapping[str, Any] = {}  # that were filled in, by dotted name
+    reason: str = ""  # what about the data they follow from; "" if nothing was filled in
+    warning: str = ""
+    profile: DataProfile | None = None  # None if the data was not read
+
+
+def with_arch(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file with an architecture: its own, or the default of its task."""
+    task, model = values.get("task"), values.get("model", {})
+    if not isinstance(task, str) or task not in TASKS or not isinstance(model, Mapping):
+        return dict(values)  # `resolve` refuses it
+    return {**values, "model": {"arch": TASKS[task].arch, **model}}
+
+
+def recommend(values: Mapping[str, Any], *, base: Path, profile: DataProfile | None = None) -> Recommendation:
+    """Fill in the options that a run file leaves out. Reads the training data.
+
+    Args:
+        values: The run file.
+        base: The directory that its paths are relative to.
+        profile: Of the training data, if it is known.
+
+    Returns:
+        The completed run file. It is unchanged, apart from `model.arch`, if it asks for that, if its task has no recipes, if it
+        starts from other weights, or if there is too little data to know.
+    """
+    named = with_arch(values)
+    config = resolve(named, base=base)  # a wrong run file is refused before any data is read
+    run, task = parse_config(RunFile, values, prefix=""), config.spec
+    if task.recipes is None or not run.recommend or config.train.init_from is not None or "train" not in config.datasets:
+        return Recommendation(named, config)
+    profile = profile or _profile(config)
+    if profile.num_examples < MIN_EXAMPLES:
+        warning = f"{profile.num_examples:,} training examples are too few to recommend settings for; using general ones"
+        return Recommendation(named, config, warning=warning, profile=profile)
+    tables: dict[str, Mapping[str, Any]] = {name: getattr(run, name) for name in TABLES}
+    recipe = choose(task.recipes(profile, tables), is_gpu=profile.is_gpu)
+    return _apply(recipe, {**values, **tables}, config, base)._replace(profile=profile)
+
+
+def complete(
+    values: Mapping[str, Any], out: Path, *, base: Path, overwrite: bool = False, inputs: Mapping[str, Path] | None = None
+) -> Recommendation:
+    """The run file with all recommended options, for a run in the directory `out`. A run that has begun with the same run file
+    keeps its settings, even if another machine or version of weft would recommend others. `inputs` are files of data in memory
+    that are not yet in the run directory, by split."""
+    if overwrite or not _has_begun(out, values):
+        return _recommend_staged(values, inputs, base) if inputs else recommend(values, base=base)
+    stored = RunDir(out).read_resolved()
+    tables = {table: values.get(table, {}) for table in TABLES}
+    merged = {table: _merged(stored.get(table, {}), tables[table]) for table in TABLES}
+    merged["train"] = {**_applicable_train(stored.get("train", {}), tables["train"]), **tables["train"]}
+    new = {**values, **merged}
+    return Recommendation(new, resolve(new, base=base))
+
+
+def _recommend_staged(values: Mapping[str, Any], inputs: Mapping[str, Path], base: Path) -> Recommendation:
+    """The recommendation for data in temporary files; the run file keeps the paths that the data will have."""
+    staged = {**values["data"], **{split: str(path) for split, path in inputs.items()}}
+    recommendation = recommend({**values, "data": staged}, base=base)
+    paths = {split: values["data"][split] for split in inputs}
+    new = {**recommendation.values, "data": {**recommendation.values["data"], **paths}}
+    return recommendation._replace(values=new, config=resolve(new, base=base))
+
+
+def _has_begun(out: Path, values: Mapping[str, Any]) -> bool:
+    """Whether a directory contains a run of this run file."""
+    try:
+        return RunDir(out).resolved.is_file() and (out / "run.toml").read_text(encoding="utf-8") == tomli_w.dumps(dict(values))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def describe(recommendation: Recommendation) -> str:
+    """The main choices in one line: 29,000 pairs, sentences of 12 words: bpe 8,000, transformer, dropout 0.3, 6,000 steps."""
+    options = recommendation.options
+    parts = [_describe_tokenizer(options), *(f"{options[f'model.{name}']}" for name in ("arch",) if f"model.{name}" in options)]
+    parts += [f"{words} {options[name]:g}" for name, words in DESCRIBED.items() if name in options]
+    parts += [f"{options[f'train.{name}']:,g} {name.removeprefix('max_')}" for name in BUDGETS if f"train.{name}" in options]
+    return f"{recommendation.reason}: {', '.join(filter(None, parts))}" if any(parts) else ""
+
+
+def _describe_tokenizer(options: Mapping[str, Any]) -> str:
+    """'bpe 8,000', or 'char to whitespace' if source and target differ."""
+    sides = []
+    for side in ("tokenizer.", "tokenizer.source.", "tokenizer.target."):
+        if f"{side}type" in options:
+            size = f" {options[f'{side}vocab_size']:,}" if f"{side}vocab_size" in options else ""
+            sides.append(f"{options[f'{side}type']}{size}")
+    return " to ".join(sides)
+
+
+def choose(ladder: Sequence[Recipe], *, is_gpu: bool) -> Recipe:
+    """The best settings; on a CPU, the best that train in about an hour, or the fastest."""
+    if is_gpu:
+        return ladder[0]
+    return next((recipe for recipe in ladder if recipe.flops <= MAX_CPU_SECONDS * CPU_FLOPS), ladder[-1])
+
+
+def _profile(config: RunConfig) -> DataProfile:
+    is_gpu = pick_device(config.train.device).type == "cuda"
+    return profile_data(training(config.datasets), has_valid="valid" in config.datasets, is_gpu=is_gpu)
+
+
+def _apply(recipe: Recipe, values: Mapping[str, Any], config: RunConfig, base: Path) -> Recommendation:
+    """Add the options of a recipe that the run file does not set. One that contradicts an option of the file is left out."""
+    recommended = {table: dict(getattr(recipe, table)) for table in TABLES}
+    recommended["train"] = _applicable_train(recipe.train, values["train"])
+    while True:
+        new = {**values, **{table: _merged(recommended[table], values[table]) for table in TABLES}}
+        try:
+            completed = resolve(new, base=base)
+            break
+        except ConfigError as error:
+            if not _remove(recommended, error.where):
+                recommended = {**{table: {} for table in TABLES}, "model": {"arch": recipe.model["arch"]}}
+    if completed.data == config.data:
+        completed.__dict__["datasets"] = config.datasets  # that have read their files
+    options = dict(_added(new, values))
+    return Recommendation(new, completed, options, recipe.reason if options else "")
+
+
+def _applicable_train(recommended: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of [train] without those that belong to a budget or an optimizer that the run file replaces."""
+    removed = set(BUDGETS) if any(name in given for name in BUDGETS) else set()
+    if given.get("optimizer", recommended.get("optimizer")) != recommended.get("optimizer"):
+        removed |= set(OPTIMIZER_OPTIONS)
+    return {name: value for name, value in recommended.items() if name not in removed}
+
+
+def _merged(recommended: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Recommended options, overridden by those of the run file, table by table."""
+    merged = {**recommended, **given}
+    for name, value in recommended.items():
+        if isinstance(value, Mapping) and isinstance(given.get(name), Mapping):
+            merged[name] = _merged(value, given[name])
+    return merged
+
+
+def _remove(tables: dict[str, dict[str, Any]], option: str) -> bool:
+    """Remove a recommended option of a dotted name; whether there was one."""
+    *path, name = option.split(".")
+    table: Any = tables
+    for part in path:
+        table = table.get(part) if isinstance(table, Mapping) else None
+    if not isinstance(table, dict) or name not in table or option == "model.arch":
+        return False
+    del table[name]
+    return True
+
+
+def _added(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The options of nested tables that `old` does not have, by dotted name."""
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping):
+            yield from _added(value, before if isinstance(before, Mapping) else {}, f"{prefix}{name}.")
+        elif name not in old:
+            yield f"{prefix}{name}", value
