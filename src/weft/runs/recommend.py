@@ -149,7 +149,7 @@ def _apply(recipe: Recipe, values: Mapping[str, Any], config: RunConfig, base: P
             completed = resolve(new, base=base)
             break
         except ConfigError as error:
-            if not _remove(recommended, error.where):
+            if not (_remove(recommended, error.where) or _remove(recommended, f"model.{error.where.split('.')[-1]}")):
                 recommended = {**{table: {} for table in TABLES}, "model": {"arch": recipe.model["arch"]}}
     if completed.data == config.data:
         completed.__dict__["datasets"] = config.datasets  # that have read their files

@@ -16,6 +16,7 @@ from weft.tasks.recipe import Recipe, Tables, bpe_size, early_stopping, scaled, 
 NAMES, CHARACTERS = 25_600, 1_000_000  # of the data that the numbers were found on
 SUBWORDS_PER_WORD = 1.3
 MAX_SPELLED = 5_000_000  # characters of a text that is read letter by letter
+CPU_EPOCHS = (8.0, 3.0)
 SIZES = ("hidden_size", "num_layers")
 GPT: Mapping[str, Any] = {"activation": "swiglu"}
 WORDS_GPT: Mapping[str, Any] = {"num_layers": 6, "hidden_size": 96, "dropout": 0.25, "embedding_dropout": 0.0}
@@ -78,7 +79,8 @@ def _text(profile: DataProfile, arch: str, given: Mapping[str, Any]) -> list[Rec
     stop = early_stopping(profile)
     if arch not in ("gpt", "transformer"):
         return [Recipe(reason, {"dropout": 0.2} if arch in recurrent_mixers() else {}, stop)]
-    epochs = _given_epochs(given, num_tokens) or scaled(22, num_tokens, CHARACTERS, -0.5, (1, 30))
+    given_epochs = _given_epochs(given, num_tokens)
+    epochs = given_epochs or scaled(22, num_tokens, CHARACTERS, -0.5, (1, 30))
     steps = max(500, 100 * round(epochs * num_tokens / 16384 / 100))
     best = Recipe(
         reason,
@@ -86,7 +88,8 @@ def _text(profile: DataProfile, arch: str, given: Mapping[str, Any]) -> list[Rec
         {"max_steps": steps, "batch_tokens": 16384, **_regularization(epochs)["train"], **stop},
         flops=training_flops(11e6, steps * 16384),
     )
-    return [best, _small(best, num_tokens, min(epochs, 8)), _small(best, num_tokens, min(epochs, 3))]
+    fewer = [epochs] if given_epochs else [min(epochs, limit) for limit in CPU_EPOCHS]
+    return [best, *(_small(best, num_tokens, number) for number in fewer)]
 
 
 def _small(best: Recipe, num_tokens: int, epochs: float) -> Recipe:

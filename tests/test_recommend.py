@@ -1,0 +1,313 @@
+"""Recommended settings: what recipes choose for which data, and how they are applied to a run file."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from label_runs import tagged_sentences, write_conll
+from small_runs import make_text
+
+import weft
+from weft.cli.main import main
+from weft.data.profile import DataProfile, profile_data
+from weft.errors import ConfigError, UsageError
+from weft.runs import recommend as module
+from weft.runs.recommend import complete, describe, recommend, with_arch
+from weft.runs.resolve import read_config, resolve
+from weft.runs.run_dir import RunDir
+from weft.tasks.recipe import bpe_size, scaled, scaled_steps
+from weft.tasks.registry import TASKS, find_task
+
+WORDS = [
+    "the",
+    "a",
+    "old",
+    "new",
+    "man",
+    "woman",
+    "dog",
+    "house",
+    "sees",
+    "likes",
+    "hears",
+    "builds",
+    "small",
+    "large",
+    "red",
+    "green",
+    "quickly",
+    "never",
+]
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recommend as on a machine with a GPU."""
+
+    def profile(config: Any) -> DataProfile:
+        return replace(cpu_profile(config), is_gpu=True)
+
+    cpu_profile = module._profile
+    monkeypatch.setattr(module, "_profile", profile)
+
+
+def sentence(chance: random.Random) -> str:
+    return " ".join(chance.choices(WORDS, k=chance.randint(5, 12)))
+
+
+def write_pairs(path: Path, count: int, source: Any, target: Any) -> dict[str, Any]:
+    chance = random.Random(1)
+    path.write_text("".join(f"{source(chance)}\t{target(chance)}\n" for _ in range(count)))
+    return {"task": "seq2seq", "data": {"train": str(path), "valid": 0.1}}
+
+
+def word(chance: random.Random) -> str:
+    return "".join(chance.choices("abcdefgh", k=chance.randint(3, 9)))
+
+
+def phones(chance: random.Random) -> str:
+    return " ".join(chance.choices(["a", "b", "tʃ", "eɪ", "ʃ"], k=chance.randint(3, 9)))
+
+
+def cyrillic(chance: random.Random) -> str:
+    return " ".join("".join(chance.choices("абвгдежз", k=4)) for _ in range(6))
+
+
+# ---- profiles
+
+
+def test_a_profile_counts_the_split_and_samples_its_texts(tmp_path):
+    values = write_pairs(tmp_path / "pairs.tsv", 200, word, phones)
+    train = resolve(with_arch(values), base=tmp_path).datasets["train"]
+    profile = profile_data(train, has_valid=True, is_gpu=False)
+    assert profile.num_examples == 180  # without the tenth that is validation data
+    source, target = profile.texts
+    assert source.is_single_words and not source.is_symbols
+    assert target.is_symbols and target.alphabet == set("abtʃeɪ")
+    rows = [record.source for record in train.records()]
+    assert source.mean_chars == pytest.approx(sum(map(len, rows)) / len(rows))
+    assert profile.num_chars == pytest.approx(sum(len(record.source) + len(record.target) for record in train.records()))
+
+
+def test_sentences_are_neither_words_nor_symbols(tmp_path):
+    values = write_pairs(tmp_path / "pairs.tsv", 200, sentence, cyrillic)
+    profile = profile_data(resolve(with_arch(values), base=tmp_path).datasets["train"], has_valid=True, is_gpu=False)
+    assert not any(text.is_single_words or text.is_symbols for text in profile.texts)
+    assert profile.shared_alphabet == 0
+
+
+# ---- rules
+
+
+@pytest.mark.parametrize(("words", "size"), [(690_000, 8000), (100_000_000, 32_000), (10, 1000), (50_000, 4000)])
+def test_more_text_has_more_subwords(words, size):
+    assert bpe_size(words) == size
+
+
+def test_steps_grow_slower_than_the_data():
+    assert scaled_steps(6000, 29_000, 29_000, (2000, 100_000)) == 6000
+    assert scaled_steps(6000, 4 * 29_000, 29_000, (2000, 100_000)) == 12_000
+    assert scaled_steps(6000, 10**12, 29_000, (2000, 100_000)) == 100_000
+    assert scaled(10, 400, 100, -0.5, (1, 40)) == 5
+
+
+# ---- recipes
+
+
+def test_pronunciations_are_spelled_and_learned_by_an_lstm(tmp_path, on_gpu):
+    chosen = recommend(write_pairs(tmp_path / "pairs.tsv", 300, word, phones), base=tmp_path)
+    config = chosen.config
+    assert (config.tokenizer.source.type, config.tokenizer.target.type) == ("char", "whitespace")
+    assert (config.arch, config.model.encoder.hidden_size) == ("lstm-input-feeding", 1024)
+    assert config.train.monitor == "token_error_rate" and config.train.patience > 0
+
+
+def test_sentences_are_split_into_shared_subwords_and_learned_by_a_transformer(tmp_path, on_gpu):
+    chosen = recommend(write_pairs(tmp_path / "pairs.tsv", 2500, sentence, sentence), base=tmp_path)
+    config = chosen.config
+    assert (config.tokenizer.type, config.tokenizer.vocab_size) == ("bpe", bpe_size(2250 * 17))
+    assert config.arch == "transformer" and config.model.share_embeddings and config.model.tie_embeddings
+    assert config.train.optimizer == "muon"
+
+
+def test_languages_with_other_letters_have_a_tokenizer_each(tmp_path, on_gpu):
+    config = recommend(write_pairs(tmp_path / "pairs.tsv", 2500, sentence, cyrillic), base=tmp_path).config
+    assert (config.tokenizer.source.type, config.tokenizer.target.type) == ("bpe", "bpe")
+    assert not config.model.share_embeddings
+
+
+def test_on_a_cpu_a_smaller_model_is_chosen_where_the_large_one_takes_hours(tmp_path):
+    chosen = recommend(write_pairs(tmp_path / "pairs.tsv", 20_000, sentence, sentence), base=tmp_path)
+    assert chosen.config.arch == "transformer" and chosen.config.model.hidden_size == 128
+
+
+def test_a_list_of_words_is_read_line_by_line(tmp_path):
+    (tmp_path / "names.txt").write_text("".join(f"{word(random.Random(number))}\n" for number in range(400)))
+    config = recommend({"task": "lm", "data": {"train": "names.txt", "valid": 0.1}}, base=tmp_path).config
+    assert (config.data.read_as, config.tokenizer.type, config.arch) == ("lines", "char", "gpt")
+    assert config.model.dropout > 0 and config.train.max_epochs is not None
+
+
+@pytest.mark.parametrize(("epochs", "dropout"), [(1.0, 0.0), (5.0, 0.1), (30.0, 0.35)])
+def test_a_text_that_is_read_more_often_needs_more_dropout(tmp_path, epochs, dropout):
+    text = make_text(tmp_path / "text.txt")
+    text.write_text("".join(f"{sentence(random.Random(number))}.\n" for number in range(500)))
+    values = {"task": "lm", "data": {"train": str(text)}, "train": {"max_epochs": epochs}}
+    assert recommend(values, base=tmp_path).config.model.dropout == dropout
+
+
+def test_without_validation_data_nothing_stops_early(tmp_path):
+    values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    del values["data"]["valid"]
+    assert recommend(values, base=tmp_path).config.train.patience == 0
+
+
+def test_spans_are_tagged_jointly(tmp_path):
+    data = write_conll(tmp_path / "tags.conll", tagged_sentences(200))
+    config = recommend({"task": "tagging", "data": {"train": str(data), "valid": 0.1}}, base=tmp_path).config
+    assert config.model.head == "crf" and config.tokenizer.lowercase
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_recommended_option_is_used(task, tmp_path, on_gpu, monkeypatch):
+    """An option that is refused is left out, so a mistake in a recipe would not be seen."""
+    removed: list[str] = []
+    remove = module._remove
+    monkeypatch.setattr(module, "_remove", lambda tables, option: removed.append(option) or remove(tables, option))
+    values = {
+        "lm": lambda: {"task": "lm", "data": {"train": str(make_text(tmp_path / "text.txt"))}},
+        "seq2seq": lambda: write_pairs(tmp_path / "pairs.tsv", 2500, sentence, sentence),
+        "tagging": lambda: {
+            "task": "tagging",
+            "data": {"train": str(write_conll(tmp_path / "tags.conll", tagged_sentences(200)))},
+        },
+    }
+    if task not in values:
+        pytest.skip("has no recipes yet")
+    for arch in (None, *find_task(task).presets):
+        run_file = values[task]()
+        recommend(run_file if arch is None else {**run_file, "model": {"arch": arch}}, base=tmp_path)
+        assert removed == [], arch
+
+
+# ---- run files
+
+
+def test_what_a_run_file_sets_wins(tmp_path, on_gpu):
+    values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    values |= {"model": {"arch": "lstm", "hidden_size": 24}, "train": {"max_epochs": 2.0, "optimizer": "sgd", "patience": 3}}
+    chosen = recommend({**values, "tokenizer": {"type": "byte"}}, base=tmp_path)
+    config = chosen.config
+    assert (config.arch, config.model.encoder.hidden_size, config.model.decoder.hidden_size) == ("lstm", 24, 24)
+    assert (config.train.max_epochs, config.train.max_steps, config.train.optimizer) == (2.0, None, "sgd")
+    assert (config.train.patience, config.tokenizer.type) == (3, "byte")
+    assert not {"train.max_epochs", "train.patience", "tokenizer.type", "train.muon_lr"} & set(chosen.options)
+
+
+def test_options_inside_a_table_are_completed(tmp_path, on_gpu):
+    data = write_conll(tmp_path / "tags.conll", tagged_sentences(200))
+    values = {"task": "tagging", "data": {"train": str(data)}, "model": {"char_encoder": {"hidden_size": 32}}}
+    char_encoder = recommend(values, base=tmp_path).config.model.char_encoder
+    assert (char_encoder.hidden_size, char_encoder.embedding_dim, char_encoder.pooling) == (32, 64, "last")
+
+
+def test_recommended_options_that_contradict_the_run_file_are_left_out(tmp_path, on_gpu):
+    values = write_pairs(tmp_path / "pairs.tsv", 2500, sentence, sentence)
+    # rotary positions need attention
+    values["model"] = {"arch": "transformer", "encoder": {"layer_type": "lstm"}}
+    config = recommend(values, base=tmp_path).config
+    assert config.model.encoder.layer_type == "lstm" and config.train.optimizer == "muon"
+
+
+def test_nothing_is_recommended_if_the_run_file_says_so(tmp_path):
+    values = {**write_pairs(tmp_path / "pairs.tsv", 300, word, phones), "recommend": False}
+    chosen = recommend(values, base=tmp_path)
+    assert not chosen.options and chosen.config == resolve(with_arch(values), base=tmp_path)
+
+
+def test_too_little_data_is_trained_with_a_warning(tmp_path, capsys):
+    values = write_pairs(tmp_path / "pairs.tsv", 10, word, phones)
+    values |= {"model": {"hidden_size": 8}, "train": {"max_steps": 1}}
+    chosen = recommend(values, base=tmp_path)
+    assert not chosen.options and chosen.warning.startswith("9 training examples are too few")
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
+    assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run")]) == 0
+    assert "9 training examples are too few" in capsys.readouterr().err
+
+
+def test_a_wrong_run_file_is_refused_before_data_is_read(tmp_path):
+    values = {"task": "lm", "data": {"train": "missing.txt"}, "model": {"hiden_size": 4}}
+    with pytest.raises(ConfigError, match="hiden_size"):
+        recommend(values, base=tmp_path)
+
+
+def test_the_choice_is_described_in_one_line(tmp_path, on_gpu):
+    line = describe(recommend(write_pairs(tmp_path / "pairs.tsv", 300, word, phones), base=tmp_path))
+    assert line == "270 pairs, single words: char to whitespace, lstm-input-feeding, 1,500 steps"
+
+
+# ---- runs
+
+
+def tiny_run(tmp_path: Path) -> dict[str, Any]:
+    values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    return {**values, "model": {"hidden_size": 8}, "train": {"max_steps": 2, "num_validations": 1}}
+
+
+def test_the_resolved_file_shows_the_choice_and_training_says_it(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(tiny_run(tmp_path)))
+    assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run")]) == 0
+    assert "Settings for 270 pairs, single words: char to whitespace, lstm-input-feeding" in capsys.readouterr().err
+    config = read_config(RunDir(tmp_path / "run"))
+    assert (config.arch, config.tokenizer.target.type, config.train.monitor) == (
+        "lstm-input-feeding",
+        "whitespace",
+        "token_error_rate",
+    )
+
+
+def test_a_resolved_file_is_a_run_file_that_gives_the_same_run(tmp_path):
+    run = weft.train(tiny_run(tmp_path), output_dir=tmp_path / "run")
+    again = weft.train(tmp_path / "run" / "resolved.toml", output_dir=tmp_path / "again")
+    assert again.config == run.config
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "run" / "model.safetensors").read_bytes()
+
+
+def test_a_run_keeps_its_settings_on_another_machine(tmp_path, monkeypatch):
+    values = tiny_run(tmp_path)
+    weft.train(values, output_dir=tmp_path / "run")
+    monkeypatch.setattr(module, "recommend", lambda *_, **__: pytest.fail("the run has settings"))
+    assert complete(values, tmp_path / "run", base=tmp_path).config == read_config(RunDir(tmp_path / "run"))
+
+
+def test_a_changed_run_file_is_refused_in_the_directory_of_the_old_run(tmp_path):
+    values = tiny_run(tmp_path)
+    weft.train(values, output_dir=tmp_path / "run")
+    with pytest.raises(UsageError, match=r"different options \(train.max_steps: 2, now 3\)"):
+        weft.train({**values, "train": {**values["train"], "max_steps": 3}}, output_dir=tmp_path / "run")
+
+
+def test_settings_for_data_in_memory(tmp_path):
+    chance = random.Random(1)
+    data = iter([(word(chance), phones(chance)) for _ in range(200)])
+    values = {"task": "seq2seq", "model": {"hidden_size": 8}, "train": {"max_steps": 2}}
+    run = weft.train(values, output_dir=tmp_path / "run", data={"train": data, "valid": 0.1})
+    assert run.config.arch == "lstm-input-feeding" and run.config.tokenizer.target.type == "whitespace"
+    assert len((tmp_path / "run" / "inputs" / "train.jsonl").read_text().splitlines()) == 200
+
+
+def test_a_comparison_gives_every_architecture_its_settings_and_one_budget(tmp_path):
+    from weft.comparison.plan import ComparisonOptions
+    from weft.comparison.runner import ComparisonRunner, RunnerConfig
+
+    values = write_pairs(tmp_path / "pairs.tsv", 2500, sentence, sentence)
+    options = ComparisonOptions(models=("transformer", "lstm"))
+    runner = ComparisonRunner(values, options, RunnerConfig(tmp_path / "out", 1, 1, overwrite=False), base=tmp_path)
+    transformer, lstm = (resolve(variant.values, base=tmp_path) for variant in runner.plan.variants)
+    assert transformer.model.encoder.position_encoding == "rotary" and lstm.model.encoder.position_encoding == "none"
+    assert transformer.tokenizer == lstm.tokenizer and transformer.tokenizer.type == "bpe"
+    assert (transformer.train.max_steps, transformer.train.batch_tokens) == (lstm.train.max_steps, lstm.train.batch_tokens)
+    assert all(not variant.values["recommend"] for variant in runner.plan.variants)
