@@ -1,6 +1,7 @@
 """Recommended settings: what recipes choose for which data, and how they are applied to a run file."""
 
 import random
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,15 @@ from weft.cli.main import main
 from weft.data.profile import DataProfile, profile_data
 from weft.errors import ConfigError, UsageError
 from weft.runs import recommend as module
-from weft.runs.recommend import complete, describe, recommend, with_arch
+from weft.runs import trial
+from weft.runs.callback import CallbackAdapter, TrainCallback
+from weft.runs.recommend import complete, describe, recommend, recommend_ladder, with_arch
 from weft.runs.resolve import read_config, resolve
 from weft.runs.run_dir import RunDir
 from weft.tasks.recipe import bpe_size, scaled, scaled_steps
 from weft.tasks.registry import TASKS, find_task
+from weft.training.duration import format_minutes, seconds_per_step, training_seconds
+from weft.training.neural import NeuralTrainer
 
 WORDS = [
     "the",
@@ -311,3 +316,89 @@ def test_a_comparison_gives_every_architecture_its_settings_and_one_budget(tmp_p
     assert transformer.tokenizer == lstm.tokenizer and transformer.tokenizer.type == "bpe"
     assert (transformer.train.max_steps, transformer.train.batch_tokens) == (lstm.train.max_steps, lstm.train.batch_tokens)
     assert all(not variant.values["recommend"] for variant in runner.plan.variants)
+
+
+# ---- weft init --data
+
+
+def test_init_prints_a_run_file_with_the_recommended_options(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    assert main(["init", "seq2seq", "--data", "pairs.tsv"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# weft run file with recommended settings for 270 pairs, single words.\n")
+    values = tomllib.loads(text)
+    assert values["data"] == {"train": "pairs.tsv", "valid": 0.05, "test": 0.05}
+    left_out = {"task": "seq2seq", "data": values["data"]}
+    assert resolve(values, base=tmp_path) == recommend(left_out, base=tmp_path).config
+    assert all("#" in line for line in text.splitlines() if line and not line.startswith(("[", "#", "train = ")))
+
+
+def test_init_with_an_architecture_recommends_for_it(tmp_path, capsys):
+    write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    assert main(["init", "seq2seq", "--arch", "transformer", "--data", str(tmp_path / "pairs.tsv")]) == 0
+    values = tomllib.loads(capsys.readouterr().out)
+    assert values["model"]["arch"] == "transformer" and values["train"]["optimizer"] == "muon"
+
+
+# ---- a time
+
+
+def test_the_duration_of_training_is_measured_without_changing_it(tmp_path):
+    values = tiny_run(tmp_path)
+    untimed = weft.train({**values, "seed": 1}, output_dir=tmp_path / "untimed")
+    loops = []
+    trainer = NeuralTrainer.loop
+
+    def timed(self, job):
+        loop = trainer(self, job)
+        loops.append((seconds_per_step(loop), training_seconds(loop)))
+        return loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NeuralTrainer, "loop", timed)
+        run = weft.train({**values, "seed": 1}, output_dir=tmp_path / "timed")
+    ((step, total),) = loops
+    assert 0 < step < 10 and 0 < total < 20
+    assert run.directory.weights.read_bytes() == untimed.directory.weights.read_bytes()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(20, "1 minute"), (240, "4 minutes"), (9000, "2.5 hours")])
+def test_durations_are_written_in_minutes_or_hours(seconds, text):
+    assert format_minutes(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "chosen", "budget"),
+    [
+        ({0: 60.0, 1: 6.0}, 2, 0, None),  # the best fits
+        ({0: 100.0, 1: 6.0}, 1, 0, 1),  # more than half of its budget fits
+        ({0: 600.0, 1: 6.0}, 1, 1, None),
+        ({0: 6000.0, 1: 600.0}, 1, 1, 1),
+    ],
+)
+def test_the_best_model_for_a_time_is_chosen_by_trials(tmp_path, monkeypatch, seconds, minutes, chosen, budget):
+    measured = iter(seconds.values())
+    monkeypatch.setattr(trial, "_measure", lambda *_: (next(measured), 0.1))
+    values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    values["train"] = {"max_steps": 7}
+    best, small = recommend_ladder(values, base=tmp_path)
+    within = trial.recommend_within(values, minutes, base=tmp_path, callback=CallbackAdapter(TrainCallback()))
+    assert within.config.model == (best, small)[chosen].config.model
+    assert within.config.train.max_minutes == budget
+    assert (within.config.train.max_steps is None) == (budget is not None) and within.config.train.max_steps != 7
+
+
+def test_a_time_too_short_for_any_training_is_refused(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(write_pairs(tmp_path / "pairs.tsv", 300, word, phones)))
+    assert main(["train", str(tmp_path / "run.toml"), "--minutes", "0.0001", "-o", str(tmp_path / "run")]) == 2
+    assert "--minutes: 0.0001 minutes are too short: a step takes" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_for_some_minutes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trial, "_measure", lambda *_: (600.0, 0.01))
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(tiny_run(tmp_path)))
+    assert main(["train", str(tmp_path / "run.toml"), "--minutes", "0.05", "-o", str(tmp_path / "run")]) == 0
+    assert read_config(RunDir(tmp_path / "run")).train.max_minutes == 0.05
+    assert "training for 0.05 minutes" in capsys.readouterr().err

@@ -53,10 +53,10 @@ def render_template(task: str, arch: str) -> str:
     commands = template.commands(arch)
     width = max(len(command) for command, _ in commands) + 4
     usage = "".join(f"#   {command:<{width}}{about}\n" for command, about in commands)
-    return HEADER + usage + "\n" + "".join(_format_line(line, column) for line in lines)
+    return HEADER + usage + "\n" + "".join(format_line(line, column) for line in lines)
 
 
-def _format_line(line: Line | str, column: int) -> str:
+def format_line(line: Line | str, column: int) -> str:
     if isinstance(line, str):
         return f"{line}\n"
     first, *rest = textwrap.wrap(line.comment, MAX_COLUMNS - column - 2, break_on_hyphens=False) or [""]
@@ -70,7 +70,7 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
     yield Line(f'task = "{config.task}"', TASKS[config.task].description)
     yield from _options(RunFile, {"seed": 0}, {}, ())
     yield from ("", "[data]")
-    train = _comment(described_fields(type(config.data))["train"])
+    train = comment(described_fields(type(config.data))["train"])
     files = train.replace("training files", f"training files: {template.files}", 1) if template.files else train
     values = _values(config.data) | dict(template.data)
     yield from _options(type(config.data), values, template.data, hidden, {"train": files})
@@ -121,7 +121,7 @@ def _side_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
 
 def _subtable(path: str, owner: Config, name: str, values: Mapping[str, Any], options: Sequence[str]) -> Iterator[Line | str]:
     field = described_fields(type(owner))[name]
-    yield Line(f"{SUBTABLE}[{path}]", _comment(field))
+    yield Line(f"{SUBTABLE}[{path}]", comment(field))
     table = type(getattr(owner, name))
     for line in _options(table, values, {}, [option for option in values if option not in options]):
         if isinstance(line, Line):
@@ -140,13 +140,13 @@ def _options(
     described = described_fields(table)
     fields = {name: described[name] for name in values if name in described and name not in hidden}
     for name in set_values:
-        yield Line(f"{name} = {_toml(values[name])}", comments.get(name) or _comment(fields[name]))
+        yield Line(f"{name} = {to_toml(values[name])}", comments.get(name) or comment(fields[name]))
     unset = []
     for name, field in fields.items():
         if name in set_values:
             continue
         if values[name] is not None:
-            yield Line(f"# {name} = {_toml(values[name])}", _comment(field))
+            yield Line(f"# {name} = {to_toml(values[name])}", comment(field))
         elif _applies(field, values):
             unset.append(name)
     if unset:
@@ -169,7 +169,7 @@ def _applies(field: FieldInfo, values: Mapping[str, Any]) -> bool:
 # ---- text
 
 
-def _comment(field: FieldInfo) -> str:
+def comment(field: FieldInfo) -> str:
     """The description of an option, and its choices unless the description names all of them."""
     sentences = re.split(r"(?<=[.])\s+(?=[a-zA-Z])", re.sub(r"\s+", " ", field.description or "").strip())
     sentences[0] = _ONLY.sub("", sentences[0])  # the template shows an option only where it applies
@@ -206,7 +206,7 @@ def _choices_in(annotation: Any) -> list[str]:
     return [name for part in get_args(annotation) if not isinstance(part, str) for name in _choices_in(part)]
 
 
-def _toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """A value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -214,5 +214,5 @@ def _toml(value: Any) -> str:
         mantissa, _, exponent = f"{value:e}".partition("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(to_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)

@@ -61,18 +61,36 @@ def recommend(values: Mapping[str, Any], *, base: Path, profile: DataProfile | N
         The completed run file. It is unchanged, apart from `model.arch`, if it asks for that, if its task has no recipes, if it
         starts from other weights, or if there is too little data to know.
     """
+    plain, recipes = _find_recipes(values, base, profile)
+    if not recipes or plain.profile is None:
+        return plain
+    return _apply(choose(recipes, is_gpu=plain.profile.is_gpu), plain, values, base)
+
+
+def recommend_ladder(values: Mapping[str, Any], *, base: Path) -> list[Recommendation]:
+    """All recommendations, from the best model to the one that is trained fastest."""
+    plain, recipes = _find_recipes(values, base, None)
+    return [_apply(recipe, plain, values, base) for recipe in recipes] or [plain]
+
+
+def _find_recipes(
+    values: Mapping[str, Any], base: Path, profile: DataProfile | None
+) -> tuple[Recommendation, Sequence[Recipe]]:
+    """The run file as it is, and the recipes for it."""
     named = with_arch(values)
     config = resolve(named, base=base)  # a wrong run file is refused before any data is read
     run, task = parse_config(RunFile, values, prefix=""), config.spec
     if task.recipes is None or not run.recommend or config.train.init_from is not None or "train" not in config.datasets:
-        return Recommendation(named, config)
+        return Recommendation(named, config), ()
     profile = profile or _profile(config)
     if profile.num_examples < MIN_EXAMPLES:
         warning = f"{profile.num_examples:,} training examples are too few to recommend settings for; using general ones"
-        return Recommendation(named, config, warning=warning, profile=profile)
-    tables: dict[str, Mapping[str, Any]] = {name: getattr(run, name) for name in TABLES}
-    recipe = choose(task.recipes(profile, tables), is_gpu=profile.is_gpu)
-    return _apply(recipe, {**values, **tables}, config, base)._replace(profile=profile)
+        return Recommendation(named, config, warning=warning, profile=profile), ()
+    return Recommendation(named, config, profile=profile), task.recipes(profile, _tables(values))
+
+
+def _tables(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {table: values.get(table, {}) for table in TABLES}
 
 
 def complete(
@@ -81,10 +99,10 @@ def complete(
     """The run file with all recommended options, for a run in the directory `out`. A run that has begun with the same run file
     keeps its settings, even if another machine or version of weft would recommend others. `inputs` are files of data in memory
     that are not yet in the run directory, by split."""
-    if overwrite or not _has_begun(out, values):
+    if overwrite or not has_begun(out, values):
         return _recommend_staged(values, inputs, base) if inputs else recommend(values, base=base)
     stored = RunDir(out).read_resolved()
-    tables = {table: values.get(table, {}) for table in TABLES}
+    tables = _tables(values)
     merged = {table: _merged(stored.get(table, {}), tables[table]) for table in TABLES}
     merged["train"] = {**_applicable_train(stored.get("train", {}), tables["train"]), **tables["train"]}
     new = {**values, **merged}
@@ -100,7 +118,7 @@ def _recommend_staged(values: Mapping[str, Any], inputs: Mapping[str, Path], bas
     return recommendation._replace(values=new, config=resolve(new, base=base))
 
 
-def _has_begun(out: Path, values: Mapping[str, Any]) -> bool:
+def has_begun(out: Path, values: Mapping[str, Any]) -> bool:
     """Whether a directory contains a run of this run file."""
     try:
         return RunDir(out).resolved.is_file() and (out / "run.toml").read_text(encoding="utf-8") == tomli_w.dumps(dict(values))
@@ -139,22 +157,22 @@ def _profile(config: RunConfig) -> DataProfile:
     return profile_data(training(config.datasets), has_valid="valid" in config.datasets, is_gpu=is_gpu)
 
 
-def _apply(recipe: Recipe, values: Mapping[str, Any], config: RunConfig, base: Path) -> Recommendation:
+def _apply(recipe: Recipe, plain: Recommendation, values: Mapping[str, Any], base: Path) -> Recommendation:
     """Add the options of a recipe that the run file does not set. One that contradicts an option of the file is left out."""
-    recommended = {table: dict(getattr(recipe, table)) for table in TABLES}
-    recommended["train"] = _applicable_train(recipe.train, values["train"])
+    given, recommended = _tables(values), {table: dict(getattr(recipe, table)) for table in TABLES}
+    recommended["train"] = _applicable_train(recipe.train, given["train"])
     while True:
-        new = {**values, **{table: _merged(recommended[table], values[table]) for table in TABLES}}
+        new = {**values, **{table: _merged(recommended[table], given[table]) for table in TABLES}}
         try:
-            completed = resolve(new, base=base)
+            config = resolve(new, base=base)
             break
         except ConfigError as error:
             if not (_remove(recommended, error.where) or _remove(recommended, f"model.{error.where.split('.')[-1]}")):
                 recommended = {**{table: {} for table in TABLES}, "model": {"arch": recipe.model["arch"]}}
-    if completed.data == config.data:
-        completed.__dict__["datasets"] = config.datasets  # that have read their files
+    if config.data == plain.config.data:
+        config.__dict__["datasets"] = plain.config.datasets  # that have read their files
     options = dict(_added(new, values))
-    return Recommendation(new, completed, options, recipe.reason if options else "")
+    return Recommendation(new, config, options, recipe.reason if options else "", profile=plain.profile)
 
 
 def _applicable_train(recommended: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
 from weft.data.corpus import Corpus
 from weft.errors import ModelError
-from weft.training import checkpoint, loop_checkpoint, memory, sample_outputs
+from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
 from weft.training.device import pick_device, pick_device_config
 from weft.training.init_weights import BuiltRun, load_initial_weights
 from weft.training.loop import DeviceConfig, Loop
@@ -26,6 +26,7 @@ from weft.training.loss_module import LossModule
 from weft.training.objective import Objective
 from weft.training.optimizers import build_optimizers
 
+MIN_STEPS, MIN_SECONDS = 100, 120.0  # of a training whose duration is announced
 RETRAIN_HINT = "use `overwrite` to train again"
 E = TypeVar("E", bound=Examples[Any])  # the examples of a task, from which batches are made
 Progress = Callable[[str, int, int], None]  # phase, done, total
@@ -137,9 +138,19 @@ class NeuralTrainer:
                 self._resume(loop, job, run_log, checkpoint.checkpoints_dir(job.directory.path) / names[-1])
             else:
                 run_log.restore(loop.train_state)
+                self._say_duration(loop, job)
             loop.run(run_log, job.callback)
         finally:
             run_log.close()
+
+    def _say_duration(self, loop: Loop, job: Job) -> None:
+        """Announce a long training on a CPU before its first step."""
+        if loop.device_config.device.type == "cpu" and (loop.total_steps() or MIN_STEPS) >= MIN_STEPS:
+            seconds = duration.training_seconds(loop)
+            if seconds is not None and seconds >= MIN_SECONDS:
+                job.callback.on_note(
+                    f"Training takes about {duration.format_minutes(seconds)} on this CPU, without validations"
+                )
 
     def loop(self, job: Job) -> Loop:
         """The training loop of a run, after checks that weights and batches fit into memory."""

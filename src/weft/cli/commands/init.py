@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,10 @@ class Init(Command):
             help="Architecture.  [default: the first of the task]",
         ),
     ] = None
+    data: Annotated[
+        list[Path] | None,
+        typer.Option("--data", metavar="FILE", help="Training data: fill in the recommended options for it. Repeatable."),
+    ] = None
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the run file instead.")] = False
 
     def run(self) -> int:
@@ -51,6 +56,11 @@ class Init(Command):
             from weft.cli.run_file_schema import run_file_schema
 
             write(json.dumps(run_file_schema(self.task), indent=2, ensure_ascii=False) + "\n")
+            return 0
+        if self.data:
+            from weft.cli.recommended_run_file import render_recommended
+
+            write(render_recommended(self.task, self.arch, [str(path) for path in self.data]))
             return 0
         from weft.cli.run_file_template import render_template
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
@@ -13,7 +14,7 @@ import typer
 
 from weft.cli.options import FILES, ModelCommand, Overrides, RunFile
 from weft.cli.output import format_duration, print_error, status, write_json
-from weft.errors import ModelError
+from weft.errors import ModelError, UsageError
 from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
@@ -32,6 +33,13 @@ class Train(ModelCommand):
 
     run_file: RunFile
     overrides: Overrides = None
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="Train the best model that this machine can train in N minutes, chosen by a short trial.",
+        ),
+    ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing run and start over.")] = False
     tokenizer_from: Annotated[
         Path | None,
@@ -50,7 +58,6 @@ class Train(ModelCommand):
     def run(self) -> int:
         from weft.config import override, read_toml
         from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
-        from weft.runs.recommend import complete
         from weft.runs.run_dir import RunDir
 
         values = override(read_toml(self.run_file), self.overrides or [])
@@ -62,7 +69,7 @@ class Train(ModelCommand):
             values = with_tokenizer_of_init(values, self.init_from)
         output_dir = self.output_dir or Path("runs") / self.run_file.stem
         # a wrong run file is refused before anything else
-        completed = complete(values, output_dir, base=self.run_file.parent, overwrite=self.overwrite)
+        completed = self._complete(values, output_dir)
         config = completed.config
         if not self.overwrite and is_finished(output_dir, config):
             self._check_weights(output_dir)
@@ -74,6 +81,23 @@ class Train(ModelCommand):
         if code == 0:
             self._summarize(output_dir, config, seconds=time.monotonic() - start)
         return code
+
+    def _complete(self, values: dict[str, Any], output_dir: Path) -> Recommendation:
+        """The run file with the recommended options, for --minutes by a trial. A run that has begun keeps its options."""
+        from weft.runs.recommend import complete, has_begun
+
+        base = self.run_file.parent
+        if self.minutes is None or (has_begun(output_dir, values) and not self.overwrite):
+            return complete(values, output_dir, base=base, overwrite=self.overwrite)
+        from weft.cli.display import Display
+        from weft.cli.progress import TrainProgress
+        from weft.cli.signals import Stop
+        from weft.runs.trial import recommend_within
+
+        if not 0 < self.minutes < math.inf:
+            raise UsageError("minutes", f"must be greater than 0, got {self.minutes:g}")
+        with Stop() as stop, Display(quiet=self.quiet) as display:
+            return recommend_within(values, self.minutes, base=base, callback=TrainProgress(display, stop))
 
     def _check_weights(self, output_dir: Path) -> None:
         """Refuse to call a run trained if it cannot be read."""

@@ -1,0 +1,79 @@
+"""Settings for a given time: the best model that can be trained in some minutes on this machine, measured by short trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from weft.config import BUDGETS
+from weft.errors import UsageError
+from weft.runs.config import RunConfig
+from weft.runs.job import Job, JobCallback
+from weft.runs.recommend import Recommendation, recommend_ladder
+from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir
+from weft.tasks.prepare import prepare
+from weft.training.duration import format_minutes, seconds_per_step, training_seconds
+from weft.training.neural import NeuralTrainer
+
+MIN_SHARE = 0.5  # of a recommended budget that must fit into the time: a larger model trained for less is worse
+MIN_STEPS = 100  # of a run that learns anything
+
+
+class Trial(NamedTuple):
+    """The result of a trial."""
+
+    chosen: int  # index of the settings
+    fits: bool  # whether their whole budget fits into the time
+    seconds: float  # that their budget would take
+
+
+def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, callback: JobCallback) -> Recommendation:
+    """The recommended settings for a run of this many minutes on this machine. They replace a budget of the run file."""
+    train = {name: value for name, value in values.get("train", {}).items() if name not in BUDGETS}
+    ladder = recommend_ladder({**values, "train": train}, base=base)
+    trial = choose_by_trial([step.config for step in ladder], minutes, callback)
+    chosen = ladder[trial.chosen]
+    if trial.fits:
+        return chosen
+    kept = {name: value for name, value in chosen.values["train"].items() if name not in BUDGETS}
+    new = {**chosen.values, "train": {**kept, "max_minutes": minutes}}
+    options = {name: value for name, value in chosen.options.items() if name.removeprefix("train.") not in BUDGETS}
+    callback.on_note(f"The recommended budget would take {format_minutes(trial.seconds)}; training for {minutes:g} minutes")
+    return chosen._replace(values=new, config=resolve(new, base=base), options={**options, "train.max_minutes": minutes})
+
+
+def choose_by_trial(configs: Sequence[RunConfig], minutes: float, callback: JobCallback) -> Trial:
+    """The first settings, the best, of which at least half of the budget can be trained in this time; else the last.
+
+    Raises:
+        UsageError: The time is too short even for those.
+    """
+    with TemporaryDirectory(prefix="weft-trial-") as directory:
+        for index, config in enumerate(configs):
+            callback.on_progress("measuring the speed of training", index, len(configs))
+            if not config.preset.estimator.by_steps:
+                return Trial(index, fits=True, seconds=0.0)
+            seconds, step_seconds = _measure(config, RunDir(Path(directory)), callback)
+            if 60 * minutes >= MIN_SHARE * seconds:
+                return Trial(index, fits=60 * minutes >= seconds, seconds=seconds)
+        if 60 * minutes < MIN_STEPS * step_seconds:
+            needed = max(0.1, round(MIN_STEPS * step_seconds / 60 + 0.05, 1))
+            raise UsageError(
+                "minutes",
+                f"{minutes:g} minutes are too short: a step takes {step_seconds:.2g} seconds",
+                f"use at least {needed:g}",
+            )
+    return Trial(len(configs) - 1, fits=False, seconds=seconds)
+
+
+def _measure(config: RunConfig, directory: RunDir, callback: JobCallback) -> tuple[float, float]:
+    """The seconds of the whole budget and of one step. The directory keeps the tokens for the next trial."""
+    task = config.preset.estimator.network_task
+    if task is None:
+        return 0.0, 0.0
+    vocabulary, corpora = prepare(config.spec, config, directory, callback)
+    loop = NeuralTrainer(task).loop(Job(config, directory, vocabulary, corpora, callback))
+    return training_seconds(loop) or 0.0, seconds_per_step(loop) or 0.0
