@@ -23,6 +23,7 @@ from weft.cli.commands.embed import Embed
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.commands.explain import Explain
 from weft.cli.commands.export import Export
+from weft.cli.commands.fit import Fit
 from weft.cli.commands.generate import Generate
 from weft.cli.commands.import_ import Import
 from weft.cli.commands.info import Info
@@ -59,7 +60,7 @@ ANALYSES: dict[str, type[Command]] = {
 # commands by purpose, as the help lists them
 GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
     "Getting started": {"demo": Demo, "init": Init, "info": Info},
-    "Training": {"check": Check, "train": Train, "compare": Compare},
+    "Training": {"check": Check, "train": Train, "compare": Compare, "fit": Fit},
     "Using a model": {"evaluate": Evaluate, "predict": Predict, "generate": Generate, "score": Score, "embed": Embed},
     "Understanding a model": {"explain": Explain, "analyze": analyze, "prune": Prune},
     "Sharing": {"import": Import, "export": Export},

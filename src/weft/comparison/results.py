@@ -49,6 +49,7 @@ class EvaluationOptions(NamedTuple):
 
     tokenize: str | None = None  # the BLEU tokenizer; None: chosen automatically
     context: str | None = None  # the context policy of a language model; None: all preceding tokens
+    on_validation: bool = False  # on a run's own validation data, even if it has test data
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
@@ -177,6 +178,7 @@ def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOpti
     contexts = run.spec.compare.contexts
     bos_ids = [] if contexts is None else list(contexts.bos_ids(run))
     parts = [VERSION, __version__, *run_hashes, data_hashes, evaluation.tokenize, _policy(run, evaluation.context), bos_ids]
+    parts += ["valid"] if evaluation.on_validation else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -260,6 +262,8 @@ def load_or_evaluate(
     evaluated and stored there. `has_own_run_file`: the caller's run file names the data."""
     run = load_run(path, device=device)
     run.directory.has_own_run_file = has_own_run_file
+    if evaluation.on_validation:
+        run.config.hide_test_data()
     key = cache_key(run, data, evaluation)
     if (stored := _stored(directory, key)) is not None:
         return stored._replace(run=path)

@@ -64,7 +64,16 @@ class TrainedComparison(NamedTuple):
 class ComparisonRunner:
     """Trains the runs of one comparison."""
 
-    def __init__(self, values: dict[str, Any], options: ComparisonOptions, runner_config: RunnerConfig, *, base: Path) -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        options: ComparisonOptions,
+        runner_config: RunnerConfig,
+        *,
+        base: Path,
+        plan: Variants | None = None,
+    ) -> None:
+        """`plan`: the variants with all their options; by default, they follow from the options of the comparison."""
         model = values.get("model", {})
         # a run file without model.arch takes the first of the named architectures
         if options.models and options.models[0] != ALL and isinstance(model, dict):
@@ -84,7 +93,7 @@ class ComparisonRunner:
         self.task, self.seed = config.task, config.seed
         self.options, self.runner_config = options, runner_config
         self.tuned: dict[str, Any] = {}
-        self.plan: Variants = with_recommended_options(variants(self.values, options, base=base), self.values, base=base)
+        self.plan = plan or with_recommended_options(variants(self.values, options, base=base), self.values, base=base)
         if options.match_params is not None and any(option == "model.hidden_size" for option, _ in options.grid):
             raise UsageError("match_params", "cannot be combined with model.hidden_size in `grid`", "remove one of them")
         if options.tune_trials is not None:

@@ -49,6 +49,10 @@ class RunConfig:
         datasets: dict[str, Any] = self.data.sources(Path())  # all paths are absolute
         return datasets
 
+    def hide_test_data(self) -> None:
+        """Evaluate on the validation data from now on."""
+        self.datasets.pop("test", None)
+
     def to_dict(self) -> dict[str, Any]:
         model = {"arch": self.arch, **to_dict(self.model)}
         tokenizer = _from_tokenizer_files(to_dict(self.tokenizer))
