@@ -163,7 +163,7 @@ SAMPLE_LINES = 400  # by which the format of a file is detected
 MIN_WORDS = 20  # to detect tagged words where the format is ambiguous
 
 
-def _are_tagged(lines: Sequence[str]) -> bool:
+def are_tagged(lines: Sequence[str]) -> bool:
     """Whether lines are words with tags: an equal number of columns, of which the last has span tags, or far fewer distinct
     values than the first; or the ten columns of CoNLL-U."""
     rows = [line.split() for line in lines if line.strip() and not line.startswith(("# ", "-DOCSTART-"))]
@@ -180,7 +180,7 @@ def _are_tagged(lines: Sequence[str]) -> bool:
 def _refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
     """The same lines; an error if they are words with tags, which would be read as labels with texts."""
     sample = list(islice(lines, SAMPLE_LINES))
-    if _are_tagged(sample):
+    if are_tagged(sample):
         raise DataError(
             path,
             'looks like CoNLL, one word with its tag per line, which task = "tagging" reads',
