@@ -160,6 +160,32 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
         "classification",
         {"text_column": ["premise", "hypothesis"], "label_column": "label"},
     ),
+    "numbered text pairs": (
+        "a.tsv",
+        lines([n % 2 for n in range(60)], range(60), SENTENCES, SENTENCES[::-1], header="Quality\t#1 ID\t#1 String\t#2 String"),
+        "classification",
+        {"text_column": ["#1 String", "#2 String"], "label_column": "Quality"},
+    ),
+    "a column without a name": ("a.csv", lines(range(60), SENTENCES, LABELS, sep=",", header=",text,label"), "classification",
+                                NAMED),
+    "codes of labels": (
+        "a.csv",
+        lines([1 + n % 14 for n in range(280)], [sentence(n) for n in range(280)], sep=","),
+        "classification",
+        {"text_column": 2, "label_column": 1},
+    ),
+    "commas between labels": (
+        "a.csv",
+        lines(SENTENCES, quoted([genres.replace("|", ", ") for genres in GENRES]), sep=",", header="overview,genres"),
+        "classification",
+        {"text_column": "overview", "label_column": "genres", "multilabel": True, "label_separator": ","},
+    ),
+    "the most specific label": (
+        "a.jsonl",
+        jsonl(annotator_labels=[[label] * 3 for label in LABELS], text=SENTENCES, gold_label=LABELS, split=["train"] * 60),
+        "classification",
+        {"text_column": "text", "label_column": "gold_label"},
+    ),
     "the data decide": (  # a column named "label" with a number for each row is an ID
         "a.csv",
         lines(range(1000, 1060), SENTENCES, LABELS, sep=",", header="label,text,kind"),
@@ -189,6 +215,7 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
     ),
     # labels in lines
     "label and text": ("a.txt", lines(LABELS, SENTENCES, sep=" "), "classification", {}),
+    "lines sorted by label": ("a.txt", "".join(f"pos {text}\n" for text in SENTENCES * 40) + "neg x y\n", "classification", {}),
     "label, tab, text": ("a.train", lines(LABELS, SENTENCES), "classification", {}),
     "tabs in texts": ("a.train", lines(LABELS, SENTENCES, WORDS).replace("\t" + WORDS[3], ""), "classification", {}),
     "fastText": ("a.txt", "".join(f"__label__{label} {text}\n" for label, text in zip(LABELS, SENTENCES, strict=True)),
@@ -205,6 +232,7 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
     "UTF-16": ("a.csv", lines(SENTENCES, LABELS, sep=",", header="text,label").encode("utf-16"),
                "classification", NAMED | {"encoding": "utf-16"}),
     # pairs
+    "a first word that could be a name": ("a.tsv", "name\tn ei m\n" + lines(WORDS, map(" ".join, WORDS)), "seq2seq", {}),
     "pronunciation": ("a.tsv", lines(WORDS, [" ".join(name.upper()) for name in WORDS]), "seq2seq", {}),
     "pairs with names": ("a.tsv", lines(SENTENCES, CHINESE, header="en\tzh"), "seq2seq",
                          {"source_column": "en", "target_column": "zh"}),
@@ -361,11 +389,16 @@ ERRORS: dict[str, tuple[str, str | bytes, str]] = {
     "empty": ("a.csv", "", "file is empty"),
     "empty text": ("a.txt", "", "file is empty"),
     "blank": ("a.txt", "\n\n\n", "no text, only 3 empty lines"),
+    "white space": ("a.txt", "  \n  \n", "only white space, no text"),
     "binary": ("a.txt", bytes(range(256)), "binary data, not text"),
     "header only": ("a.csv", "text,label\n", "no rows below the header"),
     "labels only": ("a.txt", "\n".join(LABELS), "only 3 distinct lines, such as 'neg', 'neutral', 'pos': labels without texts"),
     "labels only in a table": ("a.csv", lines(LABELS, header="label"), "labels without texts"),
-    "texts only in a table": ("a.csv", lines(SENTENCES, header="text"), "one column of texts without labels"),
+    "texts only in a table": (
+        "a.csv",
+        lines(SENTENCES, header="text"),
+        "only one column of texts, column 'text', and no labels",
+    ),
     "numbers only": ("a.txt", lines(range(30)), "only numbers, such as '0'"),
     "regression": (
         "a.csv",
@@ -383,7 +416,11 @@ ERRORS: dict[str, tuple[str, str | bytes, str]] = {
     "JSON under another name": ("a.txt", jsonl(text=SENTENCES, label=LABELS), "looks like JSON, one object per line"),
     "tabs in cells": ("a.tsv", lines(LABELS, SENTENCES) + "pos\ta\tb\n", "expected 2 tab-separated columns, got 3"),
     "empty list": ("a.json", "[]", "no objects"),
-    "categories": ("a.csv", lines(LABELS, LABELS[::-1], sep=",", header="color,shape"), "cannot tell the task from 60 rows"),
+    "categories": (
+        "a.csv",
+        lines(LABELS, LABELS[::-1], sep=",", header="color,shape"),
+        "labels without texts: column 'color' has 3",
+    ),
     "dates": ("a.csv", lines([f"2026-01-{n % 28 + 1:02}" for n in range(60)], range(60), sep=","), "cannot tell the task"),
 }
 

@@ -38,8 +38,8 @@ LANGUAGES = frozenset((
     "arabic", "hindi", "turkish", "finnish", "swedish", "danish", "norwegian", "hungarian", "romanian", "greek", "ukrainian",
 ))
 PAIRS = (  # of texts that are classified together
-    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2"),
-    ("text_a", "text_b"), ("question1", "question2"), ("s1", "s2"), ("sentence_a", "sentence_b"), ("claim", "evidence"),
+    ("premise", "hypothesis"), ("claim", "evidence"), ("text_a", "text_b"), ("sentence_a", "sentence_b"),
+    ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"),
 )
 # columns of data that no task reads, and what they contain
 UNSUPPORTED = {

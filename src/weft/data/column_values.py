@@ -13,10 +13,12 @@ Value = str | int | float | list[str] | None  # of a cell; only JSON has other t
 
 MAX_LABEL_CHARS, MAX_LABEL_WORDS = 40, 4  # on average
 MAX_NUMBER_LABELS = 20  # more distinct numbers are measurements, not labels
+MIN_CODES = 0.9  # of the integers up to the largest one occur, if they are codes of labels
 SMALL_SAMPLE = 40  # rows; in more, a label has to occur more often
 MIN_LABELS = 20  # distinct labels that a large sample may have in any case
 SEPARATORS = ("|", ";", ",")  # between labels in a cell
 MIN_SEPARATED = 0.05  # of the cells of a multi-label column have more than one label
+_INTEGER = re.compile(r"-?\d{1,4}(?:\.0)?")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:[.,]\d+)?(?:[eE][-+]?\d+)?%?")
 _DATE = re.compile(
     r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:[T ]\d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(?::\d{2})?"
@@ -82,13 +84,17 @@ class ColumnValues:
         """Whether the values are few, short and repeated."""
         if any(isinstance(value, float) for value in self.values) or self.is_date:
             return False  # labels in JSON are strings or integers
-        max_labels = MAX_NUMBER_LABELS if self.is_number else len(self.texts)
+        max_labels = MAX_NUMBER_LABELS if self.is_number and not self.is_code else len(self.texts)
         return self.is_short and 2 <= self.num_distinct <= max_labels and are_repeated(self.num_distinct, len(self.texts))
 
     @cached_property
-    def is_rating(self) -> bool:
-        """Whether the values are small integers, such as 0 and 1 or 1 to 5."""
-        return self.is_number and all(re.fullmatch(r"-?\d(?:\.0)?|10", text) for text in self.texts)
+    def is_code(self) -> bool:
+        """Whether the values are small integers, such as ratings from 1 to 5, or nearly all integers from 0 or 1 to a maximum."""
+        if not self.is_number or not all(map(_INTEGER.fullmatch, self.texts)):
+            return False
+        numbers = {int(text.removesuffix(".0")) for text in self.texts}
+        low, high = min(numbers), max(numbers)
+        return low >= -10 and (high <= 10 or (low in (0, 1) and len(numbers) >= MIN_CODES * (high - low + 1)))
 
     @cached_property
     def label_separator(self) -> str | None:

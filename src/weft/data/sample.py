@@ -27,7 +27,8 @@ MAX_DEPTH = 4  # of nested JSON objects
 DELIMITERS = (",", ";", "\t", "|")
 MAX_CONTROL = 0.01  # fraction of control characters in a text
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-_COLUMN_NAME = re.compile(r"[^\W\d][\w.-]*(?: [\w.-]+){0,2}")
+MAX_NAME_WORDS, MAX_NAME_CHARS = 4, 60  # of a column name
+DEFAULT_NAMES = {"label", "text", "source", "target"}
 
 
 def num_sampled(count: int, unit: str) -> str:
@@ -87,26 +88,30 @@ class TableSample(NamedTuple):
 
 
 def _is_name(cell: str) -> bool:
-    return len(cell) <= 60 and (not cell or _COLUMN_NAME.fullmatch(cell) is not None)
+    """Whether a cell can be a column name: short, with a letter, and not a sentence."""
+    is_short = len(cell) <= MAX_NAME_CHARS and len(cell.split()) <= MAX_NAME_WORDS
+    return not cell or (is_short and any(map(str.isalpha, cell)) and cell[-1] not in ".!?,;:")
 
 
 def has_header(first: Sequence[str], columns: Sequence[ColumnValues]) -> bool:
-    """Whether the first row of a table has column names, given the columns below: at least half of the cells are typical names,
-    or the cells look like names and a column of numbers or labels does not contain its cell."""
+    """Whether the first row of a table has column names, given the columns below: most of the cells are typical names, or the
+    cells look like names and a column of numbers or labels does not contain its cell."""
     names = [cell.strip() for cell in first]
     filled = [name for name in names if name]
     if not filled or len(set(filled)) < len(filled) or not all(map(_is_name, names)):
         return False
     if any(name in column.texts for name, column in zip(names, columns, strict=True) if name):
         return False
-    if 2 * sum(normalized(name) in KNOWN for name in filled) >= len(filled):
+    known = {normalized(name) for name in filled} & KNOWN
+    if 2 * len(known) > len(filled) or known & DEFAULT_NAMES:
         return True
     if any(
         column.mean_words > 3 and len(name.split()) > 0.5 * column.mean_words
         for name, column in zip(names, columns, strict=True)
     ):
         return False
-    return any(column.is_number or (column.is_label and len(column.texts) >= 2 * MIN_ROWS) for column in columns)
+    labels = [column for column in columns if column.is_label or column.is_multilabel]
+    return any(column.is_number for column in columns) or any(len(column.texts) >= 2 * MIN_ROWS for column in labels)
 
 
 def _columns(rows: Sequence[Sequence[str]], names: Sequence[str | int]) -> list[ColumnValues]:
@@ -154,7 +159,8 @@ def sample_table(path: Path, options: TableOptions) -> TableSample:
     first, num_columns = rows[0], len(rows[0])
     below = [row for row in rows[1:] if len(row) == num_columns]  # about other rows, the reader of the task complains
     if has_header(first, _columns(below, range(1, num_columns + 1))) or (below and looks_like_header(first, below[:PEEK_ROWS])):
-        return TableSample(_columns(below, first), len(below), True, delimiter, first)
+        named = [column for column in _columns(below, first) if column.name]  # only columns with names can be selected
+        return TableSample(named, len(below), True, delimiter, first)
     rows = [first, *below][:SAMPLE_ROWS]
     return TableSample(_columns(rows, range(1, num_columns + 1)), len(rows), False, delimiter, first)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.data.column_values import ColumnValues, are_repeated
-from weft.data.sample import DELIMITERS, num_sampled
+from weft.data.sample import DELIMITERS, SAMPLE_ROWS, num_sampled
 from weft.data.table_rows import is_conll
 from weft.errors import DataError
 from weft.tasks.classification.files import FASTTEXT, are_tagged
@@ -65,10 +65,11 @@ def label_readings(lines: Sequence[str]) -> list[Detection]:
     is_rare = num_in_texts <= MAX_LABEL_WORDS_IN_TEXTS * texts.total()
     # in a few lines, labels are only recognized if no text contains them
     is_few = len(labels) <= max(MAX_FIRST_WORDS * len(cells), 2 if num_in_texts else len(cells) // 2)
-    if not (len(labels) >= 2 and is_rare and is_few and are_repeated(len(labels), len(cells))):
+    is_sorted = len(lines) >= SAMPLE_ROWS  # by label; then all lines of the sample may have the same
+    if not (len(labels) >= (1 if is_sorted else 2) and is_rare and is_few and are_repeated(len(labels), len(cells))):
         return []
     examples = ", ".join(quote(label, 20) for label, _ in labels.most_common(3))
-    count = f"{len(labels):,} distinct words in {num_sampled(len(lines), 'line')}"
+    count = f"{pluralize(len(labels), 'distinct word')} in {num_sampled(len(lines), 'line')}"
     return [Detection("classification", {}, f"lines start with {count} ({examples}): labels")]
 
 
@@ -114,6 +115,8 @@ def are_sentences(lines: Sequence[str]) -> bool:
 def text_readings(path: Path, lines: Sequence[str]) -> list[Detection]:
     """Readings as text without labels: one text per line, or running text. Numbers and repeated words are an error."""
     column = ColumnValues(1, tuple(lines))
+    if not column.texts:
+        raise DataError(path, "only white space, no text")
     if column.is_number:
         raise DataError(path, f"only numbers, such as {quote(column.texts[0], 20)}", "use a file with texts")
     if column.is_label and column.mean_words < 2 and len(column.texts) >= MIN_LINES:

@@ -14,6 +14,7 @@ from weft.errors import DataError
 from weft.tasks.detection import Detection
 from weft.text.reading import pluralize, preview
 
+EXACT_LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "gold_label")
 MIN_ANSWERS_IN_PASSAGE = 0.95
 MIN_WORDS_WITH_SCORE = 2  # two single words and a number are a similarity, two sentences and a number an aligned pair
 MAX_LABEL_COLUMNS = 4  # that are shown as alternatives
@@ -72,7 +73,7 @@ def _can_be_label(column: ColumnValues) -> bool:
     """Whether a column has labels by its values, or by its name if there are too few rows to tell."""
     is_named = isinstance(column.name, str) and has_role(column.name, "label")
     if column.is_label or column.is_multilabel:
-        return is_named or column.is_rating or not column.is_number  # other numbers are counts and measurements
+        return is_named or column.is_code or not column.is_number  # other numbers are counts and measurements
     is_tiny = len(column.texts) < 10 or column.num_distinct == 1  # a file may be sorted by label
     is_float = any(isinstance(value, float) for value in column.values)
     return is_named and is_tiny and column.is_short and bool(column.texts) and not column.is_date and not is_float
@@ -83,12 +84,11 @@ def _label_columns(sample: TableSample) -> list[ColumnValues]:
     columns = [column for column in sample.columns if _can_be_label(column)]
     edges = (sample.columns[-1].name, sample.columns[0].name)
 
-    def rank(column: ColumnValues) -> tuple[bool, bool, bool, int, int]:
-        name = normalized(column.name)
-        is_exact = name in ("label", "labels", "class", "category", "sentiment")
+    def rank(column: ColumnValues) -> tuple[bool | int, ...]:
+        is_exact = normalized(column.name) in EXACT_LABEL_NAMES
         is_named = isinstance(column.name, str) and has_role(column.name, "label")
-        edge = edges.index(column.name) if column.name in edges else 2
-        return not is_exact, not is_named, has_role(name, "text") and not is_named, edge, column.num_distinct
+        edge = edges.index(column.name) if column.name in edges else len(edges)
+        return column.num_distinct == 1, not is_exact, not is_named, column.has_lists, edge, column.num_distinct
 
     return sorted(columns, key=rank)
 
@@ -102,9 +102,14 @@ def _text_columns(columns: Sequence[ColumnValues]) -> list[ColumnValues]:
 
 
 def _text_pair(columns: Sequence[ColumnValues]) -> list[Name] | None:
-    """The names of two columns whose texts are classified together; None if no names say so."""
-    by_name = {normalized(column.name): column.name for column in columns if column.is_text}
-    return next(([by_name[first], by_name[second]] for first, second in PAIRS if {first, second} <= by_name.keys()), None)
+    """The names of two columns whose texts are classified together; None if no names say so. Other names than the typical ones
+    differ in their number, and one of them has the longest text: '#1 String' and '#2 String'."""
+    texts = _text_columns(columns)
+    by_name = {normalized(column.name): column.name for column in texts if isinstance(column.name, str)}
+    longest = normalized(texts[0].name) if texts else ""
+    numbered = {tuple(longest.replace(number, new) for new in "12") for number in "12" if number in longest}
+    pairs = (pair for pair in (*PAIRS, *numbered) if by_name.keys() >= set(pair) and len(set(pair)) == 2)
+    return next(([by_name[first], by_name[second]] for first, second in pairs), None)
 
 
 def _is_text_of(text: ColumnValues, label: ColumnValues) -> bool:
@@ -157,7 +162,7 @@ def _pairs(sample: TableSample) -> list[Detection]:
             data = {"source_column": source.name, "target_column": target.name}
             return [Detection("seq2seq", data, f"{_named(source)} and {_named(target)} are pairs of source and target")]
     texts = [column for column in sample.columns if column.is_text and not _can_be_label(column)]
-    scores = [column for column in sample.columns if column.is_number and not column.is_id and not column.is_rating]
+    scores = [column for column in sample.columns if column.is_number and not column.is_id and not column.is_code]
     if len(texts) != 2 or (scores and all(column.mean_words < MIN_WORDS_WITH_SCORE for column in texts)):
         return []
     source, target = texts
@@ -209,18 +214,21 @@ def table_readings(path: str, sample: TableSample, given: Mapping[str, Any]) -> 
 
 def unclear_table(path: str, sample: TableSample) -> DataError:
     """The error for a table whose task cannot be told."""
-    texts = [column for column in sample.columns if column.is_text]
-    numbers = [column for column in sample.columns if column.is_number and not column.is_id]
     if not sample.num_rows or not any(column.texts for column in sample.columns):
         return DataError(path, "no rows below the header" if sample.has_names else "no rows")
+    labels = [column for column in sample.columns if _can_be_label(column)]
+    texts = [column for column in sample.columns if column.is_text and column not in labels]
+    numbers = [column for column in sample.columns if column.is_number and not column.is_id]
+    if labels and not texts:
+        values = pluralize(labels[0].num_distinct, "distinct value")
+        return DataError(path, f"labels without texts: {_named(labels[0])} has {values}", "add a column of texts")
     if numbers and texts:
-        number = numbers[-1]
-        count = pluralize(number.num_distinct, "distinct number")
-        problem = f"{_named(number)} has {count} in {num_sampled(sample.num_rows, 'row')}, and no task predicts numbers"
+        count = pluralize(numbers[-1].num_distinct, "distinct number")
+        problem = f"{_named(numbers[-1])} has {count} in {num_sampled(sample.num_rows, 'row')}, and no task predicts numbers"
         return DataError(path, problem, "make labels of them, such as low and high, or set `task` and the columns")
-    if len(sample.columns) == 1 or len(texts) == 1:
-        content = "labels without texts" if sample.columns[0].is_label else "one column of texts without labels"
-        return DataError(path, content, "add a column, or write the texts to a .txt file for a language model")
+    if len(texts) == 1 and sample.num_rows > 1:
+        problem = f"only one column of texts, {_named(texts[0])}, and no labels"
+        return DataError(path, problem, "add labels or targets, or write the texts to a .txt file for a language model")
     seen = f"{pluralize(sample.num_rows, 'row')} of {pluralize(len(sample.columns), 'column')}: {sample.describe()}"
     fix = "set `task` and the columns, e.g. data.text_column and data.label_column"
     return DataError(path, f"cannot tell the task from {seen}", fix)
