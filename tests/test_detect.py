@@ -272,6 +272,12 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
                                    {"source_column": "question", "target_column": "answer"}),
     # plain text
     "one sentence per line": ("a.txt", "\n".join(SENTENCES), "lm", {"read_as": "lines"}),
+    "sentences that start with few words": (
+        "a.txt",
+        "".join(f"{('Ida', 'Otto', 'Ben')[n % 3]} {text[4:]}\n" for n, text in enumerate(SENTENCES)),
+        "lm",
+        {"read_as": "lines"},
+    ),
     "one word per line": ("a.txt", "\n".join(WORDS), "lm", {"read_as": "lines"}),
     "Chinese sentences": ("a.txt", "\n".join(f"{text}。" for text in CHINESE), "lm", {"read_as": "lines"}),
     "paragraphs": ("a.txt", PARAGRAPHS, "lm", {"read_as": "windows"}),
@@ -368,6 +374,12 @@ def test_known_options_decide(tmp_path):
     assert (chosen.task, chosen.data) == ("classification", {"text_column": "text", "label_column": "topic"})
     plain = write(tmp_path / "a.txt", lines(LABELS, SENTENCES, sep=" "))
     assert detect(plain, task="lm").data == {"read_as": "lines"}
+    labels = write(tmp_path / "labels.txt", "\n".join(LABELS))  # without a task, labels without texts
+    assert detect(labels, task="lm").task == "lm"
+    three = write(tmp_path / "three.csv", lines(WORDS, SENTENCES, CHINESE, sep=",", header="a,b,c"))
+    with pytest.raises(DataError, match="cannot tell the task from 61 rows of 3 columns"):
+        detect(three)
+    assert detect(three, data={"source_column": "c", "target_column": "a"}).task == "seq2seq"
     with pytest.raises(DataError, match="does not fit task tagging: lines start with 3 distinct words"):
         detect(plain, task="tagging")
 

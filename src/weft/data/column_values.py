@@ -89,7 +89,7 @@ class ColumnValues:
 
     @cached_property
     def is_code(self) -> bool:
-        """Whether the values are small integers, such as ratings from 1 to 5, or nearly all integers from 0 or 1 to a maximum."""
+        """Whether the values are small integers, such as ratings from 1 to 5, or nearly all integers from 0 or 1 upwards."""
         if not self.is_number or not all(map(_INTEGER.fullmatch, self.texts)):
             return False
         numbers = {int(text.removesuffix(".0")) for text in self.texts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -150,15 +150,17 @@ def _other_delimiter(path: Path, options: TableOptions) -> tuple[str | None, lis
     return None, []
 
 
-def sample_table(path: Path, options: TableOptions) -> TableSample:
-    """The first rows of a .tsv, .csv or .xlsx file, or of a text file with `options.delimiter`."""
+def sample_table(path: Path, options: TableOptions, names: Collection[str] = ()) -> TableSample:
+    """The first rows of a .tsv, .csv or .xlsx file, or of a text file with `options.delimiter`. A first row with one of `names`
+    is a header."""
     rows, delimiter = _sample_rows(path, options), options.delimiter
     if options.delimiter is None and file_format(path) != "xlsx" and _consistency(rows) < 1:
         other, other_rows = _other_delimiter(path, options)
         rows, delimiter = (other_rows, other) if other is not None else (rows, delimiter)
     first, num_columns = rows[0], len(rows[0])
     below = [row for row in rows[1:] if len(row) == num_columns]  # about other rows, the reader of the task complains
-    if has_header(first, _columns(below, range(1, num_columns + 1))) or (below and looks_like_header(first, below[:PEEK_ROWS])):
+    is_header = has_header(first, _columns(below, range(1, num_columns + 1)))
+    if is_header or set(first) & set(names) or (below and looks_like_header(first, below[:PEEK_ROWS])):
         named = [column for column in _columns(below, first) if column.name]  # only columns with names can be selected
         return TableSample(named, len(below), True, delimiter, first)
     rows = [first, *below][:SAMPLE_ROWS]

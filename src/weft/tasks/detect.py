@@ -23,9 +23,16 @@ from weft.data.source import Source, display_name
 from weft.data.table_rows import OBJECT_FORMATS, TYPED_TABLES, TableOptions, file_format
 from weft.errors import DataError, UsageError
 from weft.tasks.classification.files import File, find_files
-from weft.tasks.detect_lines import are_sentences, label_readings, table_delimiter, tag_readings, text_readings
+from weft.tasks.detect_lines import (
+    are_sentences,
+    label_readings,
+    refuse_without_texts,
+    table_delimiter,
+    tag_readings,
+    text_readings,
+)
 from weft.tasks.detect_tables import table_readings, unclear_table
-from weft.tasks.detection import Detection
+from weft.tasks.detection import UNKNOWN, Detection, Known
 from weft.tasks.qa.files import is_squad
 from weft.tasks.registry import find_task
 from weft.text.compression import COMPRESSED_SUFFIXES
@@ -40,13 +47,13 @@ TABLE_OPTIONS = ("encoding", "delimiter", "sheet")  # options that are needed to
 # ---- one file
 
 
-def _encoding(path: Path, given: Mapping[str, Any]) -> str:
-    return str(given["encoding"]) if "encoding" in given else detect_encoding(path)
+def _encoding(path: Path, known: Known) -> str:
+    return str(known.data["encoding"]) if "encoding" in known.data else detect_encoding(path)
 
 
-def _table_options(encoding: str, given: Mapping[str, Any]) -> TableOptions:
-    delimiter = "\t" if given.get("delimiter") == "tab" else given.get("delimiter")
-    return TableOptions(encoding, delimiter, given.get("sheet"))
+def _table_options(encoding: str, known: Known) -> TableOptions:
+    delimiter = "\t" if known.data.get("delimiter") == "tab" else known.data.get("delimiter")
+    return TableOptions(encoding, delimiter, known.data.get("sheet"))
 
 
 def _with(readings: Sequence[Detection], options: Mapping[str, Any]) -> list[Detection]:
@@ -58,52 +65,54 @@ def _delimiter_option(delimiter: str | None) -> dict[str, Any]:
     return {} if delimiter is None else {"delimiter": "tab" if delimiter == "\t" else delimiter}
 
 
-def _table(path: Path, sample: TableSample, given: Mapping[str, Any]) -> list[Detection]:
-    readings = _with(table_readings(str(path), sample, given), _delimiter_option(sample.delimiter))
+def _table(path: Path, sample: TableSample, known: Known) -> list[Detection]:
+    readings = _with(table_readings(str(path), sample, known), _delimiter_option(sample.delimiter))
     if not readings:
         raise unclear_table(str(path), sample)
     return readings
 
 
-def _text_file(path: Path, encoding: str, given: Mapping[str, Any]) -> list[Detection]:
+def _text_file(path: Path, encoding: str, known: Known) -> list[Detection]:
     """Readings of a file whose name does not say what it is."""
     lines = sample_lines(path, encoding)
     tagged, labeled = tag_readings(path, lines), label_readings(lines)
-    delimiter = given.get("delimiter") or table_delimiter(lines)
+    table_options = _table_options(encoding, known)
+    delimiter = table_options.delimiter or table_delimiter(lines)
     if tagged:
         return tagged
     if next((line for line in lines if line.strip()), "").lstrip().startswith('{"'):
         raise DataError(path, "looks like JSON, one object per line", "rename the file to .jsonl")
     if delimiter is None:
+        if known == UNKNOWN:
+            refuse_without_texts(path, lines)
         return [*labeled, *text_readings(path, lines)]
-    options = _table_options(encoding, {**given, "delimiter": delimiter})
-    sample = sample_table(path, options)
-    columns = table_readings(str(path), sample, given)
+    sample = sample_table(path, replace(table_options, delimiter=delimiter), known.column_names())
+    columns = table_readings(str(path), sample, known)
     # a label, a tab and a text can be read as lines as well, where a text may have tabs
     if labeled and delimiter == "\t" and columns and columns[0].data.get("label_column") == 1:
         return [*labeled, *columns[1:]]
     if not columns and not labeled:
         raise unclear_table(str(path), sample)
-    return _with(columns, _delimiter_option(options.delimiter)) or labeled
+    return _with(columns, _delimiter_option(delimiter)) or labeled
 
 
-def _file(path: Path, given: Mapping[str, Any]) -> list[Detection]:
+def _file(path: Path, known: Known) -> list[Detection]:
     """All readings of a file, the most likely first."""
     kind = file_format(path)
-    encoding = "utf-8" if kind in TYPED_TABLES else _encoding(path, given)
+    encoding = "utf-8" if kind in TYPED_TABLES else _encoding(path, known)
     if kind == "json" and is_squad(path, encoding) and '"paragraphs"' in read_file_text(path, encoding)[:SAMPLE_BYTES]:
         readings = [Detection("qa", {}, "questions in the format of SQuAD")]
     elif kind in OBJECT_FORMATS:
-        readings = _table(path, sample_objects(path, encoding), given)
+        readings = _table(path, sample_objects(path, encoding), known)
     elif kind == "text":
-        readings = _text_file(path, encoding, given)
+        readings = _text_file(path, encoding, known)
     elif kind == "tsv" and (tagged := tag_readings(path, sample_lines(path, encoding))):
         readings = tagged
     else:
-        readings = _table(path, sample_table(path, _table_options(encoding, given)), given)
+        readings = _table(path, sample_table(path, _table_options(encoding, known), known.column_names()), known)
     if encoding == "utf-8":
         return readings
-    note = f"; not UTF-8, read as {encoding}" if "encoding" not in given else ""
+    note = f"; not UTF-8, read as {encoding}" if "encoding" not in known.data else ""
     return [replace(reading, reason=reading.reason + note) for reading in _with(readings, {"encoding": encoding})]
 
 
@@ -120,14 +129,14 @@ def _refuse_splits(path: Path, files: Sequence[File]) -> None:
         raise DataError(path, problem, f"name the training data, {train.name}")
 
 
-def _directory(path: Path, given: Mapping[str, Any]) -> list[Detection]:
+def _directory(path: Path, known: Known) -> list[Detection]:
     """Readings of a directory: one subdirectory or file per label, or text files for a language model."""
     texts = [file for file in expand_files(Path(), str(path)) if file != path]
     running = [Detection("lm", {"read_as": "windows"}, f"directory with {pluralize(len(texts), 'text file')}: running text")]
     files = find_files([path])
     _refuse_splits(path, files)
     labels = {file.label for file in files}
-    encodings = [_encoding(file.path, given) for file in files[:MAX_SAMPLED_FILES]]
+    encodings = [_encoding(file.path, known) for file in files[:MAX_SAMPLED_FILES]]
     encoding = next((name for name in encodings if name != "utf-8"), "utf-8")
     are_lists = [
         are_sentences(sample_lines(file.path, encoding)) for file in files[:MAX_SAMPLED_FILES] if file.path.stat().st_size
@@ -158,10 +167,10 @@ def _are_parallel(paths: Sequence[Path], encoding: str) -> bool:
     return all(np.corrcoef(first, lengths)[0, 1] >= MIN_CORRELATION for lengths in others)
 
 
-def _files(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Detection]:
+def _files(paths: Sequence[Path], known: Known) -> list[Detection]:
     """Readings of several files: parallel text, or files of one format."""
     if len(paths) > 1 and all(file_format(path) == "text" and not path.is_dir() for path in paths):
-        encodings = {_encoding(path, given) for path in paths}
+        encodings = {_encoding(path, known) for path in paths}
         encoding = next((name for name in sorted(encodings) if name != "utf-8"), "utf-8")
         lines = [sample_lines(path, encoding) for path in paths]
         is_plain = not any(
@@ -170,7 +179,7 @@ def _files(paths: Sequence[Path], given: Mapping[str, Any]) -> list[Detection]:
         if is_plain and _are_parallel(paths, encoding):
             reading = Detection("seq2seq", {}, f"{len(paths)} text files with corresponding lines: source and target")
             return _with([reading], {} if encoding == "utf-8" else {"encoding": encoding})
-    return _directory(paths[0], given) if paths[0].is_dir() else _file(paths[0], given)
+    return _directory(paths[0], known) if paths[0].is_dir() else _file(paths[0], known)
 
 
 # ---- all
@@ -205,22 +214,22 @@ def detect(
     Raises:
         DataError: The files cannot be read, or their task cannot be told.
     """
-    files, given = as_paths(paths), dict(data or {})
+    files, known = as_paths(paths), Known(task, data or {})
     if not files:
         raise UsageError("paths", "no files")
-    readings = _files(files, given)
+    readings = _files(files, known)
     # the other options of [data] do not decide how files are read
     fits = [
         reading
         for reading in readings
-        if task in (None, reading.task) and all(reading.data.get(name, value) == value for name, value in given.items())
+        if task in (None, reading.task) and all(reading.data.get(name, value) == value for name, value in known.data.items())
     ]
     if not fits:
         wanted = ", ".join(
-            [*([f"task {task}"] if task else []), *(f"data.{name} = {value!r}" for name, value in given.items())]
+            [*([f"task {task}"] if task else []), *(f"data.{name} = {value!r}" for name, value in known.data.items())]
         )
         problem = f"does not fit {wanted}: {preview(readings[0].reason, 200)}"
         raise DataError(display_name(files), problem, "set the columns in [data]")
-    best, *others = _with(fits, given)
+    best, *others = _with(fits, known.data)
     _check(files, best)
     return replace(best, alternatives=tuple(others))

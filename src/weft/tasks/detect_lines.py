@@ -49,6 +49,14 @@ def tag_readings(path: Path, lines: Sequence[str]) -> list[Detection]:
 # ---- labels at the start of lines
 
 
+def _are_beginnings(cells: Sequence[Sequence[str]]) -> bool:
+    """Whether the first words belong to sentences: they have a capital letter, and the texts after them have none but a full
+    stop."""
+    num_complete = sum(_SENTENCE_END.search(text) is not None for _, text in cells)
+    num_continued = sum(label.istitle() and text[:1].islower() for label, text in cells)
+    return min(num_complete, num_continued) >= MIN_COMPLETE * len(cells)
+
+
 def label_readings(lines: Sequence[str]) -> list[Detection]:
     """Readings of lines that start with a label: with __label__, or with a word that occurs in nearly no text."""
     filled = [line for line in lines if line.strip()]
@@ -65,8 +73,9 @@ def label_readings(lines: Sequence[str]) -> list[Detection]:
     is_rare = num_in_texts <= MAX_LABEL_WORDS_IN_TEXTS * texts.total()
     # in a few lines, labels are only recognized if no text contains them
     is_few = len(labels) <= max(MAX_FIRST_WORDS * len(cells), 2 if num_in_texts else len(cells) // 2)
-    is_sorted = len(lines) >= SAMPLE_ROWS  # by label; then all lines of the sample may have the same
-    if not (len(labels) >= (1 if is_sorted else 2) and is_rare and is_few and are_repeated(len(labels), len(cells))):
+    min_labels = 1 if len(lines) >= SAMPLE_ROWS else 2  # in a file that is sorted by label, all lines of a sample may have one
+    are_labels = len(labels) >= min_labels and is_rare and is_few and are_repeated(len(labels), len(cells))
+    if not are_labels or _are_beginnings(cells):
         return []
     examples = ", ".join(quote(label, 20) for label, _ in labels.most_common(3))
     count = f"{pluralize(len(labels), 'distinct word')} in {num_sampled(len(lines), 'line')}"
@@ -112,17 +121,22 @@ def are_sentences(lines: Sequence[str]) -> bool:
     return num_complete >= MIN_COMPLETE * len(filled) or (num_complete < 0.02 * len(filled) and not _is_wrapped(filled))
 
 
-def text_readings(path: Path, lines: Sequence[str]) -> list[Detection]:
-    """Readings as text without labels: one text per line, or running text. Numbers and repeated words are an error."""
+def refuse_without_texts(path: Path, lines: Sequence[str]) -> None:
+    """Raise if the lines are numbers or labels."""
     column = ColumnValues(1, tuple(lines))
-    if not column.texts:
-        raise DataError(path, "only white space, no text")
     if column.is_number:
         raise DataError(path, f"only numbers, such as {quote(column.texts[0], 20)}", "use a file with texts")
     if column.is_label and column.mean_words < 2 and len(column.texts) >= MIN_LINES:
         examples = ", ".join(quote(text, 20) for text in sorted(set(column.texts))[:3])
         problem = f"only {pluralize(column.num_distinct, 'distinct line')}, such as {examples}: labels without texts"
         raise DataError(path, problem, "add the texts, or set `task` to read the lines as text")
+
+
+def text_readings(path: Path, lines: Sequence[str]) -> list[Detection]:
+    """Readings as text without labels: one text per line, or running text."""
+    column = ColumnValues(1, tuple(lines))
+    if not column.texts:
+        raise DataError(path, "only white space, no text")
     mean = f"{column.mean_chars:,.0f} characters on average"
     separate = Detection("lm", {"read_as": "lines"}, f"lines of {mean} without labels: one text per line")
     running = Detection("lm", {"read_as": "windows"}, f"lines of {mean} without labels: running text")

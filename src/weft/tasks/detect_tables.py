@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +11,7 @@ from weft.data.column_values import ColumnValues
 from weft.data.columns import Name
 from weft.data.sample import TableSample, num_sampled
 from weft.errors import DataError
-from weft.tasks.detection import Detection
+from weft.tasks.detection import UNKNOWN, Detection, Known
 from weft.text.reading import pluralize, preview
 
 EXACT_LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "gold_label")
@@ -118,10 +118,10 @@ def _is_text_of(text: ColumnValues, label: ColumnValues) -> bool:
     return text.num_distinct >= label.num_distinct and (not text.is_label or is_named or text.mean_chars >= MIN_TEXT_CHARS)
 
 
-def _labeled(sample: TableSample, label: ColumnValues, given: Mapping[str, Any]) -> Detection | None:
+def _labeled(sample: TableSample, label: ColumnValues, known: Known) -> Detection | None:
     """Classification with this label column; None if no column has texts."""
     others = [column for column in sample.columns if column.name != label.name]
-    text = given.get("text_column", _text_pair(others))
+    text = known.data.get("text_column", _text_pair(others))
     if text is None:
         text = next((column.name for column in _text_columns(others) if _is_text_of(column, label)), None)
     if text is None:
@@ -140,8 +140,11 @@ def _labeled(sample: TableSample, label: ColumnValues, given: Mapping[str, Any])
 # ---- pairs
 
 
-def _names_of_pair(sample: TableSample) -> list[tuple[ColumnValues, ColumnValues]]:
-    """Columns that are a source and a target by their names."""
+def _named_pairs(sample: TableSample, known: Known) -> list[tuple[ColumnValues, ColumnValues]]:
+    """Columns that are a source and a target by their names, or because the user says so."""
+    chosen = [_find(sample.columns, known.data.get(option)) for option in ("source_column", "target_column")]
+    if chosen[0] is not None and chosen[1] is not None:
+        return [(chosen[0], chosen[1])]
     if not sample.has_names:
         return []
     targets, pairs = _with_role(sample.columns, "target"), list[tuple[ColumnValues, ColumnValues]]()
@@ -155,9 +158,9 @@ def _is_string(column: ColumnValues) -> bool:
     return bool(column.texts) and all(value is None or isinstance(value, str) for value in column.values)
 
 
-def _pairs(sample: TableSample) -> list[Detection]:
+def _pairs(sample: TableSample, known: Known) -> list[Detection]:
     """Pairs of a source and a target: columns with such names, or the only two columns of texts."""
-    for source, target in _names_of_pair(sample):
+    for source, target in _named_pairs(sample, known):
         if _is_string(source) and _is_string(target) and not _can_be_label(target):
             data = {"source_column": source.name, "target_column": target.name}
             return [Detection("seq2seq", data, f"{_named(source)} and {_named(target)} are pairs of source and target")]
@@ -196,18 +199,18 @@ def _refuse_unsupported(path: str, sample: TableSample) -> None:
         raise DataError(path, f"has lists of words and tags ({words.name}, {tags.name})", "write one word and its tag per line")
 
 
-def table_readings(path: str, sample: TableSample, given: Mapping[str, Any]) -> list[Detection]:
-    """All readings of a table, the most likely first. `given` has the options of [data] that are known."""
-    if not given:
+def table_readings(path: str, sample: TableSample, known: Known) -> list[Detection]:
+    """All readings of a table, the most likely first."""
+    if known == UNKNOWN:
         _refuse_unsupported(path, sample)
-    questions, pairs = _questions(sample), _pairs(sample)
+    questions, pairs = _questions(sample), _pairs(sample, known)
     columns = _label_columns(sample)
-    if (column := _find(sample.columns, given.get("label_column"))) is not None:
+    if (column := _find(sample.columns, known.data.get("label_column"))) is not None:
         columns = [column]
-    labeled = [reading for column in columns if (reading := _labeled(sample, column, given))]
+    labeled = [reading for column in columns if (reading := _labeled(sample, column, known))]
     first_label = next((column for column in columns if labeled and column.name == labeled[0].data["label_column"]), None)
     is_label_named = first_label is not None and isinstance(first_label.name, str) and has_role(first_label.name, "label")
-    has_named_pair = bool(pairs) and bool(_names_of_pair(sample)) and not is_label_named
+    has_named_pair = bool(pairs) and bool(_named_pairs(sample, known)) and not is_label_named
     labeled = labeled[:MAX_LABEL_COLUMNS]
     return [*questions, *pairs, *labeled] if has_named_pair else [*questions, *labeled, *pairs]
 

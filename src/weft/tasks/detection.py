@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Known(NamedTuple):
+    """What the user has stated about files."""
+
+    task: str | None
+    data: Mapping[str, Any]  # options of [data]
+
+    def column_names(self) -> list[str]:
+        columns = [value for name, value in self.data.items() if name.endswith("_column")]
+        return [name for value in columns for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
+
+
+UNKNOWN = Known(None, {})
 
 
 @dataclass(frozen=True)
