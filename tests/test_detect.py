@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -519,6 +520,20 @@ def test_encodings(tmp_path):
 
 
 # ---- real data
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# "yes" and "ok" are taken for labels
+RUN_FILES = [path for path in sorted(EXAMPLES.glob("*.toml")) if path.name != "yes-ok.toml"]
+
+
+@pytest.mark.parametrize("run_file", RUN_FILES, ids=lambda path: path.stem)
+def test_examples(run_file):
+    values = tomllib.loads(run_file.read_text())
+    files = values["data"]["train"]
+    if files is not False:
+        paths = [EXAMPLES / name for name in ([files] if isinstance(files, str) else files)]
+        assert detect(paths).task == values["task"].removeprefix("masked-")
+
 
 # next to the repository, or above its worktree
 DATA = next((path for parent in Path(__file__).parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))

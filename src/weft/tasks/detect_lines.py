@@ -50,8 +50,8 @@ def tag_readings(path: Path, lines: Sequence[str]) -> list[Detection]:
 
 
 def _are_beginnings(cells: Sequence[Sequence[str]]) -> bool:
-    """Whether the first words belong to sentences: they have a capital letter, and the texts after them have none but a full
-    stop."""
+    """Whether the first words belong to sentences: they have a capital letter, what follows has none, and ends with a
+    full stop."""
     num_complete = sum(_SENTENCE_END.search(text) is not None for _, text in cells)
     num_continued = sum(label.istitle() and text[:1].islower() for label, text in cells)
     return min(num_complete, num_continued) >= MIN_COMPLETE * len(cells)
