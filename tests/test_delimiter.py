@@ -82,18 +82,27 @@ def test_invalid_delimiters(given):
     assert str(caught.value) == (f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}')
 
 
-def test_it_is_refused_for_data_without_columns(tmp_path):
-    path = write(tmp_path / "a.txt", "pos x\n")
+def test_text_files_of_any_name_are_tables_if_it_is_set(tmp_path):
+    write(tmp_path / "a.txt", 'good "film\tpos\nbad film\tneg\n')  # no quotes between tabs, as in .tsv
+    source = LabeledDataConfig(train="a.txt", delimiter="tab", text_column=1, label_column=2).sources(tmp_path)["train"]
+    assert [(item.labels, item.texts) for item in source.records()] == [(("pos",), ('good "film',)), (("neg",), ("bad film",))]
+    write(tmp_path / "b.data", 'source;target\n"a;b";c\n')
+    assert list(pairs(PairDataConfig(train="b.data", delimiter=";").sources(tmp_path)["train"])) == [("a;b", "c")]
+    write(tmp_path / "c.txt", "question|passage|answer\nWho?|Ada, here|Ada\n")
+    (result,) = QADataConfig(train="c.txt", delimiter="|").sources(tmp_path)["train"].records()
+    assert (result.question, result.passage) == ("Who?", "Ada, here")
+
+
+def test_it_is_refused_for_a_directory(tmp_path):
+    (tmp_path / "a").mkdir()
+    path = write(tmp_path / "a" / "pos.txt", "x\n")
     with pytest.raises(DataError) as caught:
-        list(LabeledDataConfig(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
+        list(LabeledDataConfig(train="a", delimiter=";").sources(tmp_path)["train"].records())
     tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
     assert (
         str(caught.value)
         == f"{path}: is not a table ({tables}), but data.delimiter = ';'; remove data.delimiter or use a table"
     )
-    with pytest.raises(ConfigError) as refusal:
-        parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, prefix="data")
-    assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"
 
 
 def test_it_is_part_of_the_token_cache_only_if_set(tmp_path):
@@ -144,3 +153,4 @@ def test_a_seq2seq_run_evaluates_other_tables_with_its_delimiter(tmp_path):
     }
     run = weft.train(config, output_dir=tmp_path / "run")
     assert run.evaluate(path).units == 20
+    assert run.evaluate(write(tmp_path / "pairs.txt", "a|b\n" * 5)).units == 5

@@ -93,7 +93,7 @@ class TableFilesConfig(DataFilesConfig):
 
     train: Files
     delimiter: Delimiter = None
-    """Column separator of .csv and .tsv files: a character or "tab". Default: as the first line shows."""
+    """Column separator: a character or "tab". Default: as the first line shows. If set, text files of any name are tables."""
     sheet: Sheet = None
     """Sheet of an .xlsx file: a name or a 1-based index. Default: the first."""
 

@@ -2,9 +2,9 @@
 text.
 
 TSV has no quoting: a line is split at its tabs. CSV is read with Python's csv module in strict mode: a quoted field may contain
-commas and newlines. The delimiter is `data.delimiter`, or else the comma, semicolon or tab in the first line. All rows must
-have the same number of columns: otherwise a stray tab would silently move the target to another column. Blank lines are
-skipped.
+commas and newlines. The delimiter is `data.delimiter`, or else the comma, semicolon or tab in the first line. With
+`data.delimiter`, a text file of any name is a table: TSV if it is a tab, otherwise CSV. All rows must have the same number of
+columns: otherwise a stray tab would silently move the target to another column. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ def file_format(path: Path) -> str:
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     suffix = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
     return suffix if suffix in (*TEXT_TABLES, *TYPED_TABLES, *OBJECT_FORMATS) else "text"
+
+
+def is_table(path: Path, delimiter: str | None) -> bool:
+    """Whether a file is a table or a list of objects: by its name, or because `data.delimiter` is set."""
+    return file_format(path) != "text" or delimiter is not None
 
 
 def is_conll(path: Path) -> bool:
@@ -128,7 +133,8 @@ def _split_csv(lines: Iterator[RawLine], path: Path, delimiter: str) -> Iterator
 
 def split_rows(path: Path, lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
     """The rows of a table. A blank line is a row with one blank cell."""
-    return _split_tsv(lines, delimiter) if file_format(path) == "tsv" else _split_csv(lines, path, delimiter)
+    is_tsv = file_format(path) == "tsv" or (file_format(path) == "text" and delimiter == "\t")
+    return _split_tsv(lines, delimiter) if is_tsv else _split_csv(lines, path, delimiter)
 
 
 def csv_cell(text: str, delimiter: str = ",") -> str:

@@ -85,7 +85,7 @@ def eval_source(directory: RunDir, config: RunConfig, data: Files | None) -> Any
     if data is None:
         return own_split(directory, config)[1]
     paths = as_paths(data)
-    config.spec.data.check_files(paths)
+    config.spec.data.check_files(config.data, paths)
     options = {name: value for name, value in to_dict(config.data).items() if name not in ("valid", "test")}
     return parse_config(type(config.data), {**options, "train": list(map(str, paths))}, prefix="data").sources(Path())["train"]
 

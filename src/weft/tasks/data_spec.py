@@ -67,7 +67,7 @@ def any_length(config: RunConfig, dataset: Any, corpora: Sequence[Corpus]) -> Sp
     return SplitCorpora(corpora)
 
 
-def accept_files(paths: Sequence[Path]) -> None:
+def accept_files(config: Any, paths: Sequence[Path]) -> None:
     """Accept all files."""
 
 
@@ -88,7 +88,8 @@ class Data:
     input_output_pairs: Callable[[Any], Iterator[tuple[str, str | None]]]  # the records of a data set, as lines of text
     limit_lengths: Callable[[RunConfig, Any, Sequence[Corpus]], SplitCorpora] = any_length  # refuse or truncate long texts
     on_prepared: Callable[[RunConfig, Prepared, Path, Note], None] | None = None  # further preparation of a new run
-    check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that cannot be evaluation data
+    # refuse files that cannot be evaluation data, with the [data] options
+    check_files: Callable[[Any, Sequence[Path]], None] = accept_files
     # whether the vocabulary of a run has parts that other runs of the task do not have
     has_extended_vocabulary: Callable[[RunConfig], bool] = always_false
     uses_windows: Callable[[RunConfig], bool] = always_false  # whether training uses windows of running text

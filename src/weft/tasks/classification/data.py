@@ -23,7 +23,7 @@ from weft.data.input_records import ColumnSelection
 from weft.data.memory import MemoryFormat
 from weft.data.source import display_name, fingerprints
 from weft.data.summary import MAX_LISTED, ColumnSize, listed
-from weft.data.table_rows import file_format, preview_cells
+from weft.data.table_rows import is_table, preview_cells
 from weft.errors import DataError
 from weft.models.baseline_config import BaselineConfig
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
@@ -99,7 +99,7 @@ class LabeledSummary:
         """Where the labels come from, for errors about labels that look wrong."""
         if names := self.files.columns:
             return f"check data.label_column = {self.reading.label!r}; columns: {', '.join(preview_cells(names))}"
-        if any(file_format(path) != "text" for path in self.files.paths):
+        if any(is_table(path, self.reading.delimiter) for path in self.files.paths):
             return "check data.label_column"
         if any(path.is_dir() for path in self.inputs):
             return "put the files of each label into a subdirectory; without subdirectories, a file name is a label"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from weft.data.columns import DEFAULT_COLUMNS, Cell, ColumnSpec, Name, read_columns
 from weft.data.source import display_name
-from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_format, file_location, is_conll
+from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_format, file_location, is_conll, is_table
 from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, preview, read_file_text, read_lines, read_text
@@ -163,7 +163,7 @@ SAMPLE_LINES = 400  # by which the format of a file is detected
 MIN_WORDS = 20  # to detect tagged words where the format is ambiguous
 
 
-def _are_tagged(lines: Sequence[str]) -> bool:
+def are_tagged(lines: Sequence[str]) -> bool:
     """Whether lines are words with tags: an equal number of columns, of which the last has span tags, or far fewer distinct
     values than the first; or the ten columns of CoNLL-U."""
     rows = [line.split() for line in lines if line.strip() and not line.startswith(("# ", "-DOCSTART-"))]
@@ -180,7 +180,7 @@ def _are_tagged(lines: Sequence[str]) -> bool:
 def _refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
     """The same lines; an error if they are words with tags, which would be read as labels with texts."""
     sample = list(islice(lines, SAMPLE_LINES))
-    if _are_tagged(sample):
+    if are_tagged(sample):
         raise DataError(
             path,
             'looks like CoNLL, one word with its tag per line, which task = "tagging" reads',
@@ -236,7 +236,7 @@ def _read_file(file: File, reading: Reading, summary: FileSummary, *, allow_empt
 def _read(file: File, reading: Reading, summary: FileSummary, *, allow_empty: bool) -> Iterator[Row]:
     if file.is_example:
         return _read_file(file, reading, summary, allow_empty=allow_empty)
-    if file_format(file.path) != "text":
+    if is_table(file.path, reading.delimiter):
         return _read_table(file, reading, summary)
     return _read_lines(file, reading, summary)
 
@@ -269,7 +269,7 @@ def read_records(files: Sequence[File], reading: Reading, summary: FileSummary, 
     One text of a pair may be empty."""
     num_records = 0
     for file in files:
-        if file_format(file.path) == "text" or file.is_example:
+        if file.is_example or file.label is not None or not is_table(file.path, reading.delimiter):
             _refuse_columns(file, reading)
             if file.label is None:
                 refuse_conll(file.path)

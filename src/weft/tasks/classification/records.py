@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from weft.data.input_records import InputFile, InputRecord, OpenedRecords, PlainOutput, open_records
-from weft.data.table_rows import file_format
+from weft.data.table_rows import file_format, is_table
 from weft.tasks.classification.data import LabeledDataConfig
 from weft.tasks.classification.files import FASTTEXT, refuse_conll
 from weft.text.reading import as_paths, pluralize
@@ -28,7 +28,7 @@ def _label_prefix(line: str, config: LabeledDataConfig, labels: Collection[str])
 
 def _trained_on_lines(config: LabeledDataConfig) -> bool:
     """Whether the training data had labels at the start of lines, not in a column or in file names."""
-    return all(file_format(path) == "text" and not path.is_dir() for path in as_paths(config.train))
+    return not any(is_table(path, config.delimiter) or path.is_dir() for path in as_paths(config.train))
 
 
 def _labeled_lines(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:

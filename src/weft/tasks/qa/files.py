@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from weft.data.columns import missing_column
 from weft.data.json_objects import JSON_TYPES, get_string, get_value, has_key, read_objects
-from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table
+from weft.data.table_rows import (
+    NOT_A_TABLE,
+    OBJECT_FORMATS,
+    OpenTable,
+    TableOptions,
+    file_format,
+    file_location,
+    is_table,
+    open_table,
+)
 from weft.errors import DataError
 from weft.text.reading import FileSummary, check_text, quote, read_lines, read_text
 
@@ -235,7 +244,7 @@ def no_questions(path: Path) -> DataError:
 def read_records(paths: Sequence[Path], options: QAFileOptions, summary: FileSummary) -> Iterator[Record]:
     """The questions of all files, in order."""
     for path in paths:
-        if file_format(path) == "text":
+        if not is_table(path, options.delimiter):
             raise no_questions(path)
         squad = is_squad(path, options.encoding)
         read = _read_squad if squad else _read_objects if file_format(path) in OBJECT_FORMATS else _read_table

@@ -22,7 +22,7 @@ from weft.data.input_records import ColumnSelection, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, file_format
+from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, file_format, is_table
 from weft.errors import DataError, UsageError
 from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
@@ -103,7 +103,7 @@ class PairFormat:
         return inputs
 
     def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
-        return inputs[:2] if file_format(inputs[0]) == "text" else ()
+        return () if is_table(inputs[0], self.tables.delimiter) else inputs[:2]
 
     def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[Record]:
         options = replace(self.tables, encoding=self.encoding)
@@ -171,11 +171,11 @@ def limit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_lengt
     return replace(corpus, tokens=corpus.tokens[keep], starts=ends, cumulative_counts=counts)
 
 
-def _check_file_types(split: str, paths: list[Path]) -> None:
+def _check_file_types(split: str, paths: list[Path], delimiter: str | None) -> None:
     kinds = {file_format(path) for path in paths}
     if len(kinds) > 1:
         raise invalid(split, f"different file types: {', '.join(sorted(kinds))}", "use files of one type")
-    if kinds == {"text"} and len(paths) < 2:
+    if len(paths) < 2 and not is_table(paths[0], delimiter):
         fix = f'use a table or two parallel files, e.g. {split} = ["a.en", "a.de"]'
         raise invalid(split, f"{paths[0].name!r} is {NOT_A_TABLE}", fix)
 
@@ -199,8 +199,8 @@ class PairDataConfig(TableFilesConfig):
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
         paths_by_split = {split: as_paths(files) for split, files in splits.items() if isinstance(files, str | list)}
         for split, paths in paths_by_split.items():
-            _check_file_types(split, paths)
-        has_tables = any(file_format(paths[0]) != "text" for paths in paths_by_split.values())
+            _check_file_types(split, paths, self.delimiter)
+        has_tables = any(is_table(paths[0], self.delimiter) for paths in paths_by_split.values())
         for side, column in (("source", self.source_column), ("target", self.target_column)):
             if not column or (isinstance(column, list) and "" in column):
                 raise invalid(f"{side}_column", f"expected a column name, got {[] if column == [] else ''!r}")
@@ -287,9 +287,9 @@ def open_pairs(config: PairDataConfig, file: InputFile) -> OpenedRecords | None:
     return open_columns(file, config.input_columns(targets=file.targets), config.train)
 
 
-def check_pairs_complete(paths: Sequence[Path]) -> None:
+def check_pairs_complete(config: PairDataConfig, paths: Sequence[Path]) -> None:
     """Refuse only one of two parallel files."""
-    if len(paths) == 1 and file_format(paths[0]) == "text":
+    if len(paths) == 1 and not is_table(paths[0], config.delimiter):
         raise UsageError("data", f"{paths[0]} is {NOT_A_TABLE}", "use a table, or one file of sources and one of targets")
 
 

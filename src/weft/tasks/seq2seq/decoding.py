@@ -291,14 +291,14 @@ class Seq2SeqPredictor:
         """The pairs of `data`, read with the options of the run, or else of the run's test data."""
         config: PairDataConfig = self.config.data
         if data is not None:
-            check_pairs_complete(paths := as_paths(data))
+            check_pairs_complete(config, paths := as_paths(data))
             options: dict[str, Any] = {
                 "train": list(map(str, paths)),
                 "encoding": config.encoding,
                 "source_column": config.source_column,
                 "target_column": config.target_column,
             }
-            if file_format(paths[0]) != "text":  # parallel text files have no delimiter and no sheet
+            if len(paths) == 1 or file_format(paths[0]) != "text":  # parallel text files have no delimiter and no sheet
                 options |= {"delimiter": config.delimiter, "sheet": config.sheet}
             return parse_config(PairDataConfig, options, prefix="data").sources(Path())["train"]
         dataset: Dataset[Record] = own_split(self.directory, self.config)[1]

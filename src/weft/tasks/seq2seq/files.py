@@ -12,7 +12,7 @@ import numpy as np
 from weft.data.alignment import first_misalignment
 from weft.data.columns import missing_column
 from weft.data.json_objects import get_string, read_objects
-from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table
+from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, is_table, open_table
 from weft.errors import DataError
 from weft.text.reading import FileSummary, read_lines
 
@@ -88,7 +88,7 @@ def _read_parallel(paths: Sequence[Path], encoding: str, summary: FileSummary) -
 
 def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
     """All pairs of the files in order; two files that are not tables are parallel."""
-    if file_format(paths[0]) == "text":
+    if not is_table(paths[0], options.delimiter):
         yield from _read_parallel(paths, options.encoding, summary)
         return
     for path in paths:
