@@ -363,7 +363,7 @@ def test_the_duration_of_training_is_measured_without_changing_it(tmp_path):
     assert run.directory.weights.read_bytes() == untimed.directory.weights.read_bytes()
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(20, "1 minute"), (240, "4 minutes"), (9000, "2.5 hours")])
+@pytest.mark.parametrize(("seconds", "text"), [(20, "20 seconds"), (60, "1 minute"), (240, "4 minutes"), (9000, "2.5 hours")])
 def test_durations_are_written_in_minutes_or_hours(seconds, text):
     assert format_minutes(seconds) == text
 
@@ -392,7 +392,7 @@ def test_the_best_model_for_a_time_is_chosen_by_trials(tmp_path, monkeypatch, se
 def test_a_time_too_short_for_any_training_is_refused(tmp_path, capsys):
     (tmp_path / "run.toml").write_text(tomli_w.dumps(write_pairs(tmp_path / "pairs.tsv", 300, word, phones)))
     assert main(["train", str(tmp_path / "run.toml"), "--minutes", "0.0001", "-o", str(tmp_path / "run")]) == 2
-    assert "--minutes: 0.0001 minutes are too short: a step takes" in capsys.readouterr().err
+    assert "--minutes: 0.0001 is too short for lstm-input-feeding: a step takes" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -401,4 +401,4 @@ def test_training_for_some_minutes(tmp_path, capsys, monkeypatch):
     (tmp_path / "run.toml").write_text(tomli_w.dumps(tiny_run(tmp_path)))
     assert main(["train", str(tmp_path / "run.toml"), "--minutes", "0.05", "-o", str(tmp_path / "run")]) == 0
     assert read_config(RunDir(tmp_path / "run")).train.max_minutes == 0.05
-    assert "training for 0.05 minutes" in capsys.readouterr().err
+    assert "the recommended training would take 10 minutes; it will end after 3 seconds" in capsys.readouterr().err

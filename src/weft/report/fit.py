@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from weft.comparison.applicable_options import applicable_options
 from weft.comparison.architectures import default_archs
 from weft.comparison.evaluation import REPORT, cached_results, describe_failure, evaluate_runs
 from weft.comparison.observer import Observer
@@ -97,8 +98,10 @@ def fit_models(values: Mapping[str, Any], output_dir: Path, options: FitOptions,
         ModelError: No candidate could be trained.
     """
     values = with_absolute_paths({**values, "model": recommended_model(values, base)}, base=base)
-    archs = default_archs(values)
-    plan = Variants([_variant(values, arch, archs, output_dir, options, observer) for arch in archs], [], [])
+    archs = sorted(
+        default_archs(values), key=lambda arch: find_task(values["task"]).presets[arch].estimator.by_steps
+    )  # baselines first
+    plan = _plan(values, archs, output_dir, options, observer)
     comparison = ComparisonOptions(models=archs, budget=("max_minutes", options.minutes))
     runner_config = RunnerConfig(output_dir, 1, torch.get_num_threads(), options.overwrite)
     runner = ComparisonRunner(values, comparison, runner_config, base=base, plan=plan)
@@ -113,6 +116,20 @@ def recommended_model(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return {**model, "arch": model.get("arch") or recommend(values, base=base).config.arch}
 
 
+def _plan(values: dict[str, Any], archs: Sequence[str], output_dir: Path, options: FitOptions, observer: Observer) -> Variants:
+    """All candidates that can be trained in their part of the time."""
+    variants, failed = list[Variant](), list[FailedRun]()
+    for arch in archs:
+        try:
+            variants.append(_variant(values, arch, archs, output_dir, options, observer))
+        except UsageError as error:
+            failed.append(FailedRun(arch, None, f"{error.problem}; {error.fix}", error.exit_code))
+            observer.line(f"note: {describe_failure(failed[-1])}")
+    if not variants:
+        raise UsageError("minutes", f"{options.minutes:g} is too short for any model", failed[0].reason)
+    return Variants(variants, failed, [])
+
+
 def _variant(
     values: dict[str, Any], arch: str, archs: Sequence[str], output_dir: Path, options: FitOptions, observer: Observer
 ) -> Variant:
@@ -123,8 +140,9 @@ def _variant(
     presets = find_task(values["task"]).presets
     networks = [name for name in archs if presets[name].estimator.by_steps]
     shared = recommend(values, base=output_dir).values
+    given = {name: value for name, value in values.items() if name != "seed"}
     tables = {table: shared[table] for table in ("data", "tokenizer") if table in shared}
-    run_file = {**{name: value for name, value in values.items() if name != "seed"}, **tables, "model": {"arch": arch}}
+    run_file = {**applicable_options(given, arch, base=output_dir).values, **tables}
     within = recommend_within(run_file, options.minutes / max(1, len(networks)), base=output_dir, callback=observer.training())
     return Variant(arch, {**within.values, "recommend": False})
 

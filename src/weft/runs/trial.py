@@ -41,7 +41,8 @@ def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, c
     kept = {name: value for name, value in chosen.values["train"].items() if name not in BUDGETS}
     new = {**chosen.values, "train": {**kept, "max_minutes": minutes}}
     options = {name: value for name, value in chosen.options.items() if name.removeprefix("train.") not in BUDGETS}
-    callback.on_note(f"The recommended budget would take {format_minutes(trial.seconds)}; training for {minutes:g} minutes")
+    whole, part = format_minutes(trial.seconds), format_minutes(60 * minutes)
+    callback.on_note(f"{chosen.config.arch}: the recommended training would take {whole}; it will end after {part}")
     return chosen._replace(values=new, config=resolve(new, base=base), options={**options, "train.max_minutes": minutes})
 
 

@@ -58,8 +58,8 @@ def training_seconds(loop: Loop) -> float | None:
 
 
 def format_minutes(seconds: float) -> str:
-    """'3 minutes', '2.5 hours'."""
-    if seconds < 90 * 60:
-        minutes = max(1, round(seconds / 60))
-        return f"{minutes} minute{'' if minutes == 1 else 's'}"
-    return f"{seconds / 3600:.1f} hours"
+    """'20 seconds', '3 minutes', '2.5 hours'."""
+    if seconds >= 90 * 60:
+        return f"{seconds / 3600:.1f} hours"
+    count, unit = (round(seconds / 60), "minute") if seconds >= 50 else (max(1, round(seconds)), "second")
+    return f"{count} {unit}{'' if count == 1 else 's'}"

@@ -45,7 +45,9 @@ class Fit(ModelCommand):
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing search and start over.")] = False
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.  [default: runs/fit-NAME]"),
+        typer.Option(
+            "--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.  [default: runs/fit-NAME]"
+        ),
     ] = None
 
     def run(self) -> int:
@@ -66,7 +68,9 @@ class Fit(ModelCommand):
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 observer = CompareObserver(display, stop)
-                result = fit_models(values, output_dir, FitOptions(self.minutes, self.overwrite), observer, base=Path().resolve())
+                result = fit_models(
+                    values, output_dir, FitOptions(self.minutes, self.overwrite), observer, base=Path().resolve()
+                )
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 display.line(f"Stopped. Saved to {output_dir}. Run the same command to resume.")
