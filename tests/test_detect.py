@@ -181,6 +181,12 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
         "classification",
         {"text_column": "overview", "label_column": "genres", "multilabel": True, "label_separator": ","},
     ),
+    "labels with commas": (
+        "a.jsonl",
+        jsonl(text=SENTENCES, label=[("Sports, Indoor", "Sports, Outdoor", "Music, Live")[n % 3] for n in range(60)]),
+        "classification",
+        NAMED,
+    ),
     "the most specific label": (
         "a.jsonl",
         jsonl(annotator_labels=[[label] * 3 for label in LABELS], text=SENTENCES, gold_label=LABELS, split=["train"] * 60),
@@ -233,6 +239,7 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
     "UTF-16": ("a.csv", lines(SENTENCES, LABELS, sep=",", header="text,label").encode("utf-16"),
                "classification", NAMED | {"encoding": "utf-16"}),
     # pairs
+    "10 pairs": ("a.tsv", lines(WORDS[:10], map(" ".join, WORDS[:10])), "seq2seq", {}),
     "a first word that could be a name": ("a.tsv", "name\tn ei m\n" + lines(WORDS, map(" ".join, WORDS)), "seq2seq", {}),
     "pronunciation": ("a.tsv", lines(WORDS, [" ".join(name.upper()) for name in WORDS]), "seq2seq", {}),
     "pairs with names": ("a.tsv", lines(SENTENCES, CHINESE, header="en\tzh"), "seq2seq",
@@ -273,6 +280,12 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
                                    {"source_column": "question", "target_column": "answer"}),
     # plain text
     "one sentence per line": ("a.txt", "\n".join(SENTENCES), "lm", {"read_as": "lines"}),
+    "sentences that start with frequent words": (
+        "a.txt",
+        "".join(f"{('the', 'a')[n % 2]} {text[4:-1]} the end of a song.\n" for n, text in enumerate(SENTENCES)),
+        "lm",
+        {"read_as": "lines"},
+    ),
     "sentences that start with few words": (
         "a.txt",
         "".join(f"{('Ida', 'Otto', 'Ben')[n % 3]} {text[4:]}\n" for n, text in enumerate(SENTENCES)),

@@ -41,7 +41,6 @@ from weft.text.reading import FileSummary, as_paths, pluralize, preview, read_fi
 MIN_CORRELATION = 0.3  # of the line lengths of parallel files
 MAX_SAMPLED_FILES = 20  # of a directory
 SPLITS = {"train", "training", "valid", "validation", "val", "dev", "test"}
-TABLE_OPTIONS = ("encoding", "delimiter", "sheet")  # options that are needed to read a sample
 
 
 # ---- one file
@@ -87,13 +86,13 @@ def _text_file(path: Path, encoding: str, known: Known) -> list[Detection]:
             refuse_without_texts(path, lines)
         return [*labeled, *text_readings(path, lines)]
     sample = sample_table(path, replace(table_options, delimiter=delimiter), known.column_names())
-    columns = table_readings(str(path), sample, known)
+    columns = _with(table_readings(str(path), sample, known), _delimiter_option(delimiter))
     # a label, a tab and a text can be read as lines as well, where a text may have tabs
     if labeled and delimiter == "\t" and columns and columns[0].data.get("label_column") == 1:
         return [*labeled, *columns[1:]]
     if not columns and not labeled:
         raise unclear_table(str(path), sample)
-    return _with(columns, _delimiter_option(delimiter)) or labeled
+    return columns or labeled
 
 
 def _file(path: Path, known: Known) -> list[Detection]:

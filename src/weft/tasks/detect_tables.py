@@ -101,7 +101,7 @@ def _text_columns(columns: Sequence[ColumnValues]) -> list[ColumnValues]:
     return sorted(texts, key=lambda column: -column.mean_chars * (3 if column.name in named else 1))
 
 
-def _text_pair(columns: Sequence[ColumnValues]) -> list[Name] | None:
+def _text_pair(columns: Sequence[ColumnValues]) -> list[str] | None:
     """The names of two columns whose texts are classified together; None if no names say so. Other names than the typical ones
     differ in their number, and one of them has the longest text: '#1 String' and '#2 String'."""
     texts = _text_columns(columns)
