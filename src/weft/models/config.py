@@ -192,9 +192,9 @@ class LanguageModelConfig(StackConfig):
     word_type_dropout: float = Field(0.0, ge=0.0, lt=1.0)
     """Recurrent layers only: fraction of the vocabulary whose embeddings are zero in a training batch."""
     activation_regularization: float = Field(0.0, ge=0.0)
-    """Recurrent layers only: weight of AR, the mean square of the last layer's outputs, in the training loss."""
+    """Recurrent layers only: weight of AR, the mean square of the outputs of the last layer, in the training loss."""
     temporal_activation_regularization: float = Field(0.0, ge=0.0)
-    """Recurrent layers only: weight of TAR, the mean square of the change of these outputs per position, in the training loss."""
+    """Recurrent layers only: weight of TAR, the mean square of their change per position, in the training loss."""
     logit_softcap: float = Field(0.0, ge=0.0)
     """Soft cap on the logits: cap * tanh(logit / cap); 0 for none."""
     zero_init: bool = False
