@@ -113,7 +113,11 @@ def test_weight_dropout_of_the_forms_without_a_fused_kernel():
 def test_evaluation_does_not_depend_on_weight_dropout(name):
     plain, dropped = mixer(name).eval(), mixer(name, weight_dropout=0.5).eval()
     dropped.load_state_dict(plain.state_dict())
-    assert torch.equal(plain(inputs())[0], dropped(inputs())[0])
+    y, state = plain(inputs())
+    assert torch.equal(dropped(inputs())[0], y)
+    token_mask = torch.arange(6) < torch.tensor([[6], [4], [2]])
+    for arguments in ((inputs(1), state), (inputs(), state, token_mask)):
+        assert torch.equal(dropped(*arguments)[0], plain(*arguments)[0])
     assert not torch.equal(plain(inputs())[0], dropped.train()(inputs())[0])
 
 
@@ -259,3 +263,11 @@ def test_a_run_with_all_regularizers_resumes_bit_for_bit(tmp_path):
         train_here(run_file(text, "lstm", **options), tmp_path / "parts", first)
     train_here(run_file(text, "lstm", **options), tmp_path / "parts", second)
     assert first.losses + second.losses == whole.losses
+
+
+def test_the_training_loop_minimizes_the_penalty(tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    plain, penalized = SilentCallback(), SilentCallback()
+    train_here(run_file(text, "lstm", train__max_steps=2), tmp_path / "plain", plain)
+    train_here(run_file(text, "lstm", train__max_steps=2, model__activation_regularization=1e3), tmp_path / "run", penalized)
+    assert penalized.losses[0] == plain.losses[0] and penalized.losses[1] != plain.losses[1]
