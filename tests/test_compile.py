@@ -49,3 +49,16 @@ def test_a_compiled_run_equals_the_plain_one(tmp_path, graphs, model, read):
     assert 1 <= len(graphs) <= 4  # with and without a carry, one length and any length; not one a step
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert weights.keys() == read_tensors(tmp_path / "plain" / "model.safetensors")[0].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
+def test_a_compiled_run_with_weight_dropout_equals_the_plain_one(tmp_path, graphs):
+    text = make_text(tmp_path / "text.txt")
+    regularizers = {"weight_dropout": 0.5, "variational_dropout": True, "temporal_activation_regularization": 1.0}
+    options = {f"model__{name}": value for name, value in regularizers.items()}
+    options |= {"data__read_as": "stream", "train__max_steps": 4, "train__num_validations": 1}
+    plain, compiled = SilentCallback(), SilentCallback()
+    train_here(run_file(text, "lstm", **options), tmp_path / "plain", plain)
+    train_here(run_file(text, "lstm", **options, train__compile=True), tmp_path / "run", compiled)
+    assert compiled.losses == pytest.approx(plain.losses, abs=1e-4) and graphs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -117,6 +117,7 @@ def build_stack(
     *,
     input_size: int,
     dropout_on_top: bool = True,
+    dropout_type: Callable[[float], nn.Module] = nn.Dropout,
 ) -> Stack:
     """A stack of these mixers, each in a layer with the norm, skip connection and dropout of the configuration.
 
@@ -133,7 +134,7 @@ def build_stack(
         skip = NoSkip() if unskipped else connection(config, depth - num_unskipped)
         pre_norm = norm(norm_name, input_size if unskipped else config.hidden_size, eps=config.norm_eps)
         layer_index = depth * config.num_layers // len(mixers)
-        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout, layer_index=layer_index))
+        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout_type(dropout), layer_index=layer_index))
     final_norm = norm(norm_name, config.hidden_size, eps=config.norm_eps)
     if config.skip_connection == "dense":  # the top of the stack is the concatenation of all layers
         num_outputs = len(layers) + 1 - num_unskipped
@@ -148,7 +149,14 @@ def feed_forward(config: StackConfig) -> list[nn.Module]:
     return [FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")]
 
 
-def stack(config: StackConfig, *, context_length: int, input_size: int | None = None) -> Stack:
+def stack(
+    config: StackConfig,
+    *,
+    context_length: int,
+    input_size: int | None = None,
+    dropout_on_top: bool = True,
+    dropout_type: Callable[[float], nn.Module] = nn.Dropout,
+) -> Stack:
     """The stack of a resolved configuration. `context_length` is the number of positions it is trained with."""
     input_size, mixers = input_size or config.hidden_size, list[nn.Module]()
     for layer in range(config.num_layers):
@@ -157,7 +165,9 @@ def stack(config: StackConfig, *, context_length: int, input_size: int | None = 
             *feed_forward(config),
         ]
     positions = input_position_encoding(config.position_encoding, input_size, max_positions=context_length)
-    return build_stack(config, mixers, positions, input_size=input_size)
+    return build_stack(
+        config, mixers, positions, input_size=input_size, dropout_on_top=dropout_on_top, dropout_type=dropout_type
+    )
 
 
 def build_pooling(name: str, config: StackConfig) -> nn.Module:

@@ -33,6 +33,8 @@ class StackConfig(Config):
     """conv only: number of tokens each position sees."""
     nonlinearity: Annotated[str, Choice(NONLINEARITIES)] | None = None
     """rnn and conv only: the function f in h = f(W h + U x + b)."""
+    weight_dropout: float | None = Field(None, ge=0.0, lt=1.0)
+    """rnn, lstm and gru only: dropout on the recurrent weights (DropConnect), with one mask per batch."""
     bidirectional: bool = False
     """Read the text in both directions. Recurrent layers use half of hidden_size for each."""
     # in a list, 0 means that all heads of the layer are pruned
@@ -185,6 +187,14 @@ class LanguageModelConfig(StackConfig):
     """Share the weights of the embedding and the output layer."""
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)
     """Dropout on the embeddings. Default: dropout."""
+    variational_dropout: bool = False
+    """Recurrent layers only: dropout and embedding_dropout use one mask for all positions of a row."""
+    word_type_dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    """Recurrent layers only: fraction of the vocabulary whose embeddings are zero in a training batch."""
+    activation_regularization: float = Field(0.0, ge=0.0)
+    """Recurrent layers only: weight of AR, the mean square of the outputs of the last layer, in the training loss."""
+    temporal_activation_regularization: float = Field(0.0, ge=0.0)
+    """Recurrent layers only: weight of TAR, the mean square of their change per position, in the training loss."""
     logit_softcap: float = Field(0.0, ge=0.0)
     """Soft cap on the logits: cap * tanh(logit / cap); 0 for none."""
     zero_init: bool = False
@@ -197,7 +207,23 @@ class LanguageModelConfig(StackConfig):
         if self.tie_embeddings and self.zero_init:
             problem = "cannot be combined with zero_init, which would set the embedding to zero"
             raise invalid("tie_embeddings", problem, "set zero_init = false")
+        self._check_regularization()
         return self
+
+    def _check_regularization(self) -> None:
+        penalties = ("activation_regularization", "temporal_activation_regularization")
+        for option in ("variational_dropout", "word_type_dropout", *penalties):
+            if getattr(self, option) and not self.traits.num_state_vectors:
+                raise invalid(option, f"not used with layer_type {self.layer_type!r}", "remove it")
+        # elsewhere, the outputs of the last layer are not what the output layer sees
+        for option in penalties:
+            if getattr(self, option) and (self.skip_connection, self.norm) != ("none", "none"):
+                raise invalid(option, "requires skip_connection 'none' and norm 'none'")
+
+    @property
+    def penalizes_activations(self) -> bool:
+        """Whether the training loss has a penalty on the outputs of the last layer."""
+        return self.activation_regularization > 0 or self.temporal_activation_regularization > 0
 
     def with_defaults(self) -> Self:
         dropout = self.dropout if self.embedding_dropout is None else self.embedding_dropout

@@ -8,13 +8,14 @@ Shapes: B batch size, T sequence length, D hidden size, V vocabulary size.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.config import LanguageModelConfig
+from weft.nn.dropout import ActivationPenalty, VariationalDropout, WordTypeDropout
 from weft.nn.lm_head import LMHead
 from weft.nn.recurrent import last_token_state
 from weft.nn.stack import Stack
@@ -23,26 +24,60 @@ from weft.nn.state import tree_leaves
 PROMPT_CHUNK = 512  # tokens of a prompt read at once: the memory of attention is quadratic in this number
 
 
+class LanguageModelDropout(NamedTuple):
+    """Dropout outside the stack."""
+
+    word_type: WordTypeDropout
+    embedding: nn.Module
+    output: nn.Module  # on the outputs of a stack without dropout on its last layer
+
+
 class LanguageModel(nn.Module):
     """P(w_t | w_1, ..., w_{t-1}), with any causal stack."""
 
     def __init__(
-        self, embedding: nn.Embedding, stack: Stack, head: LMHead, *, context_length: int, vocabulary: str, dropout: float = 0.0
+        self,
+        embedding: nn.Embedding,
+        stack: Stack,
+        head: LMHead,
+        *,
+        context_length: int,
+        vocabulary: str,
+        dropout: LanguageModelDropout,
+        penalty: ActivationPenalty | None = None,
     ) -> None:
         super().__init__()
-        self.embedding, self.stack, self.head, self.dropout = embedding, stack, head, nn.Dropout(dropout)
+        self.embedding, self.stack, self.head, self.penalty = embedding, stack, head, penalty
+        self.word_type_dropout, self.dropout, self.output_dropout = dropout
         self.context_length = context_length  # maximum number of tokens that attention sees
         self.vocabulary = vocabulary  # SHA-256 of the tokenizer
 
     def forward(self, tokens: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Tokens (B, T) to hidden states (B, T, D), and the state after each row's last token."""
-        y, state = self.stack(self.dropout(self.embedding(tokens)), state, token_mask)
-        return y, state
+        h, state = self._read(tokens, state, token_mask)
+        return self.output_dropout(h), state
+
+    def _read(self, tokens: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """The outputs of the stack (B, T, D), before the dropout on them, and the state."""
+        x = self.word_type_dropout(self.embedding(tokens), tokens)
+        h, state = self.stack(self.dropout(x), state, token_mask)
+        return h, state
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, label_smoothing: float = 0.0) -> tuple[Tensor, Any]:
         """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
         y, state = self(tokens, state)
         return self.head.loss(y, targets, label_smoothing), state
+
+    def training_loss(
+        self, tokens: Tensor, targets: Tensor, state: Any = None, label_smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor | None, Any]:
+        """As `loss`, with the penalty on the activations at each position, (B, T), in between; None in eval mode."""
+        if self.penalty is None or not self.training:
+            losses, state = self.loss(tokens, targets, state, label_smoothing)
+            return losses, None, state
+        h, state = self._read(tokens, state)
+        y = self.output_dropout(h)
+        return self.head.loss(y, targets, label_smoothing), self.penalty(h, y), state
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         last: Tensor | None = None
@@ -84,7 +119,13 @@ class LanguageModel(nn.Module):
 def language_model(config: LanguageModelConfig, *, vocab_size: int, context_length: int, vocabulary: str) -> LanguageModel:
     """The model of a resolved configuration, initialized with torch's default random generator."""
     embedding = nn.Embedding(vocab_size, config.hidden_size)
-    stack = build.stack(config, context_length=context_length)
+    dropout_type = VariationalDropout if config.variational_dropout else nn.Dropout
+    stack = build.stack(
+        config,
+        context_length=context_length,
+        dropout_on_top=not config.penalizes_activations,
+        dropout_type=dropout_type,
+    )
     weight = embedding.weight if config.tie_embeddings else None
     head = LMHead(config.hidden_size, vocab_size, logit_softcap=config.logit_softcap or None, weight=weight)
     if config.traits.small_init:
@@ -98,5 +139,18 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
         build.scale_residual_projections(stack, 0.0 if config.zero_init else (2 * config.num_layers) ** -0.5)
     if config.zero_init:
         nn.init.zeros_(head.weight)
-    dropout = config.embedding_dropout or 0.0
-    return LanguageModel(embedding, stack, head, context_length=context_length, vocabulary=vocabulary, dropout=dropout)
+    dropout = LanguageModelDropout(
+        WordTypeDropout(vocab_size, config.word_type_dropout),
+        dropout_type(config.embedding_dropout or 0.0),
+        dropout_type(config.dropout if config.penalizes_activations else 0.0),
+    )
+    penalty = ActivationPenalty(activation=config.activation_regularization, temporal=config.temporal_activation_regularization)
+    return LanguageModel(
+        embedding,
+        stack,
+        head,
+        context_length=context_length,
+        vocabulary=vocabulary,
+        dropout=dropout,
+        penalty=penalty if config.penalizes_activations else None,
+    )

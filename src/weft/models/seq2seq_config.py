@@ -117,6 +117,10 @@ class Seq2SeqConfig(Config):
         if self.input_feeding and self.attention_placement == "before":
             fix = 'set input_feeding = false or attention_placement = "after"'
             raise invalid("input_feeding", "not possible with attention_placement 'before'", fix)
+        if decoder.weight_dropout and (self.input_feeding or self.attention_placement == "before"):
+            # such a decoder takes one step at a time, and would draw a mask at each step
+            option = "input_feeding" if self.input_feeding else "attention_placement 'before'"
+            raise invalid("decoder.weight_dropout", f"not possible with {option}", "set it in [model.encoder] only")
         if self.bridge == "copy" and not self.can_copy_state():
             problem = f"'copy' requires encoder and decoder to match ({_shape(encoder)}, {_shape(decoder)})"
             raise invalid("bridge", problem, "use 'project'")

@@ -66,6 +66,7 @@ class Mixer(NamedTuple):
         return None if self.bidirectional is None else _resolve(self.bidirectional)
 
 
+WEIGHT_DROPOUT: Mapping[str, Any] = {"weight_dropout": 0.0}
 MIXERS: dict[str, Mixer] = {
     "conv": Mixer(
         "weft.nn.recurrent.CausalConv",
@@ -74,10 +75,10 @@ MIXERS: dict[str, Mixer] = {
         compiles=True,
         options={"kernel_size": 3, "nonlinearity": "tanh"},
     ),
-    "rnn": Mixer("weft.nn.recurrent.RNN", "recurrent", num_state_vectors=1, options={"nonlinearity": "tanh"}),
-    "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", num_state_vectors=2),
-    "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", num_state_vectors=1),
-    "gru-reset-before": Mixer("weft.nn.recurrent.ResetBeforeGRU", "recurrent", num_state_vectors=1),
+    "rnn": Mixer("weft.nn.recurrent.RNN", "recurrent", num_state_vectors=1, options={"nonlinearity": "tanh", **WEIGHT_DROPOUT}),
+    "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", num_state_vectors=2, options=WEIGHT_DROPOUT),
+    "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", num_state_vectors=1, options=WEIGHT_DROPOUT),
+    "gru-reset-before": Mixer("weft.nn.recurrent.ResetBeforeGRU", "recurrent", num_state_vectors=1, options=WEIGHT_DROPOUT),
     "attention": Mixer(
         "weft.nn.attention.SelfAttention",
         "attention",

@@ -44,9 +44,15 @@ def _initial_hidden(state: Tensor, x: Tensor) -> Tensor:
     return state[None].to(x.dtype).contiguous()
 
 
-def _single_step(cell: Callable[..., Any], x: Tensor, state: Any, module: nn.RNNBase) -> Any:
+def _single_step(cell: Callable[..., Any], x: Tensor, state: Any, weights: list[Tensor]) -> Any:
     """The state after one position, by torch's cell function: kernels for sequences take ten times as long to launch."""
-    return cell(x[:, 0], state, *module.all_weights[0])
+    return cell(x[:, 0], state, *weights)
+
+
+def _drop_recurrent(module: nn.RNNBase, prob: float) -> list[Tensor]:
+    """The weights of a recurrent module, in training with dropout on W, which multiplies h_{t-1} (Merity et al. 2018)."""
+    weight_ih, weight_hh, *biases = module.all_weights[0]
+    return [weight_ih, F.dropout(weight_hh, prob, module.training), *biases]
 
 
 def _flatten(weights: list[Tensor]) -> list[Tensor]:
@@ -54,6 +60,24 @@ def _flatten(weights: list[Tensor]) -> list[Tensor]:
     flat = torch.cat([weight.reshape(-1) for weight in weights])
     chunks = torch.split(flat, [weight.numel() for weight in weights])
     return [chunk.view_as(weight) for chunk, weight in zip(chunks, weights, strict=True)]
+
+
+def _run_kernel(kernel: Callable[..., Any], x: Tensor, initial: Any, weights: list[Tensor], *, training: bool) -> Any:
+    """Run one of torch's fused kernels for whole sequences with these weights."""
+    # biases, 1 layer, no dropout, one direction, batch first
+    return kernel(x, initial, _flatten(weights), True, 1, 0.0, training, False, True)
+
+
+def _run_sequence(
+    kernel: Callable[..., Any], x: Tensor, state: Tensor | None, module: nn.RNNBase, weight_dropout: float
+) -> Any:
+    """The outputs (B, T, D) of an RNN or GRU, whose state is one vector (B, D)."""
+    initial = None if state is None else _initial_hidden(state, x)
+    if not (module.training and weight_dropout):
+        return module(x, initial)[0]
+    if initial is None:
+        initial = x.new_zeros(1, x.size(0), module.hidden_size)
+    return _run_kernel(kernel, x, initial, _drop_recurrent(module, weight_dropout), training=True)[0]
 
 
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
@@ -83,6 +107,7 @@ class CausalConv(nn.Module):
 
 
 RNN_CELLS: dict[str, Callable[..., Tensor]] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}  # fused by torch
+RNN_KERNELS: dict[str, Callable[..., Any]] = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}  # for whole sequences
 
 
 class RNN(nn.Module):
@@ -93,10 +118,12 @@ class RNN(nn.Module):
     State: h, (B, D). torch has no fused kernel for the sigmoid, which therefore takes one Python step per position.
     """
 
-    def __init__(self, dim: int, *, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
+    def __init__(
+        self, dim: int, *, input_size: int | None = None, nonlinearity: str = "tanh", weight_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.fused = nonlinearity in RNN_CELLS
-        self.nonlinearity = nonlinearity
+        self.nonlinearity, self.weight_dropout = nonlinearity, weight_dropout
         # without a fused kernel, nn.RNN still provides the weights: same initialization, same names
         self.cell = nn.RNN(input_size or dim, dim, nonlinearity=nonlinearity if self.fused else "tanh", batch_first=True)
 
@@ -106,14 +133,15 @@ class RNN(nn.Module):
             y = self._run_unfused(x, state)
             return y, last_token_state(y, token_mask, state)
         if x.size(1) == 1 and token_mask is None and state is not None:
-            h: Tensor = _single_step(RNN_CELLS[self.nonlinearity], x, state.to(x.dtype), self.cell)
+            weights = _drop_recurrent(self.cell, self.weight_dropout)
+            h: Tensor = _single_step(RNN_CELLS[self.nonlinearity], x, state.to(x.dtype), weights)
             return h[:, None], h
-        y, _ = self.cell(x, None if state is None else _initial_hidden(state, x))
+        y = _run_sequence(RNN_KERNELS[self.nonlinearity], x, state, self.cell, self.weight_dropout)
         return y, last_token_state(y, token_mask, state)
 
     def _run_unfused(self, x: Tensor, state: Tensor | None) -> Tensor:
         """The outputs (B, T, D), computed position by position."""
-        weight_ih, weight_hh, bias_ih, bias_hh = self.cell.all_weights[0]
+        weight_ih, weight_hh, bias_ih, bias_hh = _drop_recurrent(self.cell, self.weight_dropout)
         h = x.new_zeros(x.size(0), self.cell.hidden_size) if state is None else state.to(x.dtype)
         outputs = []
         for projected in F.linear(x, weight_ih, bias_ih).unbind(1):
@@ -133,9 +161,9 @@ class LSTM(nn.Module):
     State: (h, c), each (B, D).
     """
 
-    def __init__(self, dim: int, *, input_size: int | None = None) -> None:
+    def __init__(self, dim: int, *, input_size: int | None = None, weight_dropout: float = 0.0) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.weight_dropout = dim, weight_dropout
         self.cell = nn.LSTM(input_size or dim, dim, batch_first=True)
         # forget-gate bias of 1 (Jozefowicz et al. 2015): otherwise gradients over 100 steps vanish before training starts
         _, _, bias, _ = self.cell.all_weights[0]
@@ -146,30 +174,36 @@ class LSTM(nn.Module):
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         if x.size(1) == 1 and token_mask is None and state is not None:
-            h, c = _single_step(torch.lstm_cell, x, [part.to(x.dtype) for part in state], self.cell)
+            weights = _drop_recurrent(self.cell, self.weight_dropout)
+            h, c = _single_step(torch.lstm_cell, x, [part.to(x.dtype) for part in state], weights)
             return h[:, None], (h, c)
-        initial = None if state is None else (_initial_hidden(state[0], x), _initial_hidden(state[1], x))
-        if token_mask is None:
-            y, (_, c) = self.cell(x, initial)
-        else:
-            y, c = self._run_padded(x, initial, token_mask)
+        y, c = self._run_sequence(x, state, token_mask)
         return y, (last_token_state(y, token_mask, None if state is None else state[0]), c[0])
 
-    def _run_padded(self, x: Tensor, initial: tuple[Tensor, Tensor] | None, token_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Run over padded rows so that padding does not change c.
+    def _run_sequence(self, x: Tensor, state: tuple[Tensor, Tensor] | None, token_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The outputs (B, T, D) and the final c (1, B, D)."""
+        initial = None if state is None else (_initial_hidden(state[0], x), _initial_hidden(state[1], x))
+        if token_mask is None and not (self.training and self.weight_dropout):
+            y, (_, c) = self.cell(x, initial)
+            return y, c
+        weights = _drop_recurrent(self.cell, self.weight_dropout)
+        if token_mask is not None:
+            x, weights = self._mark_padding(x, weights, token_mask)
+        initial = initial or (x.new_zeros(1, x.size(0), self.dim),) * 2
+        y, _, c = _run_kernel(torch.lstm, x, initial, weights, training=self.training)
+        return y, c
+
+    def _mark_padding(self, x: Tensor, weights: list[Tensor], token_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Inputs and weights with which padding does not change c.
 
         An extra input feature, 1 on padding, closes the input gate and opens the forget gate. (h is taken from y. Packed
         sequences would give the same result, but not on the fast kernel.)
         """
         padding_weight = x.new_zeros(4 * self.dim, 1)
         padding_weight[: self.dim], padding_weight[self.dim : 2 * self.dim] = -1e4, 1e4
-        initial = initial or (x.new_zeros(1, x.size(0), self.dim),) * 2
-        weight_ih, *other_weights = self.cell.all_weights[0]
-        weights = _flatten([torch.cat([weight_ih, padding_weight], dim=1), *other_weights])
+        weight_ih, *other_weights = weights
         x = torch.cat([x, (~token_mask)[..., None].to(x.dtype)], dim=-1)
-        # biases, 1 layer, no dropout, one direction, batch first
-        y, _, c = torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, True)
-        return y, c
+        return x, [torch.cat([weight_ih, padding_weight], dim=1), *other_weights]
 
 
 class GRU(nn.Module):
@@ -182,16 +216,17 @@ class GRU(nn.Module):
     State: h, (B, D).
     """
 
-    def __init__(self, dim: int, *, input_size: int | None = None) -> None:
+    def __init__(self, dim: int, *, input_size: int | None = None, weight_dropout: float = 0.0) -> None:
         super().__init__()
+        self.weight_dropout = weight_dropout
         self.cell = nn.GRU(input_size or dim, dim, batch_first=True)
 
     @_in_float32
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if x.size(1) == 1 and token_mask is None and state is not None:
-            h: Tensor = _single_step(torch.gru_cell, x, state.to(x.dtype), self.cell)
+            h: Tensor = _single_step(torch.gru_cell, x, state.to(x.dtype), _drop_recurrent(self.cell, self.weight_dropout))
             return h[:, None], h
-        y, _ = self.cell(x, None if state is None else _initial_hidden(state, x))
+        y = _run_sequence(torch.gru, x, state, self.cell, self.weight_dropout)
         return y, last_token_state(y, token_mask, state)
 
 
@@ -205,9 +240,9 @@ class ResetBeforeGRU(nn.Module):
     State: h, (B, D). No fused kernel computes this form: it takes one Python step per position.
     """
 
-    def __init__(self, dim: int, *, input_size: int | None = None) -> None:
+    def __init__(self, dim: int, *, input_size: int | None = None, weight_dropout: float = 0.0) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.weight_dropout = dim, weight_dropout
         self.input_proj = nn.Linear(input_size or dim, 3 * dim)  # U and b of update gate, reset gate and candidate
         self.gates = nn.Linear(dim, 2 * dim, bias=False)  # W of update and reset gate
         self.candidate = nn.Linear(dim, dim, bias=False)  # W of the candidate
@@ -216,10 +251,13 @@ class ResetBeforeGRU(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         h = x.new_zeros(x.size(0), self.dim) if state is None else state
+        gates, candidates = (
+            F.dropout(part.weight, self.weight_dropout, self.training) for part in (self.gates, self.candidate)
+        )
         outputs = []
         for projected in self.input_proj(x).unbind(1):
-            update, reset = (projected[:, : 2 * self.dim] + self.gates(h)).sigmoid().chunk(2, dim=-1)
-            candidate = (projected[:, 2 * self.dim :] + self.candidate(reset * h)).tanh()
+            update, reset = (projected[:, : 2 * self.dim] + F.linear(h, gates)).sigmoid().chunk(2, dim=-1)
+            candidate = (projected[:, 2 * self.dim :] + F.linear(reset * h, candidates)).tanh()
             h = torch.lerp(h, candidate.to(h.dtype), update.to(h.dtype))  # under autocast only the products are in bfloat16
             outputs.append(h)
         y = torch.stack(outputs, dim=1)

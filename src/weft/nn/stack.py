@@ -33,10 +33,16 @@ class Layer(nn.Module):
     """
 
     def __init__(
-        self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0, layer_index: int | None = None
+        self,
+        mixer: nn.Module,
+        connection: Connection,
+        *,
+        norm: nn.Module,
+        dropout: nn.Module | None = None,
+        layer_index: int | None = None,
     ) -> None:
         super().__init__()
-        self.norm, self.mixer, self.connection, self.dropout = norm, mixer, connection, nn.Dropout(dropout)
+        self.norm, self.mixer, self.connection, self.dropout = norm, mixer, connection, dropout or nn.Identity()
         self.layer_index = layer_index
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:

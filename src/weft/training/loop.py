@@ -157,7 +157,7 @@ class Loop:
         for micro, carry in self.micro_batches(batch):
             with self.device_config.autocast():
                 loss = self.loss_module(micro, carry)
-            loss.total.backward()
+            loss.to_minimize().backward()
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
             carries.append(loss.carry)

@@ -122,7 +122,7 @@ def batch_bytes(loss_module: LossModule, batch: AnyBatch, device_config: DeviceC
         with torch.no_grad(), device_config.autocast():
             carry = loss_module(part, None).carry
         with device_config.autocast():
-            total = loss_module(part, carry).total
+            total = loss_module(part, carry).to_minimize()
         torch.autograd.grad(total, weights, allow_unused=True)  # does not store gradients in the weights
 
     return measure_peak_memory(forward_and_backward, len(batch[0]))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # options that affect training or initialization only
 TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "class_weight"}
+TRAIN_ONLY_OPTIONS |= {"weight_dropout", "variational_dropout", "word_type_dropout"}
+TRAIN_ONLY_OPTIONS |= {"activation_regularization", "temporal_activation_regularization"}
 TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
 # options that change names or shapes of weights: weights that differ are new or unused, or their shapes are rejected
 SHAPE_OPTIONS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.data.batching import Batch
 from weft.data.corpus import Corpus
@@ -15,6 +15,11 @@ from weft.nn.state import detach
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.scoring import surprisal
 from weft.training.objective import Loss, ProgressCallback
+
+
+def _sum_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """The sum of the values (B, T) of all targets of a batch, without padding."""
+    return values.sum() if batch.token_mask is None else values.masked_fill(~batch.token_mask[:, 1:], 0.0).sum()
 
 
 class LanguageModelObjective:
@@ -31,12 +36,12 @@ class LanguageModelObjective:
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-        losses, state = model.loss(inputs, targets, carry, self.smoothing)  # type: ignore[operator]
-        if batch.token_mask is None:
-            total, count = losses.sum(), torch.tensor(losses.numel(), device=losses.device)
-        else:
-            total, count = losses.masked_fill(~batch.token_mask[:, 1:], 0.0).sum(), batch.token_mask[:, 1:].sum()
-        return Loss(total, count, detach(state) if self.carry_state else None)
+        losses, penalties, state = model.training_loss(inputs, targets, carry, self.smoothing)  # type: ignore[operator]
+        penalty = None if penalties is None else _sum_tokens(penalties, batch)
+        count = (
+            torch.tensor(losses.numel(), device=losses.device) if batch.token_mask is None else batch.token_mask[:, 1:].sum()
+        )
+        return Loss(_sum_tokens(losses, batch), count, detach(state) if self.carry_state else None, penalty=penalty)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
