@@ -110,7 +110,7 @@ def interpolate(log_probs: Tensor, cached: Tensor, weight: float) -> Tensor:
 
 
 class CachedModel:
-    """A language model with a cache, which decodes and scores like a model without one. Each text starts with an empty cache."""
+    """A language model with a cache, which decodes and scores like one without. Each text starts with an empty cache."""
 
     def __init__(self, network: HiddenStateModel, cache: Cache) -> None:
         self.network, self.cache = network, cache
