@@ -516,7 +516,7 @@ def test_other_commands_name_the_command_to_use(runs, capsys):
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
     assert (code, err) == (
         2,
-        f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq runs can be combined\n",
+        f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq and lm runs can be combined\n",
     )
     assert said_by(capsys, "info", str(folder))[0] == 0
 

@@ -43,10 +43,7 @@ USAGE = {
     "train run.toml --outptu-dir x": "train: unknown option '--outptu-dir'; did you mean '--output-dir'?",
     "generate runs/x --tempreature 1": ("generate: unknown option '--tempreature'; did you mean '--temperature'?"),
     "analyze geometry runs/x --wrods a": ("analyze geometry: unknown option '--wrods'; did you mean '--words'?"),
-    "score runs/x --zzz": (
-        "score: unknown option '--zzz'; choose from --debug, --quiet, --json, --threads, --ensemble, --lm, --lm-weight, "
-        "--truncate, --device, --per-token, --input; see weft score --help"
-    ),
+    "score runs/x --zzz": "score: unknown option '--zzz'; see weft score --help",
     "--vresion": "unknown option '--vresion'; did you mean '--version'?",
     "train": "train: missing argument 'RUN.TOML'; see weft train --help",
     "train run.toml --output-dir": "option '--output-dir' requires an argument; see weft --help",

@@ -16,6 +16,8 @@ from toy_models import enlarge_weights
 
 from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.cache import CachedModel
+from weft.decode.cache_options import Cache
 from weft.decode.ensemble import Ensemble, LinearEnsemble, LogLinearEnsemble
 from weft.decode.logits_processors import random_noise
 from weft.decode.sampling import StoppingCriteria, sample
@@ -71,6 +73,8 @@ BUILDERS: dict[str, Callable[[], Any]] = {
 ENSEMBLES: dict[str, Callable[[], Any]] = {
     "mixture": lambda: Ensemble([ngram(), network("lstm"), network("gpt", window=4)], LinearEnsemble([0.5, 0.3, 0.2])),
     "product": lambda: Ensemble([ngram(), network("transformer")], LogLinearEnsemble([0.7, 0.6])),
+    "lstm-cache": lambda: CachedModel(network("lstm"), Cache(size=4, theta=0.7, weight=0.4)),
+    "gpt-cache": lambda: CachedModel(network("gpt", window=4), Cache(size=100, theta=0.1, weight=0.4)),
 }
 made = cache(lambda name: (BUILDERS | ENSEMBLES)[name]())
 every_model = pytest.mark.parametrize("name", BUILDERS)
@@ -253,6 +257,7 @@ SEARCHED: dict[str, Callable[[], Any]] = {
     "transformer": lambda: network("transformer", words=5),
     "gpt": lambda: network("gpt", words=5, window=3),
     "ensemble": lambda: Ensemble([ngram(5, order=2), network("lstm", words=5)], LinearEnsemble([0.4, 0.6])),
+    "cache": lambda: CachedModel(network("lstm", words=5), Cache(size=3, theta=0.5, weight=0.5)),
 }
 
 

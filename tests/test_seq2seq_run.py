@@ -419,6 +419,12 @@ def test_an_ensemble_of_one_run_equals_the_run(runs):
     assert error_message(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights=[0.5, 0.5])) == (
         "ensemble: 1 models, but 2 weights"
     )
+    assert error_message(UsageError, lambda: weft.ensemble([runs.run_dir("lstm")], weights="fitted")) == (
+        "weights: 'fitted' is not available for task 'seq2seq'; set a weight for each run"
+    )
+    assert error_message(UsageError, lambda: weft.load(runs.run_dir("lstm"), cache=True)) == (
+        "cache: not available for task 'seq2seq'"
+    )
     assert error_message(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
 
 

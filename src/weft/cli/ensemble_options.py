@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weft.cli.input_lines import Line
     from weft.runs.run import AnyRun
 
+FITTED: Literal["fitted"] = "fitted"  # the value of --ensemble-weights, beside numbers
 MAX_LISTED_TOKENS = 3  # unknown tokens listed in a warning
 BeamSize = Annotated[
     int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Beam size; 1 is greedy.  [default: 5]")
@@ -30,14 +31,69 @@ LengthPenalty = Annotated[
 
 
 @dataclass(kw_only=True)
-class EnsembleOptions(ModelCommand):
-    """Options of commands that read inputs with one run or with an ensemble."""
+class MixtureOptions(ModelCommand):
+    """Options of commands that use one run, or the weighted mean of several."""
 
     run_dir: RunDirectory
     ensemble: Annotated[
         list[Path] | None,
         typer.Option("--ensemble", rich_help_panel=ENSEMBLE, metavar="RUN", help="Average with another run. Repeatable."),
     ] = None
+    ensemble_weights: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=ENSEMBLE,
+            metavar="X,Y",
+            help="Weights of the runs, or fitted: the best for the validation data.  [default: equal]",
+        ),
+    ] = None
+    device: Device = "auto"
+
+    def cache_options(self) -> bool | dict[str, float]:
+        """The `cache` of `weft.load`; commands with options for it override this."""
+        return False
+
+    def load(self) -> "AnyRun":
+        """The run, or the ensemble, with what is fitted on validation data."""
+        return self._load(None, None)
+
+    def _load(self, lm: Path | None, lm_weight: float | None) -> "AnyRun":
+        from weft.cli.display import Display
+        from weft.runs.load import LM_WEIGHT, ensemble, load, with_model
+
+        weights, cache = self._weights(), self.cache_options()
+        if weights is not None and not self.ensemble:
+            raise UsageError("ensemble_weights", "requires `ensemble`")
+        with Display(quiet=self.quiet) as display:
+            if cache is not False or weights == FITTED:
+                display.show("fitting on validation data", 0.0)
+            if not self.ensemble and lm is None:
+                return with_model(load(self.run_dir, device=self.device, cache=cache))
+            return ensemble(
+                [self.run_dir, *(self.ensemble or [])],
+                weights=weights,
+                lm=lm,
+                lm_weight=LM_WEIGHT if lm_weight is None else lm_weight,
+                cache=cache,
+                device=self.device,
+            )
+
+    def _weights(self) -> list[float] | Literal["fitted"] | None:
+        if self.ensemble_weights is None:
+            return None
+        if self.ensemble_weights == FITTED:
+            return FITTED
+        try:
+            return [float(part) for part in self.ensemble_weights.split(",")]
+        except ValueError:
+            problem = f"expected numbers separated by commas, or {FITTED!r}, got {self.ensemble_weights!r}"
+            raise UsageError("ensemble_weights", problem) from None
+
+
+@dataclass(kw_only=True)
+class EnsembleOptions(MixtureOptions):
+    """Options of commands that read inputs with one run or with an ensemble, and with shallow fusion."""
+
     lm: Annotated[
         Path | None,
         typer.Option(rich_help_panel=ENSEMBLE, metavar="RUN", help="Language model for shallow fusion."),
@@ -50,18 +106,24 @@ class EnsembleOptions(ModelCommand):
         bool,
         typer.Option("--truncate", rich_help_panel=FILES, help="Truncate inputs that are too long for the model."),
     ] = False
-    device: Device = "auto"
 
     def load(self) -> "AnyRun":
-        """The run, or the ensemble."""
-        from weft.runs.load import LM_WEIGHT, ensemble, load, with_model
-
         if self.lm_weight is not None and self.lm is None:
             raise UsageError("lm_weight", "requires `lm`")
-        if not self.ensemble and self.lm is None:
-            return with_model(load(self.run_dir, device=self.device))
-        weight = LM_WEIGHT if self.lm_weight is None else self.lm_weight
-        return ensemble([self.run_dir, *(self.ensemble or [])], lm=self.lm, lm_weight=weight, device=self.device)
+        return self._load(self.lm, self.lm_weight)
+
+
+def describe_mixture(run: "AnyRun") -> list[str]:
+    """How a run combines models: 'mixture: 0.612 runs/lstm, 0.388 runs/ngram', 'cache: size 500, theta 0.3, weight 0.12'."""
+    lines, members = list[str](), run.members
+    if len(members) > 1:
+        weights = run.weights or [1 / len(members)] * len(members)
+        pairs = zip(weights, members, strict=True)
+        lines.append("mixture: " + ", ".join(f"{weight:.3f} {member.path}" for weight, member in pairs))
+    for member in members:
+        if member.cache is not None:
+            lines.append(f"cache{f' of {member.path}' if len(members) > 1 else ''}: {member.cache.describe()}")
+    return lines
 
 
 @dataclass(kw_only=True)

@@ -15,8 +15,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from weft.errors import UsageError, unknown_name
 
 # titles of option groups, in the order of a command's help; an option without a group is the command's own
-DECODING, ENSEMBLE, FILES, COMMON = "Decoding", "Ensemble", "Input and output", "Common options"
-GROUPS = (DECODING, ENSEMBLE, FILES, COMMON)
+DECODING, ENSEMBLE, CACHE, FILES, COMMON = "Decoding", "Ensemble", "Neural cache", "Input and output", "Common options"
+GROUPS = (DECODING, ENSEMBLE, CACHE, FILES, COMMON)
 COMMON_ORDER = ("device", "threads", "json", "quiet", "debug", "help")
 
 

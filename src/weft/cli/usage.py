@@ -30,6 +30,7 @@ FLAGS = {
     "banned_tokens": "--ban-token",
     "return_alignments": "--save-alignments",
     "alignments": "--save-alignments",
+    "weights": "--ensemble-weights",
 }
 DELETING_FLAGS = ("--overwrite",)  # suggested only if misspelled, never as a synonym
 MIN_SIMILARITY = 0.78  # of a misspelling such as --overwirte

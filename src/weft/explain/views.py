@@ -87,6 +87,10 @@ def explain_text(
     """Explain a text with one view, by default the first that the run has."""
     if view is not None and view not in VIEWS:
         raise UsageError("view", *unknown_name("view", view, VIEWS))
+    if len(run.members) > 1 or run.lm is not None:
+        raise UsageError("explain", "not available for an ensemble", "explain one run")
+    if run.cache is not None:
+        raise UsageError("explain", "not available for a run with a cache", "load the run without it")
     available = available_views(run)
     name = available[0] if view is None else view
     spec = VIEWS[name]

@@ -35,13 +35,17 @@ class EvaluationSetup(NamedTuple):
     tokenizer: str  # hash
     samples: int = 1000
     seed: int = 0
+    mixture: str = ""  # the runs of a mixture and their weights
+    cache: str = ""  # the options of the neural cache
 
 
 def signature(setup: EvaluationSetup, *, tokens: int) -> str:
     """Signature of the scores: everything that they depend on."""
     unit = f"block/{block_size(tokens)}" if setup.unit == "block" else setup.unit
+    mixture = f"|mixture:{setup.mixture}" if setup.mixture else ""
+    cache = f"|cache:{setup.cache}" if setup.cache else ""
     return (
-        f"weft:{__version__}|context:{setup.context}|unit:{unit}|tokens:{tokens}"
+        f"weft:{__version__}|context:{setup.context}{mixture}{cache}|unit:{unit}|tokens:{tokens}"
         f"|resamples:{setup.samples}|seed:{setup.seed}|interval:95%|tokenizer:{setup.tokenizer[:8]}"
     )
 

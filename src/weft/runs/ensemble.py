@@ -1,10 +1,12 @@
-"""Ensembles of runs: the weighted mean of their probabilities, with shallow fusion of a language model."""
+"""Ensembles of runs: the weighted mean of their probabilities, with shallow fusion of a language model.
+
+The weights are given, equal, or fitted on the validation data of the first run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from weft.decode.ensemble import Ensemble, LinearEnsemble, ShallowFusion
 from weft.errors import UsageError
@@ -12,6 +14,9 @@ from weft.files import sha256
 from weft.runs.run import Run
 from weft.runs.run_dir import RunDir
 from weft.tasks.spec import I, P
+
+FITTED: Literal["fitted"] = "fitted"
+Weights = Sequence[float] | Literal["fitted"] | None  # None: equal weights
 
 
 class FusionLM(NamedTuple):
@@ -30,9 +35,7 @@ class FusionLM(NamedTuple):
 class EnsembleRun(Run[I, P]):
     """Several runs with the same target tokenizer. Directory, configuration and vocabulary are those of the first run."""
 
-    def __init__(
-        self, members: Sequence[Run[I, P]], *, weights: Sequence[float] | None = None, lm: FusionLM | None = None
-    ) -> None:
+    def __init__(self, members: Sequence[Run[I, P]], *, weights: Weights = None, lm: FusionLM | None = None) -> None:
         if not members:
             raise UsageError("ensemble", "no runs", "pass at least one run directory")
         first = members[0]
@@ -43,9 +46,13 @@ class EnsembleRun(Run[I, P]):
     def members(self) -> Sequence[Run[I, P]]:
         return self._members
 
-    @property
+    @cached_property
     def weights(self) -> Sequence[float] | None:
-        return self._weights
+        if not isinstance(self._weights, str):
+            return self._weights
+        if self.spec.fit_weights is None:
+            raise UsageError("weights", f"{FITTED!r} is not available for task {self.task!r}", "set a weight for each run")
+        return self.spec.fit_weights(self.members)
 
     @property
     def lm(self) -> FusionLM | None:
@@ -55,8 +62,13 @@ class EnsembleRun(Run[I, P]):
     def model(self) -> Any:
         """All models as one model with `start`, `step` and `score`."""
         models = [member.model for member in self.members]
-        weights = [1 / len(models)] * len(models) if self.weights is None else self.weights
-        combined: Any = Ensemble(models, LinearEnsemble(weights))
+        equal = [1 / len(models)] * len(models)
+        combined: Any = Ensemble(models, LinearEnsemble(equal))  # refuses different tokenizers before weights are fitted
+        weights = equal if self.weights is None else self.weights
+        if self._weights == FITTED:  # models with weight 0 add nothing
+            models = [model for model, weight in zip(models, weights, strict=True) if weight > 0]
+            weights = [weight for weight in weights if weight > 0]
+        combined = Ensemble(models, LinearEnsemble(weights))
         combined = combined if len(models) > 1 else models[0]
         return combined if self.lm is None else Ensemble([combined, self.lm.model], ShallowFusion([1.0, self.lm.weight]))
 

@@ -124,6 +124,13 @@ class EvalData:
             corpus = write_corpus(source, self.tokenizer, temp_dir, "data", progress=progress)
         return with_bos(corpus, self.directory.path, self.tokenizer)
 
+    def valid_corpus(self, temp_dir: Path) -> Corpus:
+        """The tokens of the run's validation data, to fit options on."""
+        if "valid" not in self.config.datasets:
+            raise UsageError(self.directory.path, "the run has no validation data to fit on", "set the values instead")
+        corpus = self._own_corpus("valid", own_source(self.directory, self.config, "valid"), temp_dir, None)
+        return with_bos(corpus, self.directory.path, self.tokenizer)
+
     def _own_corpus(self, name: str, source: Source, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
         """A split of the run: from its text, or, if that is missing, from the token files of training."""
         if (self.directory.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from weft.config import Config
 from weft.data.memory import list_inputs
+from weft.decode.options import GenerationConfig, options_from
 from weft.errors import UsageError
 from weft.tasks.spec import Evaluation, I, InvalidInput, P, Progress, Scored, is_tuple_of_texts, raise_first_invalid
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from weft.decode.cache_options import Cache
     from weft.decode.engine import Engine, Request
     from weft.decode.generate import Continuation, ContinueCallback
-    from weft.decode.options import GenerationConfig
     from weft.explain.explanation import Explanation
     from weft.explain.options import ExplainConfig
     from weft.runs.config import RunConfig
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
     from weft.tasks.embedding import EmbeddingOutput
     from weft.tasks.spec import Decode, Task
-
-T = TypeVar("T", bound=Config)
 
 
 class Run(Generic[I, P]):
@@ -114,11 +113,6 @@ class Run(Generic[I, P]):
         article = "an" if self.spec.model_noun[0] in "aeiou" else "a"
         return UsageError(self.path, f"is {article} {self.spec.model_noun}", fix or f"use weft {self.spec.command}")
 
-    def _options(self, config: type[T], options: Config | None, kwargs: Mapping[str, Any]) -> T:
-        from weft.decode.options import options_from
-
-        return options_from(config, options, kwargs)
-
     @property
     def members(self) -> Sequence[Run[I, P]]:
         """The runs of an ensemble; of a single run, the run itself."""
@@ -132,6 +126,11 @@ class Run(Generic[I, P]):
     @property
     def lm(self) -> FusionLM | None:
         """The language model for shallow fusion."""
+        return None
+
+    @property
+    def cache(self) -> Cache | None:
+        """The options of the neural cache."""
         return None
 
     # ---- prediction and evaluation
@@ -184,7 +183,7 @@ class Run(Generic[I, P]):
         Example:
             >>> weft.load("runs/pronounce").predict("giacchetta").text
         """
-        predict_options = self._options(self.spec.predict_options, options, kwargs)
+        predict_options = options_from(self.spec.predict_options, options, kwargs)
         predictions = raise_first_invalid(self.try_predict(inputs, predict_options, progress=progress))
         return predictions[0] if self.spec.is_single(self, inputs) else predictions
 
@@ -213,7 +212,7 @@ class Run(Generic[I, P]):
         from weft.runs.memory_data import as_files
 
         with as_files(self.config, data) as files:
-            return self.spec.evaluate(self, files, self._options(self.spec.evaluate_options, options, kwargs), progress)
+            return self.spec.evaluate(self, files, options_from(self.spec.evaluate_options, options, kwargs), progress)
 
     def embed(self, texts: Sequence[Any], *, pooling: str = "mean", progress: Progress | None = None) -> np.ndarray:
         """Compute one vector per text. Texts that are too long are truncated; `embed_with_info` tells which.
@@ -330,8 +329,6 @@ class Run(Generic[I, P]):
         generate = None if self.spec.decode is None else self.spec.decode.generate
         if generate is None:
             raise self.wrong_task()
-        from weft.decode.options import GenerationConfig, options_from
-
         outputs = generate(self, prompts, options_from(GenerationConfig, options, kwargs), should_continue)
         best = [first._replace(alternatives=tuple(rest)) for first, *rest in outputs]
         return best[0] if isinstance(prompts, str) else best
@@ -341,8 +338,6 @@ class Run(Generic[I, P]):
         stream = None if self.spec.decode is None else self.spec.decode.stream
         if stream is None:
             raise self.wrong_task()
-        from weft.decode.options import GenerationConfig, options_from
-
         return stream(self, prompt, options_from(GenerationConfig, options, kwargs))
 
     def engine(self) -> Engine[Any]:

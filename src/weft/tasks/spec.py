@@ -24,6 +24,7 @@ from weft.tasks.compare_spec import Compare, Predictions
 from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
+    from weft.decode.cache_options import Cache, CacheConfig
     from weft.decode.generate import Continuation, ContinueCallback
     from weft.decode.incremental import IncrementalModel
     from weft.decode.options import GenerationConfig
@@ -327,6 +328,8 @@ class Task(Generic[I, P]):
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training
     supports_ensembles: bool = False
+    fit_weights: Callable[[Sequence[Run[I, P]]], list[float]] | None = None  # the weights of an ensemble, on validation data
+    fit_cache: Callable[[Run[I, P], CacheConfig], Cache] | None = None  # the options of a neural cache that are not set
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     vocab_info: Callable[[Run[I, P]], Mapping[str, Any]] = field(
         default=lambda run: {"vocabulary": run.vocabulary.vocab_size}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.ensemble_options import SearchOptions
+from weft.cli.cache_options import CacheOptions
+from weft.cli.ensemble_options import SearchOptions, describe_mixture
 from weft.cli.options import Context, Data
 from weft.cli.output import finite, format_percent, note, warn, write, write_json, write_styled, write_table
 from weft.metrics.labels import label_of
@@ -69,7 +70,7 @@ def _bleu_tokenizers() -> list[str]:
 
 
 @dataclass(kw_only=True)
-class Evaluate(SearchOptions):
+class Evaluate(CacheOptions, SearchOptions):
     """Compute metrics on the test data, with 95% confidence intervals.
 
     Without test data, the validation data is used. Language models are scored by the exact probability of the text, seq2seq
@@ -132,14 +133,15 @@ class Evaluate(SearchOptions):
         files = [str(path) for path in self.data or (() if dataset is None else dataset.paths)]
         unseen = {} if evaluation.unseen_labels is None else {"unseen": evaluation.unseen_labels}
         scores = [as_json(score) for score in evaluation]
-        write_json({"scores": scores, **unseen, "run": str(self.run_dir), "data": files})
+        write_json({"scores": scores, **unseen, "run": str(self.run_dir), **_mixture_json(run), "data": files})
 
     def _write(self, run: AnyRun, evaluation: Evaluation, options: Config) -> None:
         scores = list(evaluation) if self.all else default_scores(list(evaluation))
         write(f"{self._describe_data(run, evaluation, options)}\n\n")
         write_table(columns([TITLES, *score_rows(scores)]))
         if "context" in type(options).model_fields and scores:
-            write_styled([("", ""), (describe_context(scores[0].signature), "")])
+            lines = [describe_context(scores[0].signature), *describe_mixture(run)]
+            write_styled([("", ""), *((line, "") for line in lines)])
         if self.signature:
             groups: dict[str, list[str]] = {}
             for score in scores:
@@ -166,6 +168,16 @@ class Evaluate(SearchOptions):
         count, counts = sum(unseen.values()), Counter(unseen)
         examples = "1 example has" if count == 1 else f"{count:,} examples have"
         return f"{examples} {says} that are not in the training data and count as errors: {listed(counts)}"
+
+
+def _mixture_json(run: AnyRun) -> dict[str, Any]:
+    """The runs of a mixture with their weights, and the options of caches."""
+    weights = run.weights or [1 / len(run.members)] * len(run.members)
+    caches = [{} if member.cache is None else {"cache": member.cache._asdict()} for member in run.members]
+    if len(run.members) == 1:
+        return caches[0]
+    members = zip(run.members, weights, caches, strict=True)
+    return {"ensemble": [{"run": str(member.path), "weight": weight, **cache} for member, weight, cache in members]}
 
 
 def _describe_search(run: AnyRun, options: Config) -> list[str]:

@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.ensemble_options import blank_invalid, invalid_lines, warn_invalid, warn_unknown
+from weft.cli.cache_options import CacheOptions
+from weft.cli.ensemble_options import (
+    MixtureOptions,
+    blank_invalid,
+    describe_mixture,
+    invalid_lines,
+    warn_invalid,
+    warn_unknown,
+)
 from weft.cli.inputs import Inputs, as_line, note_if_file
-from weft.cli.options import DECODING, FILES, Device, MinP, ModelCommand, RunDirectory, TopK, TopP
-from weft.cli.output import finite, write, write_json
+from weft.cli.options import DECODING, FILES, MinP, TopK, TopP
+from weft.cli.output import finite, note, write, write_json
 from weft.errors import DataError, UsageError
 from weft.text.table_layout import on_one_line
 
@@ -63,7 +71,7 @@ def _read_all(lines: Iterator[Line], source: str) -> list[Line]:
 
 
 @dataclass(kw_only=True)
-class Generate(ModelCommand):
+class Generate(CacheOptions, MixtureOptions):
     """Generate text with a language model.
 
     Without a prompt, prompts are read from standard input, one per line, unless that is a terminal; then the model starts
@@ -71,7 +79,6 @@ class Generate(ModelCommand):
     code 3 at the end.
     """
 
-    run_dir: RunDirectory
     prompt: Annotated[
         str | None,
         typer.Argument(metavar="PROMPT", show_default=False, help="Text to continue; - reads standard input."),
@@ -137,18 +144,17 @@ class Generate(ModelCommand):
     no_echo: Annotated[
         bool, typer.Option("--no-echo", rich_help_panel=FILES, help="Print continuations without their prompts.")
     ] = False
-    device: Device = "auto"
 
     def run(self) -> int:
         temperatures = self._temperatures()
         options = [self._options(value) for value in temperatures]
-        from weft.runs.load import load, with_model
-
-        run = load(self.run_dir, device=self.device)
+        self._check_generates()
+        run = self.load()
+        for line in describe_mixture(run):
+            note(line, quiet=self.quiet)
         decode = run.spec.decode
-        if decode is None or decode.generate is None:
+        if decode is None:
             raise run.wrong_task()
-        with_model(run)
         if (lines := self._lines(run)) is None:
             note_if_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)
             lines, problems = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
@@ -159,6 +165,14 @@ class Generate(ModelCommand):
         code = self._generate_all(run, lines, problems, options)
         warn_unknown(Counter(run.spec.unknown_tokens(run, blank_invalid(lines, problems))), quiet=self.quiet)
         return code or (DataError.exit_code if problems else 0)
+
+    def _check_generates(self) -> None:
+        """Refuse a run of another task before its model is loaded."""
+        from weft.runs.load import load
+
+        run = load(self.run_dir, device=self.device)
+        if not run.generates:
+            raise run.wrong_task()
 
     def _temperatures(self) -> list[float | None]:
         """The temperatures to use; None is the default."""

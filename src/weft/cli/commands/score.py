@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.ensemble_options import EnsembleOptions
+from weft.cli.cache_options import CacheOptions
+from weft.cli.ensemble_options import EnsembleOptions, describe_mixture
 from weft.cli.inputs import InputFormat, Inputs, problems_in, warn_problems, whole_line, with_values
 from weft.cli.options import InputFiles
-from weft.cli.output import finite, write, write_exact, write_json, write_styled
+from weft.cli.output import finite, note, write, write_exact, write_json, write_styled
 from weft.cli.usage import with_flags
 from weft.errors import DataError, UsageError
 
@@ -58,7 +59,7 @@ def parse_pair(line: str) -> tuple[tuple[str, ...], str | None]:
 
 
 @dataclass(kw_only=True)
-class Score(EnsembleOptions):
+class Score(CacheOptions, EnsembleOptions):
     """Compute the log-probability and perplexity of each line.
 
     Prints log-probability (in nats), perplexity and text of each line of standard input. seq2seq models read pairs, source and
@@ -74,6 +75,8 @@ class Score(EnsembleOptions):
         from weft.cli.display import Display
 
         run = self.load()
+        for line in describe_mixture(run):
+            note(line, quiet=self.quiet)
         decode = run.spec.decode
         if decode is None:
             raise UsageError(self.run_dir, f"models of task {run.config.task!r} do not give texts a probability")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,19 +18,19 @@ from weft.data.corpus import Corpus
 from weft.data.memory import list_inputs
 from weft.decode.options import GenerationConfig, length_problem
 from weft.errors import DataError
+from weft.files import sha256
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import item_predictions
 from weft.tasks.lm.contexts import Context, resolve_context
-from weft.tasks.lm.scoring import BATCH_TOKENS, items, nll_function, surprisal, token_nll
+from weft.tasks.lm.members import Member, mixture_nll
+from weft.tasks.lm.scoring import BATCH_TOKENS, items
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    import torch
-
     from weft.decode.generate import Continuation, ContinueCallback, Frame
     from weft.runs.run import Run
 
@@ -65,6 +64,7 @@ class LanguageModelPredictor:
 
     def __init__(self, run: Run[str, None]) -> None:
         self.run, self.directory, self.config = run, run.directory, run.config
+        self.members = [Member(member) for member in run.members]
         self.tokenizer: Tokenizer = run.vocabulary
 
     @property
@@ -105,24 +105,22 @@ class LanguageModelPredictor:
         """The context policy `text` for this run; None: `full`."""
         return resolve_context(self.config, text)
 
-    @property
-    def device(self) -> torch.device | None:
-        """The device of a neural model; None for an n-gram model, which computes with arrays."""
-        return self.run.device if self.config.preset.estimator.by_steps else None
-
-    def _inference(self) -> AbstractContextManager[Any]:
-        """Inference mode of torch, for a neural model."""
-        if self.device is None:
-            return nullcontext()
-        import torch
-
-        return torch.inference_mode()
-
     # ---- whole texts
 
     def evaluation_setup(self, context: str | None = None) -> EvaluationSetup:
         """The evaluation setup for signatures."""
-        return EvaluationSetup(str(self.context(context)), "line" if self.reads_lines else "block", self.tokenizer.hash)
+        contexts = "+".join(dict.fromkeys(str(member.context(context)) for member in self.members))
+        caches = [member.run.cache.signature() for member in self.members if member.run.cache is not None]
+        unit = "line" if self.reads_lines else "block"
+        return EvaluationSetup(contexts, unit, self.tokenizer.hash, mixture=self._mixture_signature(), cache="+".join(caches))
+
+    def _mixture_signature(self) -> str:
+        """Checksum and weight of each model of a mixture."""
+        if len(self.members) == 1:
+            return ""
+        weights = self.run.weights or [1 / len(self.members)] * len(self.members)
+        checksums = [sha256(member.run.directory.weights)[:8] for member in self.members]
+        return "+".join(f"{checksum}*{weight:.4g}" for checksum, weight in zip(checksums, weights, strict=True))
 
     def token_losses(
         self,
@@ -133,11 +131,12 @@ class LanguageModelPredictor:
         tokenize_progress: ProgressCallback | None = None,
     ) -> tuple[NDArray[np.float32], Corpus]:
         """The loss of every token of a text, (N,), and the tokenized text."""
-        policy = self.context(context)
+        for member in self.members:  # an invalid policy is refused before the text is read
+            member.context(context)
         with TemporaryDirectory() as directory:  # a memory map outlives its file
             corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(directory), tokenize_progress)
-            with self._inference():
-                return surprisal(self.model, corpus, policy, device=self.device, progress=progress), corpus
+            nll = [member.corpus_nll(corpus, context, progress) for member in self.members]
+        return mixture_nll(nll, self.run.weights), corpus
 
     # ---- lines
 
@@ -195,8 +194,7 @@ class LanguageModelPredictor:
         tokens = np.array([[*self.bos_ids, *text, *[0] * (width - len(text))] for text in texts], np.int64)
         before = len(self.bos_ids) - 1  # targets that are not part of the text
         report = partial(_report_scored, progress, before, [len(text) for text in texts])
-        with self._inference():
-            nll, _ = token_nll(nll_function(self.model, self.device), tokens, None, report)
+        nll = mixture_nll([member.row_nll(tokens, report) for member in self.members], self.run.weights)
         # padding follows the last token of a row, so its scores are removed
         return [row[before : before + len(text)] for row, text in zip((-nll).tolist(), texts, strict=True)]
 
@@ -234,9 +232,17 @@ def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, 
     )
     statistics = items(losses, corpus)
     scores = language_scores(statistics, predictor.evaluation_setup(options.context))
-    return Evaluation(
-        scores_by_name(scores), statistics, partial(item_predictions, run, losses, corpus), "tokens/s scored", len(losses)
-    )
+    details = partial(item_predictions, run, losses, corpus)
+    notes = _notes_on_fitting(run, data)
+    return Evaluation(scores_by_name(scores), statistics, details, "tokens/s scored", len(losses), notes=notes)
+
+
+def _notes_on_fitting(run: Run[str, None], data: Files | None) -> tuple[str, ...]:
+    """A note if weights or caches may have been fitted on the evaluated data itself."""
+    is_fitted = run.weights is not None or any(member.cache is not None for member in run.members)
+    if data is not None or "test" in run.config.datasets or not is_fitted:
+        return ()
+    return ("the run has no test data; weights and caches that are fitted on this validation data look too good",)
 
 
 def score(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# from tokens (R, T + 1) and a state or None: the negative log-likelihood of every token after the first, (R, T), and the state
+# from tokens (R, T + 1) and a state or None: the negative log-likelihood of every token after the first, (R, T), or several
+# values, (R, T, values), and the state
 NLLFunction = Callable[[NDArray[np.int64], Any], tuple[NDArray[np.float32], Any]]
 
 BATCH_TOKENS = 16384  # positions computed at once
@@ -105,6 +106,28 @@ def _report(progress: ProgressCallback | None, done: NDArray[np.int64], total: i
         progress(int(done[positions - 1]), total)
 
 
+def per_token(
+    function: NLLFunction, corpus: Corpus, context: Context, progress: ProgressCallback | None = None
+) -> NDArray[np.float32]:
+    """The values of `function` for every predicted token, (N,) or (N, values), in the order of the corpus."""
+    result: NDArray[np.float32] | None = None
+    state, done = None, 0
+    for window in scoring_windows(corpus, context):
+        columns = np.arange(window.tokens.shape[1] - 1)
+        counts = columns >= window.first[:, None]
+        if window.token_mask is not None:
+            counts &= window.token_mask[:, 1:]
+        done_at = done + np.cumsum(counts.sum(0))
+        report = partial(_report, progress, done_at, len(corpus.tokens))
+        values, state = token_nll(function, window.tokens, None if window.resets_state else state, report)
+        if result is None:
+            result = np.full((len(corpus.tokens), *values.shape[2:]), np.nan, dtype=np.float32)
+        result[(window.start[:, None] + columns)[counts]] = values[counts]
+        report(len(columns))
+        done = int(done_at[-1])
+    return np.zeros(0, np.float32) if result is None else result
+
+
 def surprisal(
     model: TensorModel | ArrayModel,
     corpus: Corpus,
@@ -115,22 +138,8 @@ def surprisal(
 ) -> NDArray[np.float32]:
     """The negative log-likelihood of every predicted token, (N,), in the order of the corpus. `device` is None for a model that
     computes with arrays."""
-    function = nll_function(model, device)
     check_positions(model.max_positions, corpus, context)
-    result = np.full(len(corpus.tokens), np.nan, dtype=np.float32)
-    state, done = None, 0
-    for window in scoring_windows(corpus, context):
-        columns = np.arange(window.tokens.shape[1] - 1)
-        counts = columns >= window.first[:, None]
-        if window.token_mask is not None:
-            counts &= window.token_mask[:, 1:]
-        done_at = done + np.cumsum(counts.sum(0))
-        report = partial(_report, progress, done_at, len(result))
-        nll, state = token_nll(function, window.tokens, None if window.resets_state else state, report)
-        result[(window.start[:, None] + columns)[counts]] = nll[counts]
-        report(len(columns))
-        done = int(done_at[-1])
-    return result
+    return per_token(nll_function(model, device), corpus, context, progress)
 
 
 def items(nll: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> ItemStatistics:

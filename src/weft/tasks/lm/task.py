@@ -10,6 +10,7 @@ from weft.metrics.lm import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_bos, reads_windows
+from weft.tasks.lm.mixture import fit_weights
 from weft.tasks.lm.predict import (
     LanguageModelPredictor,
     LanguageOptions,
@@ -31,6 +32,8 @@ from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
 if TYPE_CHECKING:
+    from weft.decode.cache_options import Cache, CacheConfig
+    from weft.runs.run import Run
     from weft.tasks.spec import Explain
 
 BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # of the beam-search view of `weft explain`: running text has no EOS token
@@ -40,6 +43,12 @@ def find_explain() -> Explain:
     from weft.tasks.lm.explain import EXPLAIN
 
     return EXPLAIN
+
+
+def fit_cache(run: Run[str, None], config: CacheConfig) -> Cache:
+    from weft.tasks.lm import cache
+
+    return cache.fit_cache(run, config)
 
 
 DATA = Data(
@@ -89,5 +98,8 @@ LM: Task[str, None] = Task(
         is_single_line=lambda run: run.predictor.reads_lines,
     ),
     explain=find_explain,
+    supports_ensembles=True,
+    fit_weights=fit_weights,
+    fit_cache=fit_cache,
 )
 TASK = LM  # the name that the registry imports
