@@ -142,7 +142,7 @@ def _variant(
     shared = recommend(values, base=output_dir).values
     given = {name: value for name, value in values.items() if name != "seed"}
     tables = {table: shared[table] for table in ("data", "tokenizer") if table in shared}
-    run_file = {**applicable_options(given, arch, base=output_dir).values, **tables}
+    run_file: dict[str, Any] = applicable_options(given, arch, base=output_dir).values | tables
     within = recommend_within(run_file, options.minutes / max(1, len(networks)), base=output_dir, callback=observer.training())
     return Variant(arch, {**within.values, "recommend": False})
 

@@ -38,7 +38,7 @@ def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, c
     chosen = ladder[trial.chosen]
     if trial.fits:
         return chosen
-    kept = {name: value for name, value in chosen.values["train"].items() if name not in BUDGETS}
+    kept = {name: value for name, value in chosen.values.get("train", {}).items() if name not in BUDGETS}
     new = {**chosen.values, "train": {**kept, "max_minutes": minutes}}
     options = {name: value for name, value in chosen.options.items() if name.removeprefix("train.") not in BUDGETS}
     whole, part = format_minutes(trial.seconds), format_minutes(60 * minutes)
@@ -62,11 +62,8 @@ def choose_by_trial(configs: Sequence[RunConfig], minutes: float, callback: JobC
                 return Trial(index, fits=60 * minutes >= seconds, seconds=seconds)
         if 60 * minutes < MIN_STEPS * step_seconds:
             needed = max(0.1, round(MIN_STEPS * step_seconds / 60 + 0.05, 1))
-            raise UsageError(
-                "minutes",
-                f"{minutes:g} minutes are too short: a step takes {step_seconds:.2g} seconds",
-                f"use at least {needed:g}",
-            )
+            problem = f"{minutes:g} is too short for {configs[-1].arch}: a step takes {step_seconds:.2g} seconds"
+            raise UsageError("minutes", problem, f"use at least {needed:g}")
     return Trial(len(configs) - 1, fits=False, seconds=seconds)
 
 
