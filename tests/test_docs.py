@@ -34,6 +34,7 @@ SLOW = {  # many trainings, or many commands
     "docs/how-to/inspect-representations.md",
     "docs/how-to/predict-in-bulk.md",
     "docs/how-to/prune-heads.md",
+    "docs/how-to/recommended-settings.md",
     "docs/how-to/report-results.md",
     "docs/how-to/test-grammar.md",
     "docs/how-to/tune.md",
