@@ -300,7 +300,7 @@ in [formulas](formulas.md).
 
 
 def run_file_page() -> str:
-    top = [option_row(name, described_fields(RunFile)[name]) for name in ("task", "seed")]
+    top = [option_row(name, described_fields(RunFile)[name]) for name in ("task", "seed", "recommend")]
     lines = [RUN_FILE_HEAD, "## Top level", "", *table(("option", "type", "default", "description"), top), ""]
     lines += [TRAIN_HEAD, *options_table(TrainConfig), "", LAYERS_HEAD, *options_table(StackConfig), ""]
     data_seen: dict[type[Config], str] = {}
