@@ -1,9 +1,9 @@
-"""Translation of image captions, Multi30k: no attention, attention and Transformer from German to English, and a Transformer
-from English to German.
+"""Translation of image captions, Multi30k: no attention, attention and Transformer from German to English, and task and data
+alone from English to German, which gives a Transformer.
 
-One budget for all models; joint BPE of 8,000 tokens on raw text; sacrebleu on lowercased text of test_2016. Targets: de-en,
-greedy, no attention 20.6, attention 34, Transformer 43 (published 20.6, 28.3, 36.5); en-de, Transformer, beam size 5, 41.0
-(published 41.02). Nothing is tuned on the test data.
+Recommended settings; sacrebleu on lowercased text of test_2016. Targets: de-en, no attention 20.6 and attention 34, greedy
+(published 20.6, 28.3), Transformer, beam size 5, 43.5; en-de, beam size 5, 41.0 (published 41.02). Nothing is tuned on the test
+data.
 """
 
 from __future__ import annotations
@@ -18,33 +18,17 @@ from _common import SHARED_DATA, require_data, train_subprocess, verdict
 
 import weft
 
-TRAIN: dict[str, Any] = {
-    "max_steps": 6000,
-    "batch_tokens": 4096,
-    "lr": 1e-3,
-    "adam_beta2": 0.98,
-    "weight_decay": 0.0,
-    "lr_schedule": "cosine",
-    "warmup_ratio": 0.05,
-    "label_smoothing": 0.1,
-    "ema_decay": 0.998,
-    "num_validations": 4,
-    "compile": False,
-}
-JOINT: dict[str, Any] = {"share_embeddings": True, "tie_embeddings": True}
-LSTM: dict[str, Any] = {"arch": "lstm-input-feeding", "hidden_size": 512, "dropout": 0.4, **JOINT}
-TRANSFORMER: dict[str, Any] = {
-    "arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_layers": 4, "num_heads": 4,
-    "ffn_dim": 512, "dropout": 0.3, **JOINT,
-}  # fmt: skip
-MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.01, "weight_decay": 0.1}
+# the architecture alone; the Transformer is what weft recommends, so "back" does not name it
 RUNS: dict[str, dict[str, Any]] = {
-    "none": {"model": {**LSTM, "attention": "none", "input_feeding": False}, "languages": ("de", "en")},
-    "attention": {"model": LSTM, "languages": ("de", "en")},
-    "transformer": {"model": TRANSFORMER, "languages": ("de", "en")},
-    "back": {"model": TRANSFORMER, "languages": ("en", "de")},
+    "none": {
+        "model": {"arch": "lstm-input-feeding", "attention": "none", "input_feeding": False},
+        "languages": ("de", "en"),
+    },
+    "attention": {"model": {"arch": "lstm-input-feeding"}, "languages": ("de", "en")},
+    "transformer": {"model": {"arch": "transformer"}, "languages": ("de", "en")},
+    "back": {"model": {}, "languages": ("en", "de")},
 }
-BEAM_SIZE_AND_TARGET = {"none": (1, 20.6), "attention": (1, 34.0), "transformer": (1, 43.0), "back": (5, 41.0)}
+BEAM_SIZE_AND_TARGET = {"none": (1, 20.6), "attention": (1, 34.0), "transformer": (5, 43.5), "back": (5, 41.0)}
 STEMS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
 
@@ -61,9 +45,7 @@ def run_values(name: str, data: Path, seed: int) -> dict[str, Any]:
         "task": "seq2seq",
         "seed": seed,
         "data": data_files(name, data),
-        "tokenizer": {"type": "bpe", "vocab_size": 8000},
         "model": RUNS[name]["model"],
-        "train": {**TRAIN, **MUON},
     }
 
 

@@ -2,7 +2,7 @@
 
 Data: 32,033 names, shuffled with random.seed(42) and split 80/10/10. Loss in nats per character, including the end of the
 name. Targets: add-one bigram on all names 2.4546; convolution over 3 characters, validation data, 2.11; LSTM and GRU, test
-data, 2.00; Transformer, test data, 1.92.
+data, 1.93 and 2.00; Transformer, test data, 1.92.
 """
 
 from __future__ import annotations
@@ -13,41 +13,17 @@ from typing import Any
 
 from _common import TABLE_HEAD, parse_args, table_row, train_here
 
-RECURRENT: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.05, "batch_tokens": 1024, "max_epochs": 20.0}
+# a window of 3 is that of the published result; the others have recommended settings
 MODELS: dict[str, dict[str, Any]] = {
     "conv": {
         "model": {"arch": "conv", "kernel_size": 3, "hidden_size": 200},
         "train": {"lr": 5e-3, "weight_decay": 0.01, "batch_tokens": 2048, "max_epochs": 20.0},
     },
-    "lstm": {"model": {"arch": "lstm", "num_layers": 2, "hidden_size": 192, "dropout": 0.3}, "train": RECURRENT},
-    "gru": {
-        "model": {"arch": "gru", "num_layers": 2, "hidden_size": 192, "dropout": 0.35, "skip_connection": "residual"},
-        "train": RECURRENT,
-    },
-    "gpt": {
-        "model": {
-            "arch": "gpt",
-            "num_layers": 6,
-            "hidden_size": 96,
-            "num_heads": 4,
-            "dropout": 0.25,
-            "embedding_dropout": 0.0,
-            "activation": "swiglu",
-        },
-        # float32 without compilation on all devices, as in the published measurements
-        "train": {
-            "muon_lr": 0.01,
-            "weight_decay": 0.1,
-            "batch_tokens": 2048,
-            "max_epochs": 60.0,
-            "ema_decay": 0.995,
-            "num_validations": 20,
-            "precision": "float32",
-            "compile": False,
-        },
-    },
+    "lstm": {"model": {"arch": "lstm"}},
+    "gru": {"model": {"arch": "gru"}},
+    "gpt": {"model": {"arch": "gpt"}},
 }
-TARGETS = {"conv": 2.11, "lstm": 2.00, "gru": 2.00, "gpt": 1.92}  # conv: validation data; others: test data
+TARGETS = {"conv": 2.11, "lstm": 1.93, "gru": 2.00, "gpt": 1.92}  # conv: validation data; others: test data
 
 
 def write_splits(data: Path, directory: Path) -> None:
@@ -74,7 +50,7 @@ def main() -> None:
         run, seconds = train_here(values, directory / "bigram", directory)
         loss = run.evaluate(directory / "all.txt")["loss"].value
         table.append(table_row("bigram, all names", run, loss, 2.4546, seconds))
-    data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "read_as": "lines", "context_length": 32}
+    data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt"}
     for name, recipe in MODELS.items():
         if args.only and name not in args.only:
             continue

@@ -18,7 +18,6 @@ SUBWORDS_PER_WORD = 1.3
 MAX_SPELLED = 5_000_000  # characters of a text that is read letter by letter
 CPU_EPOCHS = (8.0, 3.0)
 SIZES = ("hidden_size", "num_layers")
-GPT: Mapping[str, Any] = {"activation": "swiglu"}
 WORDS_GPT: Mapping[str, Any] = {"num_layers": 6, "hidden_size": 96, "dropout": 0.25, "embedding_dropout": 0.0}
 WORDS_RECURRENT: Mapping[str, Any] = {"num_layers": 2, "hidden_size": 192, "dropout": 0.3}
 
@@ -65,7 +64,7 @@ def _words(profile: DataProfile, arch: str) -> list[Recipe]:
         "max_epochs": float(epochs), "batch_tokens": 2048, "ema_decay": 0.995, "optimizer": "muon", "muon_lr": 0.01, "lr": 4e-3,
         "weight_decay": 0.1, **early_stopping(profile),
     }  # fmt: skip
-    model = {**WORDS_GPT, **GPT}
+    model = {**WORDS_GPT, **_modern(arch)}
     best = Recipe(reason, model, train, data=data, flops=training_flops(9e5, epochs * tokens_per_epoch))
     fast = best._replace(model={**model, "num_layers": 4, "hidden_size": 64}, flops=best.flops / 3)
     return [best, fast]
@@ -84,7 +83,7 @@ def _text(profile: DataProfile, arch: str, given: Mapping[str, Any]) -> list[Rec
     steps = max(500, 100 * round(epochs * num_tokens / 16384 / 100))
     best = Recipe(
         reason,
-        {"num_layers": 6, "hidden_size": 384, **GPT, **_regularization(epochs)["model"]},
+        {"num_layers": 6, "hidden_size": 384, **_modern(arch), **_regularization(epochs)["model"]},
         {"max_steps": steps, "batch_tokens": 16384, **_regularization(epochs)["train"], **stop},
         flops=training_flops(11e6, steps * 16384),
     )
@@ -100,6 +99,11 @@ def _small(best: Recipe, num_tokens: int, epochs: float) -> Recipe:
         train={**best.train, "max_steps": steps, "batch_tokens": 4096, **_regularization(epochs)["train"]},
         flops=training_flops(2e6, steps * 4096),
     )
+
+
+def _modern(arch: str) -> dict[str, str]:
+    """`transformer` is that of GPT-2; `gpt` is what works best."""
+    return {"activation": "swiglu"} if arch == "gpt" else {}
 
 
 def _regularization(epochs: float) -> Tables:
