@@ -50,7 +50,7 @@ def mixture_weights(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def fit_weights(runs: Sequence[Run[str, None]]) -> list[float]:
-    """The mixture weights that maximize the likelihood of the first run's validation data."""
+    """The mixture weights of `runs` that maximize the likelihood of the validation data of the first."""
     first = runs[0]
     with TemporaryDirectory() as directory:
         corpus = EvalData(first.directory, first.config, first.vocabulary).valid_corpus(Path(directory))
