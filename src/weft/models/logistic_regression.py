@@ -31,6 +31,7 @@ from weft.text.features import Sparse
 # distance of the weights from the optimum is about the norm of the gradient. Ten times this tolerance changes the third
 # digit of probabilities.
 TOLERANCE = 1e-3
+SEARCH_TOLERANCE = 0.1  # enough to rank values of C by their validation loss, in a third of the steps
 MAX_STEPS, HISTORY_SIZE = 2000, 10  # of L-BFGS
 
 
@@ -64,14 +65,14 @@ class Objective(NamedTuple):
 
 
 def minimize(
-    objective: Objective, start: tuple[Tensor, Tensor], progress: Callable[[int], None] | None
+    objective: Objective, start: tuple[Tensor, Tensor], progress: Callable[[int], None] | None, *, tolerance: float
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """The weights (C, K) and biases (K,) that minimize the objective, and notes for the user. `start` is changed."""
     weight, bias = start
     optimizer = torch.optim.LBFGS(
         [weight, bias],
         max_iter=MAX_STEPS,
-        tolerance_grad=TOLERANCE,
+        tolerance_grad=tolerance,
         tolerance_change=0.0,  # small steps do not mean convergence: weak penalties give long flat valleys
         history_size=HISTORY_SIZE,
         line_search_fn="strong_wolfe",
@@ -89,12 +90,12 @@ def minimize(
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     _, weight_grad, bias_grad = objective.value_and_grad(weight, bias)
     max_grad = max(float(weight_grad.abs().max()), float(bias_grad.abs().max()))
-    if max_grad <= TOLERANCE:
+    if max_grad <= tolerance:
         return weight, bias, ()
     return (
         weight,
         bias,
-        (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {TOLERANCE:.0e})",),
+        (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {tolerance:.0e})",),
     )
 
 
@@ -106,11 +107,12 @@ def fit(
     *,
     weights: Floats | None = None,
     start: LinearModel | None = None,
+    tolerance: float = TOLERANCE,
     progress: Callable[[int], None] | None = None,
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;
-    `start` is a model to start from, such as that of another C; `progress` is called with the number of evaluations of the
-    objective."""
+    `start` is a model to start from, such as that of another C; `tolerance` is the largest entry of the gradient; `progress`
+    is called with the number of evaluations of the objective."""
     one_hot = one_hot_targets(targets, num_classes, features.rows)
     weighted = one_hot * class_weights(weights, num_classes)
     multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
@@ -127,7 +129,7 @@ def fit(
         # r of the second class is minus r of the first, so V has the same sign in both
         weight, bias, scale = 2 * weight[:, 1:], 2 * bias[1:], None if scale is None else scale[:, 1:]
     objective = Objective(features, columns, class_targets, counts, multilabel or is_binary, C, scale)
-    weight, bias, notes = minimize(objective, (weight, bias), progress)
+    weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=tolerance)
     weight = objective.scaled(weight)
     if is_binary:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2

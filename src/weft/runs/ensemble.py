@@ -28,7 +28,7 @@ class FusionLM(NamedTuple):
 
 
 class EnsembleRun(Run[I, P]):
-    """Several runs with the same target tokenizer. Directory, configuration and vocabulary are those of the first run."""
+    """Several runs with the same target tokenizer or labels. Directory, configuration and vocabulary are those of the first."""
 
     def __init__(
         self, members: Sequence[Run[I, P]], *, weights: Sequence[float] | None = None, lm: FusionLM | None = None
@@ -53,9 +53,11 @@ class EnsembleRun(Run[I, P]):
 
     @cached_property
     def model(self) -> Any:
-        """All models as one model with `start`, `step` and `score`."""
+        """All models as one model."""
         models = [member.model for member in self.members]
         weights = [1 / len(models)] * len(models) if self.weights is None else self.weights
+        if self.spec.combine is not None:
+            return self.spec.combine(self.members, weights)
         combined: Any = Ensemble(models, LinearEnsemble(weights))
         combined = combined if len(models) > 1 else models[0]
         return combined if self.lm is None else Ensemble([combined, self.lm.model], ShallowFusion([1.0, self.lm.weight]))

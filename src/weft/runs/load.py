@@ -87,10 +87,10 @@ def ensemble(
     lm_weight: float = LM_WEIGHT,
     device: str = "auto",
 ) -> Run[Any, Any]:
-    """Combine several seq2seq runs into one that predicts with the weighted mean of their probabilities.
+    """Combine several seq2seq or classification runs into one that predicts with the weighted mean of their probabilities.
 
     Args:
-        paths: The run directories. The runs must have the same target tokenizer.
+        paths: The run directories. Seq2seq runs must have the same target tokenizer, classification runs the same labels.
         weights: The weight of each run; equal weights by default.
         lm: The run directory of a language model of the targets, for shallow fusion.
         lm_weight: The weight of its log-probabilities.
@@ -113,9 +113,14 @@ def ensemble(
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
         if not run.spec.supports_ensembles:
-            raise UsageError("ensemble", f"{path} has task {run.task!r}; only seq2seq runs can be combined")
+            problem = f"{path} has task {run.task!r}; only seq2seq and classification runs can be combined"
+            raise UsageError("ensemble", problem)
+        if run.task != members[0].task:
+            raise UsageError("ensemble", f"{path} has task {run.task!r}, but {paths[0]} has task {members[0].task!r}")
     if lm is None:
         return with_model(EnsembleRun(members, weights=weights))
+    if members[0].spec.decode is None:
+        raise UsageError("lm", f"not available for task {members[0].task!r}", "leave it out")
     if not 0 < lm_weight < math.inf:
         raise UsageError(
             "lm_weight", f"must be above 0, got {lm_weight:g}", "leave out `lm` to predict without a language model"

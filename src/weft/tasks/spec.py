@@ -325,6 +325,8 @@ class Task(Generic[I, P]):
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training
     supports_ensembles: bool = False
+    # the model of an ensemble from its runs and their weights; None: the models are decoded together
+    combine: Callable[[Sequence[Run[I, P]], Sequence[float]], Any] | None = None
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     vocab_info: Callable[[Run[I, P]], Mapping[str, Any]] = field(
         default=lambda run: {"vocabulary": run.vocabulary.vocab_size}

@@ -7,9 +7,9 @@
     char_wb     n-grams of characters inside words, each word with a space at both ends
 
 The values equal those of scikit-learn's CountVectorizer and TfidfVectorizer with the same options: token pattern
-`(?u)\\b\\w\\w+\\b` for `word`, `\\w+|[^\\w\\s]` for `word_punct`, `\\S+` for `whitespace`; columns in the order of their terms; idf = ln((1 + texts) / (1 + texts
-with the term)) + 1; rows of length 1. If `max_features` cuts between equally frequent terms, the first in alphabetical order
-are kept; scikit-learn does not define that.
+`(?u)\\b\\w\\w+\\b` for `word`, `\\w+|[^\\w\\s]` for `word_punct`, `\\S+` for `whitespace`; columns in the order of their terms;
+idf = ln((1 + texts) / (1 + texts with the term)) + 1; rows of length 1. If `max_features` cuts between equally frequent terms,
+the first in alphabetical order are kept; scikit-learn does not define that.
 
 Strings are created only for terms of the vocabulary. Other n-grams are rows of a level (see `term_counts`).
 """

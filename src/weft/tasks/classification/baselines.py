@@ -21,8 +21,8 @@ from weft.models.linear import LinearModel, log_sigmoid, log_softmax
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions, targets, unseen
 from weft.tasks.classification.selection import (
     Examples,
-    Fit,
     OptionValues,
+    SearchFit,
     TrainingSet,
     calibrate,
     choose,
@@ -41,39 +41,42 @@ if TYPE_CHECKING:
     from weft.text.label_tokenizer import LabelTokenizer
 
 
-def fit_bayes(
-    data: TrainingSet, config: Any, *, start: LinearModel | None, progress: Callable[[int], None] | None
-) -> LinearModel:
+def fit_bayes(data: TrainingSet, config: Any, progress: Callable[[int], None]) -> LinearModel:
     from weft.models import naive_bayes as bayes
 
     return bayes.fit(data.features, data.targets, data.num_labels, config, weights=data.class_weight)
 
 
-def fit_regression(
-    data: TrainingSet, config: Any, *, start: LinearModel | None, progress: Callable[[int], None] | None
-) -> LinearModel:
+def search_bayes(data: TrainingSet, config: Any, start: LinearModel | None) -> LinearModel:
+    return fit_bayes(data, config, lambda step: None)
+
+
+def fit_regression(data: TrainingSet, config: Any, progress: Callable[[int], None]) -> LinearModel:
     from weft.models import logistic_regression as regression
 
-    return regression.fit(
-        data.features,
-        data.targets,
-        data.num_labels,
-        config,
-        weights=data.class_weight,
-        start=start,
-        progress=progress,
-    )
+    features, targets, num_labels, weights = data
+    return regression.fit(features, targets, num_labels, config, weights=weights, progress=progress)
 
 
+def search_regression(data: TrainingSet, config: Any, start: LinearModel | None) -> LinearModel:
+    from weft.models import logistic_regression as regression
+
+    features, targets, num_labels, weights = data
+    tolerance = regression.SEARCH_TOLERANCE
+    return regression.fit(features, targets, num_labels, config, weights=weights, start=start, tolerance=tolerance)
+
+
+Fit = Callable[[TrainingSet, Any, Callable[[int], None]], LinearModel]  # of a configuration; reports the number of steps
 OPTION = "option."  # prefix of the options in the weights
+MAX_SHOWN = 500  # steps of a full progress bar
 
 
 class SparseClassifier:
-    """A linear model together with the feature extractors that turn texts into its inputs. `options` are the numbers that it
-    was fitted with, such as C: the run file may leave them to be chosen."""
+    """A linear model together with the feature extractors that turn texts into its inputs. `options` are those that
+    it was fitted with, such as C: the run file may leave them to be chosen."""
 
     def __init__(
-        self, features: Sequence[FeatureUnion], model: LinearModel, *, temperature: float, options: Mapping[str, float]
+        self, features: Sequence[FeatureUnion], model: LinearModel, *, temperature: float, options: Mapping[str, bool | float]
     ) -> None:
         self.features, self.model, self.temperature, self.options = features, model, temperature, options
         self.max_length = None  # texts are never truncated
@@ -122,8 +125,8 @@ class Baseline:
 
     by_steps, network_task = False, None
 
-    def __init__(self, fit: Fit, choices: Sequence[OptionValues]) -> None:
-        self.fit, self.choices = fit, choices
+    def __init__(self, fit: Fit, search: SearchFit, choices: Sequence[OptionValues]) -> None:
+        self.fit, self.search, self.choices = fit, search, choices
 
     def num_parameters(self, config: RunConfig, vocabulary: LabelTokenizer) -> None:
         """Unknown before training: it depends on the terms of the training data."""
@@ -144,11 +147,11 @@ class Baseline:
         num_labels = job.tokenizer.labels.size
         features = [FeatureUnion.fit(column, config.features) for column in train.columns()]
         data = training_set(features, train, num_labels, config)
-        model = self.fit(data, config, start=None, progress=lambda step: job.callback.on_progress("fitting", step % 100, 100))
-        numbers = {name: value for name, value in to_dict(config).items() if isinstance(value, float)}
+        model = self.fit(data, config, lambda step: job.callback.on_progress("fitting", min(step, MAX_SHOWN - 1), MAX_SHOWN))
+        options = {name: value for name, value in to_dict(config).items() if isinstance(value, bool | float)}
         for note in model.notes:
             job.callback.on_note(note)
-        classifier = SparseClassifier(features, model, temperature=1.0, options=numbers)
+        classifier = SparseClassifier(features, model, temperature=1.0, options=options)
         scores = {} if valid is None else _validate(classifier, valid)
         words = sum(len(text.split()) for texts in train.texts for text in texts)
         seconds, counts = time.perf_counter() - start_time, {"examples": len(train.texts), "tokens": words}
@@ -161,7 +164,7 @@ class Baseline:
         if not choices:
             return config
         progress = partial(job.callback.on_progress, "choosing options")
-        chosen = choose(config, choices, self.fit, train, valid, num_labels=job.tokenizer.labels.size, progress=progress)
+        chosen = choose(config, choices, self.search, train, valid, num_labels=job.tokenizer.labels.size, progress=progress)
         where = "cross-validation on the training data" if valid is None else "the validation data"
         job.callback.on_note(f"{describe(chosen, choices)} (lowest log loss in {where})")
         return chosen
@@ -176,7 +179,7 @@ class Baseline:
             metrics.write({"step": 1, **counts, **{f"valid_{name}": value for name, value in scores.items()}})
             timings.write({"step": 1, "seconds": seconds})
         arrays = {**classifier.model.arrays(), "temperature": np.array(classifier.temperature, np.float64)}
-        arrays |= {OPTION + name: np.array(value, np.float64) for name, value in classifier.options.items()}
+        arrays |= {OPTION + name: np.array(value) for name, value in classifier.options.items()}
         job.directory.write_weights(arrays, _vocabulary_hash(job.tokenizer, classifier.features), 1)
         job.callback.on_fit(classifier.num_parameters, scores)
 
@@ -185,7 +188,7 @@ class Baseline:
         arrays = directory.read_arrays(_vocabulary_hash(tokenizer, features))
         if "temperature" not in arrays:
             raise ModelError(directory.weights, "corrupted: temperature is missing")
-        options = {name.removeprefix(OPTION): float(value) for name, value in arrays.items() if name.startswith(OPTION)}
+        options = {name.removeprefix(OPTION): value.item() for name, value in arrays.items() if name.startswith(OPTION)}
         temperature = float(arrays["temperature"])
         return SparseClassifier(features, LinearModel.from_arrays(arrays), temperature=temperature, options=options)
 

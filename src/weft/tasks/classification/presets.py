@@ -10,7 +10,7 @@ from weft.metrics.classification import label_metrics
 from weft.metrics.metric import metric_names
 from weft.models.baseline_config import DEFAULT_ALPHA, DEFAULT_C, LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.encoder_config import ClassifierConfig
-from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression
+from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression, search_bayes, search_regression
 from weft.tasks.classification.selection import OptionValues
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.spec import Preset, SearchDimension
@@ -77,9 +77,9 @@ def _preset(values: Mapping[str, Any]) -> Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "naive-bayes": Preset(Baseline(fit_bayes, BAYES_CHOICES), NaiveBayesConfig, search_space=BAYES),
+    "naive-bayes": Preset(Baseline(fit_bayes, search_bayes, BAYES_CHOICES), NaiveBayesConfig, search_space=BAYES),
     "logistic-regression": Preset(
-        Baseline(fit_regression, REGRESSION_CHOICES), LogisticRegressionConfig, search_space=REGRESSION
+        Baseline(fit_regression, search_regression, REGRESSION_CHOICES), LogisticRegressionConfig, search_space=REGRESSION
     ),
     "conv": _preset({**RECURRENT, "layer_type": "conv", "kernel_size": 3}),
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby, product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,12 +52,8 @@ class TrainingSet(NamedTuple):
     class_weight: np.ndarray | None  # (K,)
 
 
-class Fit(Protocol):
-    """Fits a linear model. `start` is a solution to start from; `progress` is called with the number of steps."""
-
-    def __call__(
-        self, data: TrainingSet, config: Any, *, start: LinearModel | None, progress: Callable[[int], None] | None
-    ) -> LinearModel: ...
+# fits a linear model for comparison with others; the last argument is the previous model of the path, to start from
+SearchFit = Callable[[TrainingSet, Any, LinearModel | None], LinearModel]
 
 
 class OptionValues(NamedTuple):
@@ -147,11 +143,12 @@ def _folds(examples: Examples) -> list[tuple[Examples, Examples]]:
     return [(examples.select(np.flatnonzero(~mask)), examples.select(np.flatnonzero(mask))) for mask in masks]
 
 
-def _path_losses(path: Sequence[Any], fit: Fit, data: TrainingSet, inputs: Sparse, valid: Examples) -> list[float]:
+def _path_losses(path: Sequence[Any], fit: SearchFit, data: TrainingSet, inputs: Sparse, valid: Examples) -> list[float]:
     """The log loss of each configuration of a path. It has one minimum: where it rises, the rest is skipped (inf)."""
-    losses, model = list[float](), None
+    losses = list[float]()
+    model: LinearModel | None = None
     for config in path:
-        model = fit(data, config, start=model, progress=None)
+        model = fit(data, config, model)
         losses.append(_total_log_loss(model.logits(inputs), valid))
         if len(losses) > 1 and losses[-1] > losses[-2]:
             break
@@ -161,7 +158,7 @@ def _path_losses(path: Sequence[Any], fit: Fit, data: TrainingSet, inputs: Spars
 def choose(
     config: Any,
     choices: Sequence[OptionValues],
-    fit: Fit,
+    fit: SearchFit,
     train: Examples,
     valid: Examples | None,
     *,
