@@ -30,7 +30,8 @@ from weft.tasks.classification.evaluation import balance, targets, unseen
 from weft.tasks.classification.presets import PRESETS as CLASSIFY
 from weft.tasks.label_report import MAX_LABELS, confusion_table, label_table
 from weft.tensors import read_tensors
-from weft.text.features import Features, hstack
+from weft.text.feature_union import FeatureUnion
+from weft.text.features import hstack
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "logistic-regression")]
@@ -263,8 +264,11 @@ def test_a_baseline_equals_one_fitted_by_hand(runs, name, kind):
     run = loaded(runs, f"{name}-{kind}")
     examples = list(run.config.datasets["train"].records())
     columns = list(zip(*(example.texts for example in examples), strict=True))
-    table = NaiveBayesConfig() if kind == "naive-bayes" else LogisticRegressionConfig()
-    features = [Features.fit(column, table.features) for column in columns]
+    if kind == "naive-bayes":
+        table: Any = NaiveBayesConfig(**run.model.options, features=run.model.features[0].parts[0].config)
+    else:
+        table = LogisticRegressionConfig(**run.model.options)
+    features = [FeatureUnion.fit(column, table.features) for column in columns]
     right = targets([example.labels for example in examples], run.vocabulary.labels, multilabel=name == "several")
     expected: Any = right.astype(bool) if name == "several" else right[:, 0]
     sparse = hstack([part.transform(column) for part, column in zip(features, columns, strict=True)])
@@ -513,11 +517,6 @@ def test_other_commands_name_the_command_to_use(runs, capsys):
     assert expect_error(capsys, "score", str(folder)) == (
         2, f"{folder}: models of task 'classification' do not give texts a probability"
     )  # fmt: skip
-    code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
-    assert (code, err) == (
-        2,
-        f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq and lm runs can be combined\n",
-    )
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 

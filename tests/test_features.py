@@ -52,8 +52,9 @@ def theirs(table: FeatureConfig):
     text = pytest.importorskip("sklearn.feature_extraction.text")
     options = {"ngram_range": tuple(table.ngram_range), "lowercase": table.lowercase, "min_df": table.min_df}
     options |= {"analyzer": table.analyzer, "binary": table.binary}
-    if table.analyzer == "whitespace":
-        options |= {"analyzer": "word", "token_pattern": r"\S+"}
+    patterns = {"word_punct": r"(?u)\w+|[^\w\s]", "whitespace": r"\S+"}
+    if table.analyzer in patterns:
+        options |= {"analyzer": "word", "token_pattern": patterns[table.analyzer]}
     return text.TfidfVectorizer(sublinear_tf=table.sublinear_tf, **options) if table.tfidf else text.CountVectorizer(**options)
 
 

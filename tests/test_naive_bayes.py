@@ -193,8 +193,10 @@ def test_incompatible_targets_are_rejected(targets, weights, message):
 
 
 def test_configs_have_default_features_and_reject_incompatible_ones():
-    assert not parse_config(NaiveBayesConfig, {}, prefix="model").features.tfidf
-    assert parse_config(LogisticRegressionConfig, {}, prefix="model").features.tfidf
+    assert parse_config(NaiveBayesConfig, {}, prefix="model").features is None  # to be chosen
+    features = parse_config(LogisticRegressionConfig, {}, prefix="model").features
+    assert features.tfidf and features.sublinear_tf and features.ngram_range == [1, 2]
+    assert not FeatureConfig(tfidf=False).sublinear_tf and not FeatureConfig(binary=True).sublinear_tf
     custom = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, prefix="model")
     assert parse_config(NaiveBayesConfig, to_dict(custom), prefix="model") == custom
     for values, message in [

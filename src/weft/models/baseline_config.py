@@ -11,11 +11,7 @@ from weft.models.encoder_config import CLASS_WEIGHTS
 from weft.text.features import FeatureConfig
 
 EVENT_MODELS = ("multinomial", "bernoulli")
-
-
-def _counts() -> FeatureConfig:
-    """Naive Bayes is a model of counts: TF-IDF weights are not counts."""
-    return FeatureConfig.model_validate({"tfidf": False})
+DEFAULT_ALPHA, DEFAULT_C = 1.0, 1.0  # without enough data to choose
 
 
 class BaselineConfig(Config):
@@ -33,16 +29,18 @@ class NaiveBayesConfig(BaselineConfig):
 
     event_model: Annotated[str, Choice(EVENT_MODELS, "event model")] = "multinomial"
     """Event model: multinomial or bernoulli."""
-    alpha: float = Field(1.0, gt=0.0)
-    """Additive smoothing."""
-    features: FeatureConfig = Field(default_factory=_counts)
-    """Options of the bag-of-n-grams features."""
+    alpha: float | None = Field(None, gt=0.0)
+    """Additive smoothing. Default: chosen on validation data."""
+    features: FeatureConfig | None = None
+    """Options of the bag-of-n-grams features. Default: length and weights of n-grams of words are chosen on validation data."""
 
 
 class LogisticRegressionConfig(BaselineConfig):
     """Softmax regression with an L2 penalty; one logistic regression per label if texts may have several labels."""
 
-    C: float = Field(1.0, gt=0.0)
-    """Inverse regularization strength."""
+    C: float | None = Field(None, gt=0.0)
+    """Inverse regularization strength. Default: chosen on validation data."""
+    naive_bayes_weights: bool | None = None
+    """Multiply terms by their naive Bayes log-ratios (Wang and Manning 2012). Default: chosen on validation data."""
     features: FeatureConfig = Field(default_factory=lambda: FeatureConfig.model_validate({}))
     """Options of the bag-of-n-grams features."""

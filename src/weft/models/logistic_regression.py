@@ -6,6 +6,9 @@ The objective is that of scikit-learn; biases are not penalized. It is convex, s
 weights. With two classes, only the second has weights w, as in scikit-learn: the softmax of -w/2 and w/2 is the sigmoid of w.
 With multilabel data, each label has its own binary logistic regression.
 
+With `naive_bayes_weights` (Wang and Manning 2012), W = r * V: each term is multiplied by its naive Bayes log-ratio r for the
+class, and V is penalized instead of W. Terms that are equally frequent in all classes then hardly count.
+
 Shapes: N texts, C columns (terms), K classes.
 """
 
@@ -18,20 +21,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.models.baseline_config import LogisticRegressionConfig
+from weft.models.baseline_config import DEFAULT_C, LogisticRegressionConfig
 from weft.models.linear import Floats, LinearModel, transposed
 from weft.models.linear_fit import Targets, class_weights, matmul, one_hot_targets
+from weft.models.naive_bayes import log_ratio
 from weft.text.features import Sparse
 
 # Largest entry of the gradient at convergence. Except for the biases, the curvature of the objective is at least 1, so the
 # distance of the weights from the optimum is about the norm of the gradient. Ten times this tolerance changes the third
 # digit of probabilities.
 TOLERANCE = 1e-3
+SEARCH_TOLERANCE = 0.1  # enough to rank values of C by their validation loss, in a third of the steps
 MAX_STEPS, HISTORY_SIZE = 2000, 10  # of L-BFGS
 
 
 class Objective(NamedTuple):
-    """C * (sum of losses) + ||W||^2 / 2, with a softmax or sigmoid loss."""
+    """C * (sum of losses) + ||V||^2 / 2 for the weights scale * V, with a softmax or sigmoid loss."""
 
     features: Sparse  # (N, C)
     columns: Sparse  # (C, N)
@@ -39,10 +44,11 @@ class Objective(NamedTuple):
     counts: Tensor  # (N, K) or (N, 1): total weight of each text
     sigmoid: bool  # sigmoid loss instead of softmax
     C: float
+    scale: Tensor | None = None  # (C, K); 1 by default
 
     def value_and_grad(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The value at weights (C, K) and biases (K,), and the gradients of both."""
-        logits = matmul(self.features, weight) + bias
+        """The value at V = weight (C, K) and biases (K,), and the gradients of both."""
+        logits = matmul(self.features, self.scaled(weight)) + bias
         if self.sigmoid:
             loss = (self.counts * F.softplus(logits) - self.targets * logits).sum()
             grad = self.counts * logits.sigmoid() - self.targets
@@ -51,17 +57,22 @@ class Objective(NamedTuple):
             loss = -(self.targets * log_probs).sum()
             grad = self.counts * log_probs.exp() - self.targets
         grad *= self.C
-        return self.C * loss + weight.square().sum() / 2, matmul(self.columns, grad).add_(weight), grad.sum(0)
+        weight_grad = self.scaled(matmul(self.columns, grad)).add_(weight)
+        return self.C * loss + weight.square().sum() / 2, weight_grad, grad.sum(0)
+
+    def scaled(self, weight: Tensor) -> Tensor:
+        return weight if self.scale is None else weight * self.scale
 
 
-def minimize(objective: Objective, progress: Callable[[int], None] | None) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """The weights (C, K) and biases (K,) that minimize the objective, starting from zero, and notes for the user."""
-    weight = torch.zeros(objective.features.columns, objective.targets.size(1), dtype=torch.float64)
-    bias = torch.zeros(objective.targets.size(1), dtype=torch.float64)
+def minimize(
+    objective: Objective, start: tuple[Tensor, Tensor], progress: Callable[[int], None] | None, *, tolerance: float
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """The weights (C, K) and biases (K,) that minimize the objective, and notes for the user. `start` is changed."""
+    weight, bias = start
     optimizer = torch.optim.LBFGS(
         [weight, bias],
         max_iter=MAX_STEPS,
-        tolerance_grad=TOLERANCE,
+        tolerance_grad=tolerance,
         tolerance_change=0.0,  # small steps do not mean convergence: weak penalties give long flat valleys
         history_size=HISTORY_SIZE,
         line_search_fn="strong_wolfe",
@@ -79,12 +90,12 @@ def minimize(objective: Objective, progress: Callable[[int], None] | None) -> tu
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     _, weight_grad, bias_grad = objective.value_and_grad(weight, bias)
     max_grad = max(float(weight_grad.abs().max()), float(bias_grad.abs().max()))
-    if max_grad <= TOLERANCE:
+    if max_grad <= tolerance:
         return weight, bias, ()
     return (
         weight,
         bias,
-        (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {TOLERANCE:.0e})",),
+        (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {tolerance:.0e})",),
     )
 
 
@@ -95,17 +106,31 @@ def fit(
     config: LogisticRegressionConfig,
     *,
     weights: Floats | None = None,
+    start: LinearModel | None = None,
+    tolerance: float = TOLERANCE,
     progress: Callable[[int], None] | None = None,
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;
-    `progress` is called with the number of evaluations of the objective."""
+    `start` is a model to start from, such as that of another C; `tolerance` is the largest entry of the gradient; `progress`
+    is called with the number of evaluations of the objective."""
     one_hot = one_hot_targets(targets, num_classes, features.rows)
     weighted = one_hot * class_weights(weights, num_classes)
     multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
     class_targets = weighted[:, 1:] if is_binary else weighted
     counts = weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdim=True)
-    objective = Objective(features, transposed(features), class_targets, counts, multilabel or is_binary, config.C)
-    weight, bias, notes = minimize(objective, progress)
+    columns, C = transposed(features), DEFAULT_C if config.C is None else config.C
+    scale = log_ratio(columns, one_hot) if config.naive_bayes_weights else None
+    if start is None:
+        weight, bias = torch.zeros(features.columns, num_classes).double(), torch.zeros(num_classes).double()
+    else:
+        weight, bias = torch.tensor(start.weight), torch.tensor(start.bias)
+        weight = weight if scale is None else torch.where(scale == 0, 0.0, weight / scale)
+    if is_binary:
+        # r of the second class is minus r of the first, so V has the same sign in both
+        weight, bias, scale = 2 * weight[:, 1:], 2 * bias[1:], None if scale is None else scale[:, 1:]
+    objective = Objective(features, columns, class_targets, counts, multilabel or is_binary, C, scale)
+    weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=tolerance)
+    weight = objective.scaled(weight)
     if is_binary:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2
     return LinearModel(weight.numpy(), bias.numpy(), multilabel=multilabel, notes=notes)

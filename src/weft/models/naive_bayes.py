@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weft.models.baseline_config import NaiveBayesConfig
+from weft.models.baseline_config import DEFAULT_ALPHA, NaiveBayesConfig
 from weft.models.linear import Floats, LinearModel, presence, transposed
 from weft.models.linear_fit import Targets, class_weights, matmul, one_hot_targets
 from weft.text.features import Sparse
@@ -36,6 +36,12 @@ Estimate = Callable[[Sparse, Tensor, float], tuple[Tensor, Tensor]]
 ESTIMATES: dict[str, Estimate] = {"multinomial": _multinomial, "bernoulli": _bernoulli}
 
 
+def log_ratio(columns: Sparse, one_hot: Tensor) -> Tensor:
+    """r of Wang and Manning (2012), (C, K): ln P(term | class) - ln P(term | other classes), from the presence of terms."""
+    columns = presence(columns)
+    return _multinomial(columns, one_hot, 1.0)[0] - _multinomial(columns, 1 - one_hot, 1.0)[0]
+
+
 def fit(
     features: Sparse, targets: Targets, num_classes: int, config: NaiveBayesConfig, *, weights: Floats | None = None
 ) -> LinearModel:
@@ -43,10 +49,11 @@ def fit(
     one_hot = one_hot_targets(targets, num_classes, features.rows)
     weighted = one_hot * class_weights(weights, num_classes)
     columns, estimate, binary = transposed(features), ESTIMATES[config.event_model], config.event_model == "bernoulli"
-    weight, bias = estimate(columns, weighted, config.alpha)
+    alpha = DEFAULT_ALPHA if config.alpha is None else config.alpha
+    weight, bias = estimate(columns, weighted, alpha)
     bias += weighted.sum(0).log()
     if targets.ndim == 1:
         return LinearModel(weight.numpy(), (bias - weighted.sum().log()).numpy(), multilabel=False, binary=binary)
-    other_weight, other_bias = estimate(columns, 1 - one_hot, config.alpha)
+    other_weight, other_bias = estimate(columns, 1 - one_hot, alpha)
     bias -= other_bias + (1 - one_hot).sum(0).log()
     return LinearModel((weight - other_weight).numpy(), bias.numpy(), multilabel=True, binary=binary)

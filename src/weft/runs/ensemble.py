@@ -33,7 +33,7 @@ class FusionLM(NamedTuple):
 
 
 class EnsembleRun(Run[I, P]):
-    """Several runs with the same target tokenizer. Directory, configuration and vocabulary are those of the first run."""
+    """Several runs with the same target tokenizer or labels. Directory, configuration and vocabulary are those of the first."""
 
     def __init__(self, members: Sequence[Run[I, P]], *, weights: Weights = None, lm: FusionLM | None = None) -> None:
         if not members:
@@ -60,9 +60,11 @@ class EnsembleRun(Run[I, P]):
 
     @cached_property
     def model(self) -> Any:
-        """All models as one model with `start`, `step` and `score`."""
+        """All models as one model."""
         models = [member.model for member in self.members]
         equal = [1 / len(models)] * len(models)
+        if self.spec.combine is not None:
+            return self.spec.combine(self.members, equal if self.weights is None else self.weights)
         combined: Any = Ensemble(models, LinearEnsemble(equal))  # refuses different tokenizers before weights are fitted
         weights = equal if self.weights is None else self.weights
         if self._weights == FITTED:  # models with weight 0 add nothing

@@ -100,7 +100,9 @@ def _check_members(paths: Sequence[str | Path], members: Sequence[Run[Any, Any]]
     """Refuse runs that cannot be combined."""
     for path, run in zip(paths, members, strict=True):
         if not run.spec.supports_ensembles:
-            raise UsageError("ensemble", f"{path} has task {run.task!r}; only seq2seq and lm runs can be combined")
+            raise UsageError(
+                "ensemble", f"{path} has task {run.task!r}; only seq2seq, classification and lm runs can be combined"
+            )
         first = members[0]
         if run.task != first.task:
             raise UsageError("ensemble", f"{paths[0]} has task {first.task!r}, {path} has task {run.task!r}")
@@ -117,6 +119,8 @@ def _fusion_lm(members: Sequence[Run[Any, Any]], lm: str | Path, weight: float, 
         raise UsageError("lm_weight", f"must be above 0, got {weight:g}", "leave out `lm` to predict without a language model")
     if members and members[0].generates:
         raise UsageError("lm", f"not available for task {members[0].task!r}", "add it to the `ensemble`")
+    if members and members[0].spec.decode is None:
+        raise UsageError("lm", f"not available for task {members[0].task!r}", "leave it out")
     run = load(lm, device=device)
     if not run.generates or not run.predictor.reads_lines:
         raise UsageError("lm", f"{lm} is not a language model of lines (task 'lm' with data.read_as = 'lines')")
@@ -143,8 +147,8 @@ def ensemble(
     """Combine several runs into one that predicts with the weighted mean of their probabilities.
 
     Args:
-        paths: The run directories: seq2seq runs with the same target tokenizer, or language models, also n-gram models, with
-            the same tokenizer.
+        paths: The run directories: seq2seq runs with the same target tokenizer, classification runs with the same labels, or
+            language models, also n-gram models, with the same tokenizer.
         weights: The weight of each run; equal weights by default. "fitted" finds the weights with the highest likelihood of
             the validation data of the first run, for language models. `run.weights` has the values.
         lm: The run directory of a language model of the targets, for shallow fusion.

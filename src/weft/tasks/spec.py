@@ -330,6 +330,8 @@ class Task(Generic[I, P]):
     supports_ensembles: bool = False
     fit_weights: Callable[[Sequence[Run[I, P]]], list[float]] | None = None  # the weights of an ensemble, on validation data
     fit_cache: Callable[[Run[I, P], CacheConfig], Cache] | None = None  # the options of a neural cache that are not set
+    # the model of an ensemble from its runs and their weights; None: the models are decoded together
+    combine: Callable[[Sequence[Run[I, P]], Sequence[float]], Any] | None = None
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     vocab_info: Callable[[Run[I, P]], Mapping[str, Any]] = field(
         default=lambda run: {"vocabulary": run.vocabulary.vocab_size}

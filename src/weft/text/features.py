@@ -1,14 +1,15 @@
 """Bag-of-n-grams features: counts or TF-IDF of the terms of a text as a sparse row. A term is an n-gram.
 
     word        runs of two or more letters, digits or underscores; no single letters, no punctuation marks
+    word_punct  runs of letters, digits or underscores, and single punctuation marks
     whitespace  split at whitespace, for text that is already tokenized
     char        n-grams of characters; several whitespace characters count as one space
     char_wb     n-grams of characters inside words, each word with a space at both ends
 
 The values equal those of scikit-learn's CountVectorizer and TfidfVectorizer with the same options: token pattern
-`(?u)\\b\\w\\w+\\b` for `word`, `\\S+` for `whitespace`; columns in the order of their terms; idf = ln((1 + texts) / (1 + texts
-with the term)) + 1; rows of length 1. If `max_features` cuts between equally frequent terms, the first in alphabetical order
-are kept; scikit-learn does not define that.
+`(?u)\\b\\w\\w+\\b` for `word`, `\\w+|[^\\w\\s]` for `word_punct`, `\\S+` for `whitespace`; columns in the order of their terms;
+idf = ln((1 + texts) / (1 + texts with the term)) + 1; rows of length 1. If `max_features` cuts between equally frequent terms,
+the first in alphabetical order are kept; scikit-learn does not define that.
 
 Strings are created only for terms of the vocabulary. Other n-grams are rows of a level (see `term_counts`).
 """
@@ -72,10 +73,12 @@ def hstack(parts: list[Sparse]) -> Sparse:
 class FeatureConfig(Config):
     """Bag-of-n-grams features of a text."""
 
-    analyzer: Annotated[str, Choice(ANALYZERS, "analyzer")] = "word"
-    """Build n-grams of words or characters; char_wb stays inside words."""
+    analyzer: Annotated[str, Choice(ANALYZERS, "analyzer")] = "word_punct"
+    """Build n-grams of words or characters. word leaves out punctuation and single letters; char_wb stays inside words."""
     ngram_range: list[Annotated[int, Field(ge=1, le=16)]] = Field(default=[1, 2], min_length=2, max_length=2)
     """Shortest and longest n-gram."""
+    max_char_ngram: int | None = Field(None, ge=0, le=16)
+    """Add n-grams of up to this many characters to those of words. Default: 5 for up to 2 million characters, otherwise 0."""
     lowercase: bool = True
     """Lowercase all text."""
     min_df: int = Field(1, ge=1)
@@ -84,15 +87,23 @@ class FeatureConfig(Config):
     """Keep only the most frequent terms."""
     tfidf: bool = True
     """Weight terms by TF-IDF."""
-    sublinear_tf: bool = False
-    """Use 1 + ln(count) instead of counts."""
+    sublinear_tf: bool = True
+    """Use 1 + ln(count) instead of counts. Default: false without TF-IDF or with binary = true."""
     binary: bool = False
     """Use 0 and 1 instead of counts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def default_sublinear_tf(cls, values: dict[str, Any]) -> dict[str, Any]:
+        applies = values.get("tfidf", True) and not values.get("binary", False)
+        return {"sublinear_tf": bool(applies), **values}
 
     @model_validator(mode="after")
     def check_features(self) -> Self:
         if self.ngram_range[0] > self.ngram_range[1]:
             raise invalid("ngram_range", f"the shortest n-gram is longer than the longest, got {self.ngram_range}")
+        if self.max_char_ngram and self.analyzer not in WORD_ANALYZERS:
+            raise invalid("max_char_ngram", f"requires n-grams of words, got analyzer {self.analyzer!r}", "remove it")
         if self.sublinear_tf and self.binary:
             raise invalid("sublinear_tf", "cannot be combined with binary", "set one of them to false")
         if self.sublinear_tf and not self.tfidf:

@@ -19,6 +19,7 @@ from weft.text.reading import check_text
 BATCH_CHARS = 1 << 20
 UNIT_BITS = 32  # bits of a unit in a key
 _WORD = re.compile(r"\b\w\w+\b")
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 _WHITESPACE_WORD = re.compile(r"\S+")
 _BLANKS = re.compile(r"\s\s+")
 
@@ -75,6 +76,10 @@ def _words(texts: list[str], word_ids: WordIds) -> Units:
     return _by_pattern(_WORD, texts, word_ids)
 
 
+def _words_and_marks(texts: list[str], word_ids: WordIds) -> Units:
+    return _by_pattern(_WORD_OR_MARK, texts, word_ids)
+
+
 def _split_whitespace(texts: list[str], word_ids: WordIds) -> Units:
     return _by_pattern(_WHITESPACE_WORD, texts, word_ids)
 
@@ -99,11 +104,12 @@ def _inside_words(texts: list[str], word_ids: WordIds) -> Units:
 
 ANALYZERS: dict[str, Callable[[list[str], WordIds], Units]] = {
     "word": _words,
+    "word_punct": _words_and_marks,
     "whitespace": _split_whitespace,
     "char": _characters,
     "char_wb": _inside_words,
 }
-WORD_ANALYZERS = ("word", "whitespace")
+WORD_ANALYZERS = ("word", "word_punct", "whitespace")
 
 
 class NgramPositions:

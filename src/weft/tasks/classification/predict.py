@@ -87,7 +87,7 @@ class ClassifierPredictor:
     @cached_property
     def model(self) -> Classifies:
         """The model with its tokenizer or feature extractors."""
-        if self.run.network is None:
+        if self.run.network is None:  # a linear model or an ensemble
             linear: Classifies = self.run.model
             return linear
         from weft.tasks.classification.objective import TextClassifier

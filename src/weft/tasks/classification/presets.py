@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ConfigError
 from weft.metrics.classification import label_metrics
 from weft.metrics.metric import metric_names
-from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
+from weft.models.baseline_config import DEFAULT_ALPHA, DEFAULT_C, LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.encoder_config import ClassifierConfig
-from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression
+from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression, search_bayes, search_regression
+from weft.tasks.classification.selection import OptionValues
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.spec import Preset, SearchDimension
+from weft.text.features import FeatureConfig
 from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ def check(config: RunConfig) -> None:
         raise ConfigError("train.monitor", problem, f"use {available[0]!r}")
 
 
+def _ngrams(longest: int, tfidf: bool) -> FeatureConfig:
+    """N-grams of words with TF-IDF weights, or the presence of each."""
+    return FeatureConfig.model_validate({"ngram_range": [1, longest], "max_char_ngram": 0, "tfidf": tfidf, "binary": not tfidf})
+
+
 NETWORK = NetworkEstimator(find_network, check)
 TRAIN: Mapping[str, Any] = {
     "max_steps": 1000, "batch_tokens": 2048, "lr": 3e-3, "weight_decay": 0.01, "lr_schedule": "cosine", "warmup_ratio": 0.05,
@@ -54,6 +61,15 @@ REGRESSION = (
     SearchDimension("features.sublinear_tf", (False, True)),
     SearchDimension("features.min_df", (1, 2)),
 )
+# values that are tried for options which are not set
+BAYES_CHOICES = (
+    OptionValues("features", [_ngrams(longest, tfidf) for longest in (1, 2, 3) for tfidf in (False, True)], _ngrams(1, False)),
+    OptionValues("alpha", (0.03, 0.1, 0.3, 1.0, 3.0), DEFAULT_ALPHA, is_ordered=True),
+)
+REGRESSION_CHOICES = (
+    OptionValues("naive_bayes_weights", (False, True), False),
+    OptionValues("C", (0.3, 1.0, 3.0, 10.0, 30.0, 100.0), DEFAULT_C, is_ordered=True),
+)
 
 
 def _preset(values: Mapping[str, Any]) -> Preset:
@@ -61,8 +77,10 @@ def _preset(values: Mapping[str, Any]) -> Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "naive-bayes": Preset(Baseline(fit_bayes), NaiveBayesConfig, search_space=BAYES),
-    "logistic-regression": Preset(Baseline(fit_regression), LogisticRegressionConfig, search_space=REGRESSION),
+    "naive-bayes": Preset(Baseline(fit_bayes, search_bayes, BAYES_CHOICES), NaiveBayesConfig, search_space=BAYES),
+    "logistic-regression": Preset(
+        Baseline(fit_regression, search_regression, REGRESSION_CHOICES), LogisticRegressionConfig, search_space=REGRESSION
+    ),
     "conv": _preset({**RECURRENT, "layer_type": "conv", "kernel_size": 3}),
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),
     "lstm": _preset({**RECURRENT, "layer_type": "lstm"}),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabeledDataConfig, LabeledVocabulary, check, columns, fit, in_memory, lines
+from weft.tasks.classification.ensemble import combine
 from weft.tasks.classification.lines import LabelLines
 from weft.tasks.classification.predict import ClassifierPredictor, ClassPrediction, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
@@ -59,6 +60,8 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     evaluate_options=LabelOptions,
     embed=embed,
     explain=find_explain,
+    supports_ensembles=True,
+    combine=combine,
     labels=lambda run: run.vocabulary.labels.names,
     vocab_info=lambda run: {"labels": list(run.labels)},
 )
