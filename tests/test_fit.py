@@ -11,10 +11,18 @@ import pytest
 from label_runs import single_label_rows, tagged_sentences, write_conll, write_tsv
 
 import weft
+from weft.cli.compare_progress import CompareObserver
+from weft.cli.display import Display
 from weft.cli.main import main
+from weft.cli.signals import Stop
+from weft.comparison.plan import FailedRun
+from weft.errors import ModelError
+from weft.report.comparison import ComparisonInfo
+from weft.report.fit import _choose
 from weft.runs import trial
 from weft.runs.run import Run
 from weft.runs.run_dir import RunDir
+from weft.tasks.registry import find_task
 
 MINUTES = "0.05"
 SMALL = ("model.hidden_size=16", "train.batch_tokens=256", "train.num_validations=2", "train.device=cpu")
@@ -132,3 +140,9 @@ def test_data_that_does_not_fit_the_task_is_refused(search, monkeypatch, capsys)
     monkeypatch.chdir(search.directory)
     assert fit("--task", "tagging") == 3
     assert "does not fit task tagging" in capsys.readouterr().err
+
+
+def test_a_search_in_which_every_training_fails_says_why(tmp_path):
+    info = ComparisonInfo("fit", "weft fit", None, [FailedRun("lstm", 0, "loss became NaN", 6)])
+    with pytest.raises(ModelError, match="no model could be trained: lstm, seed 0: loss became NaN"):
+        _choose(find_task("classification"), {}, info, tmp_path, CompareObserver(Display(quiet=True), Stop()))

@@ -304,6 +304,13 @@ def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
     assert (code, err) == (3, "weft: warning: standard input:3: invalid utf-8 (byte 0xff); convert it first; skipped\n")
 
 
+def test_taggers_cannot_be_combined(runs, capsys):
+    folder = str(runs.run_dir("spans-lstm"))
+    assert expect_error(capsys, "predict", folder, "x", "--ensemble", folder) == (
+        2, f"--ensemble: {folder} has task 'tagging'; only seq2seq, lm and classification runs can be combined"
+    )  # fmt: skip
+
+
 def test_predict_command_gives_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the mr bcdfo\n\n\xff\n")

@@ -101,7 +101,7 @@ def fit_models(values: Mapping[str, Any], output_dir: Path, options: FitOptions,
     archs = sorted(
         default_archs(values), key=lambda arch: find_task(values["task"]).presets[arch].estimator.by_steps
     )  # baselines first
-    plan = _plan(values, archs, output_dir, options, observer)
+    plan = _plan(_Search(values, archs, output_dir, options, observer))
     comparison = ComparisonOptions(models=archs, budget=("max_minutes", options.minutes))
     runner_config = RunnerConfig(output_dir, 1, torch.get_num_threads(), options.overwrite)
     runner = ComparisonRunner(values, comparison, runner_config, base=base, plan=plan)
@@ -116,34 +116,47 @@ def recommended_model(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return {**model, "arch": model.get("arch") or recommend(values, base=base).config.arch}
 
 
-def _plan(values: dict[str, Any], archs: Sequence[str], output_dir: Path, options: FitOptions, observer: Observer) -> Variants:
+class _Search(NamedTuple):
+    """What the candidates have in common."""
+
+    values: dict[str, Any]  # the run file
+    archs: Sequence[str]
+    output_dir: Path
+    options: FitOptions
+    observer: Observer
+
+    @property
+    def minutes(self) -> float:
+        """The time of each network."""
+        presets = find_task(self.values["task"]).presets
+        return self.options.minutes / max(1, sum(presets[arch].estimator.by_steps for arch in self.archs))
+
+
+def _plan(search: _Search) -> Variants:
     """All candidates that can be trained in their part of the time."""
     variants, failed = list[Variant](), list[FailedRun]()
-    for arch in archs:
+    for arch in search.archs:
         try:
-            variants.append(_variant(values, arch, archs, output_dir, options, observer))
+            variants.append(_variant(search, arch))
         except UsageError as error:
             failed.append(FailedRun(arch, None, f"{error.problem}; {error.fix}", error.exit_code))
-            observer.line(f"note: {describe_failure(failed[-1])}")
+            search.observer.line(f"note: {describe_failure(failed[-1])}")
     if not variants:
-        raise UsageError("minutes", f"{options.minutes:g} is too short for any model", failed[0].reason)
+        raise UsageError("minutes", f"{search.options.minutes:g} is too short for any model", failed[0].reason)
     return Variants(variants, failed, [])
 
 
-def _variant(
-    values: dict[str, Any], arch: str, archs: Sequence[str], output_dir: Path, options: FitOptions, observer: Observer
-) -> Variant:
+def _variant(search: _Search, arch: str) -> Variant:
     """A candidate with the best settings for its part of the time. One that was begun before keeps its settings."""
-    begun = RunDir(output_dir / f"{directory_name(arch)}-{values.get('seed', 0)}")
-    if begun.resolved.is_file() and not options.overwrite:
+    values, base = search.values, search.output_dir
+    begun = RunDir(search.output_dir / f"{directory_name(arch)}-{values.get('seed', 0)}")
+    if begun.resolved.is_file() and not search.options.overwrite:
         return Variant(arch, {name: value for name, value in begun.read_resolved().items() if name != "seed"})
-    presets = find_task(values["task"]).presets
-    networks = [name for name in archs if presets[name].estimator.by_steps]
-    shared = recommend(values, base=output_dir).values
+    shared = recommend(values, base=base).values
     given = {name: value for name, value in values.items() if name != "seed"}
     tables = {table: shared[table] for table in ("data", "tokenizer") if table in shared}
-    run_file: dict[str, Any] = applicable_options(given, arch, base=output_dir).values | tables
-    within = recommend_within(run_file, options.minutes / max(1, len(networks)), base=output_dir, callback=observer.training())
+    run_file: dict[str, Any] = applicable_options(given, arch, base=base).values | tables
+    within = recommend_within(run_file, search.minutes, base=base, callback=search.observer.training())
     return Variant(arch, {**within.values, "recommend": False})
 
 
@@ -163,9 +176,7 @@ def _choose(
     if not candidates:
         raise ModelError("fit", f"no model could be trained: {describe_failure(info.failures[0])}")
     names = [name for name in candidates[0].scores if all(name in candidate.scores for candidate in candidates)]
-    name = next((name for name in (*task.ranking_metrics, *names) if name in names), None)
-    if name is None:
-        raise UsageError("fit", "the models have no validation metric in common")
+    name = next(name for name in (*task.ranking_metrics, *names) if name in names)
     metric = metrics_of(task.validation_suites, {name: 0.0})[name]
     ranked = sorted(candidates, key=lambda candidate: candidate.scores[name], reverse=metric.higher_is_better)
     with Lock(output_dir):

@@ -32,7 +32,7 @@ class Examples(NamedTuple):
 
     texts: list[tuple[str, ...]]  # (N,)
     targets: np.ndarray  # (N, 1) label IDs, or (N, K) multi-hot
-    unseen: np.ndarray  # (N,) number of labels that are not in the training data
+    unseen: np.ndarray  # (N,) number of labels not in the training data
     multilabel: bool
 
     def columns(self) -> list[tuple[str, ...]]:
