@@ -110,8 +110,8 @@ def test_starting_from_another_solution_gives_the_same_model(classes, scaled):
     targets = targets_for(3, 80, classes)
     one, two = (LogisticRegressionConfig(C=C, naive_bayes_weights=scaled) for C in (1.0, 3.0))
     expected, steps = regression.fit(train, targets, classes, two), list[int]()
-    near = regression.fit(train, targets, classes, two, start=expected, progress=steps.append)
-    far = regression.fit(train, targets, classes, two, start=regression.fit(train, targets, classes, one))
+    near = regression.fit(train, targets, classes, two, start=regression.Start(expected), progress=steps.append)
+    far = regression.fit(train, targets, classes, two, start=regression.Start(regression.fit(train, targets, classes, one)))
     assert len(steps) == 1  # it is a minimum already
     for model in (near, far):
         np.testing.assert_allclose(np.exp(model.log_probs(train)), np.exp(expected.log_probs(train)), atol=5e-4)

@@ -146,3 +146,8 @@ def test_a_search_in_which_every_training_fails_says_why(tmp_path):
     info = ComparisonInfo("fit", "weft fit", None, [FailedRun("lstm", 0, "loss became NaN", 6)])
     with pytest.raises(ModelError, match="no model could be trained: lstm, seed 0: loss became NaN"):
         _choose(find_task("classification"), {}, info, tmp_path, CompareObserver(Display(quiet=True), Stop()))
+
+
+def test_a_run_file_is_not_data(capsys):
+    assert main(["fit", "run.toml"]) == 2
+    assert "run.toml is a run file, not data; use weft train run.toml" in capsys.readouterr().err

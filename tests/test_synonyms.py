@@ -51,7 +51,6 @@ def test_run_file_options(setting, suggestion, work_dir, capsys):
         (("init", "question-answering"), "'qa'"),
         (("init", "classification", "--arch", "cnn"), "'conv'"),
         (("init", "classification", "--arch", "svm"), "'logistic-regression'"),
-        (("fit", "run.toml"), "'train'"),
         (("train", "run.toml", "--epochs", "3"), "'--set train.max_epochs=...'"),
         (("train", "run.toml", "--learning-rate", "3"), "'--set train.lr=...'"),
         (("train", "run.toml", "--hidden-size", "3"), "'--set model.hidden_size=...'"),

@@ -117,7 +117,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {  # names in weft, and names that other 
     "lm": ("language_model", "text_generation", "causal_lm"), "attribution": ("saliency", "integrated_gradients", "shap",
     "lime"), "logit_lens": ("lens",), "gradient_flow": ("gradients",),
     # commands and their options
-    "train": ("fit", "finetune", "fine_tune", "train_file"), "evaluate": ("eval", "test", "validate"),
+    "train": ("finetune", "fine_tune", "train_file"), "evaluate": ("eval", "test", "validate"),
     "predict": ("infer", "inference", "transform", "fill", "translate", "classify", "tag"), "generate": ("sample",),
     "info": ("inspect", "describe", "summary"), "compare": ("benchmark", "report"), "score": ("perplexity",),
     "embed": ("encode",), "check": ("gradcheck", "lint"), "analyze": ("geometry", "similarity", "probe"),

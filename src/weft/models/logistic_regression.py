@@ -99,6 +99,16 @@ def minimize(
     )
 
 
+class Start(NamedTuple):
+    """Where the search starts, and where it ends."""
+
+    model: LinearModel | None = None  # such as that of another C; None: all weights are 0
+    tolerance: float = TOLERANCE  # largest entry of the gradient
+
+
+FROM_ZERO = Start()
+
+
 def fit(
     features: Sparse,
     targets: Targets,
@@ -106,13 +116,11 @@ def fit(
     config: LogisticRegressionConfig,
     *,
     weights: Floats | None = None,
-    start: LinearModel | None = None,
-    tolerance: float = TOLERANCE,
+    start: Start = FROM_ZERO,
     progress: Callable[[int], None] | None = None,
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;
-    `start` is a model to start from, such as that of another C; `tolerance` is the largest entry of the gradient; `progress`
-    is called with the number of evaluations of the objective."""
+    `progress` is called with the number of evaluations of the objective."""
     one_hot = one_hot_targets(targets, num_classes, features.rows)
     weighted = one_hot * class_weights(weights, num_classes)
     multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
@@ -120,16 +128,16 @@ def fit(
     counts = weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdim=True)
     columns, C = transposed(features), DEFAULT_C if config.C is None else config.C
     scale = log_ratio(columns, one_hot) if config.naive_bayes_weights else None
-    if start is None:
+    if start.model is None:
         weight, bias = torch.zeros(features.columns, num_classes).double(), torch.zeros(num_classes).double()
     else:
-        weight, bias = torch.tensor(start.weight), torch.tensor(start.bias)
+        weight, bias = torch.tensor(start.model.weight), torch.tensor(start.model.bias)
         weight = weight if scale is None else torch.where(scale == 0, 0.0, weight / scale)
     if is_binary:
         # r of the second class is minus r of the first, so V has the same sign in both
         weight, bias, scale = 2 * weight[:, 1:], 2 * bias[1:], None if scale is None else scale[:, 1:]
     objective = Objective(features, columns, class_targets, counts, multilabel or is_binary, C, scale)
-    weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=tolerance)
+    weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=start.tolerance)
     weight = objective.scaled(weight)
     if is_binary:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2

@@ -101,7 +101,7 @@ def _check_members(paths: Sequence[str | Path], members: Sequence[Run[Any, Any]]
     for path, run in zip(paths, members, strict=True):
         if not run.spec.supports_ensembles:
             raise UsageError(
-                "ensemble", f"{path} has task {run.task!r}; only seq2seq, classification and lm runs can be combined"
+                "ensemble", f"{path} has task {run.task!r}; only seq2seq, lm and classification runs can be combined"
             )
         first = members[0]
         if run.task != first.task:

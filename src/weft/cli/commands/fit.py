@@ -60,6 +60,8 @@ class Fit(ModelCommand):
 
         if not 0 < self.minutes < math.inf:
             raise UsageError("minutes", f"must be greater than 0, got {self.minutes:g}")
+        if self.data[0].suffix == ".toml":
+            raise UsageError("fit", f"{self.data[0]} is a run file, not data", f"use weft train {self.data[0]}")
         given = override({}, self.overrides or [])
         detection = self._detect(given)
         values = override({"task": detection.task, "data": self._data(detection)}, self.overrides or [])

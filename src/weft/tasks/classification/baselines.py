@@ -62,8 +62,8 @@ def search_regression(data: TrainingSet, config: Any, start: LinearModel | None)
     from weft.models import logistic_regression as regression
 
     features, targets, num_labels, weights = data
-    tolerance = regression.SEARCH_TOLERANCE
-    return regression.fit(features, targets, num_labels, config, weights=weights, start=start, tolerance=tolerance)
+    rough = regression.Start(start, regression.SEARCH_TOLERANCE)
+    return regression.fit(features, targets, num_labels, config, weights=weights, start=rough)
 
 
 Fit = Callable[[TrainingSet, Any, Callable[[int], None]], LinearModel]  # of a configuration; reports the number of steps
