@@ -513,7 +513,7 @@ def test_shallow_fusion_adds_lm_log_probs(runs, kind):
 def test_incompatible_combinations_are_rejected(runs):
     lstm, lm = runs.run_dir("lstm"), runs.run_dir("lm-ngram")
     assert error_message(UsageError, lambda: weft.ensemble([lstm, lm])) == (
-        f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"
+        f"ensemble: {lstm} has task 'seq2seq', {lm} has task 'lm'"
     )
     for wrong in (lstm, runs.run_dir("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
         assert error_message(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
@@ -725,7 +725,7 @@ def test_command_errors(runs, capsys, tmp_path):
         ((lstm, "abc", "--head", "1"), "--head: requires --save-alignments"),
         ((lstm, "abc", "--n-best", "9"), "--n-best: 9 is more than --beam-size (5)"),
         ((lstm, "abc", "--ban-token", "A BB"), "--ban-token: 'A BB' is 2 tokens; ban single tokens"),
-        ((lstm, "abc", "--ensemble", lm), f"--ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"),
+        ((lstm, "abc", "--ensemble", lm), f"--ensemble: {lstm} has task 'seq2seq', {lm} has task 'lm'"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, got 2"),
         (
             (blind, "abc", *looks),
