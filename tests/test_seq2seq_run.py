@@ -725,10 +725,7 @@ def test_command_errors(runs, capsys, tmp_path):
         ((lstm, "abc", "--head", "1"), "--head: requires --save-alignments"),
         ((lstm, "abc", "--n-best", "9"), "--n-best: 9 is more than --beam-size (5)"),
         ((lstm, "abc", "--ban-token", "A BB"), "--ban-token: 'A BB' is 2 tokens; ban single tokens"),
-        (
-            (lstm, "abc", "--ensemble", lm),
-            f"--ensemble: {lstm} has task 'seq2seq', {lm} has task 'lm'",
-        ),
+        ((lstm, "abc", "--ensemble", lm), f"--ensemble: {lstm} has task 'seq2seq', {lm} has task 'lm'"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, got 2"),
         (
             (blind, "abc", *looks),
