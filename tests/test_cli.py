@@ -55,6 +55,7 @@ NAMES = ["anna", "emma", "hannah", "nora", "noah", "otto", "ada", "bob", "eve", 
 LOG_SECONDS = display_module.LOG_SECONDS
 RUN = """
 task = "lm"
+recommend = false
 [data]
 train = "names.txt"
 valid = 0.1

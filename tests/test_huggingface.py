@@ -371,7 +371,10 @@ def test_a_weft_language_model_round_trips(tmp_path, tied, heads):
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 60}
     train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
     tokenizer = {"type": "bpe", "vocab_size": 280}
-    train_here({"task": "lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
+    train_here(
+        {"task": "lm", "recommend": False, "data": data, "tokenizer": tokenizer, "model": model, "train": train},
+        tmp_path / "run",
+    )
     run: Any = load(tmp_path / "run", device="cpu")
     assert run.model.head.bias.abs().max() > 0.01
     notes = export_model(run, tmp_path / "there")
@@ -394,7 +397,10 @@ def test_a_pruned_encoder_gives_the_same_outputs_in_transformers(tmp_path):
     data = {"train": str(make_text(tmp_path / "text.txt")), "read_as": "lines", "context_length": 60}
     train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
     tokenizer = {"type": "wordpiece", "vocab_size": 60}
-    train_here({"task": "masked-lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
+    train_here(
+        {"task": "masked-lm", "recommend": False, "data": data, "tokenizer": tokenizer, "model": model, "train": train},
+        tmp_path / "run",
+    )
     run: Any = load(tmp_path / "run", device="cpu")
     lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size"
     assert export_model(run, tmp_path / "there") == [lost, POOLER]
@@ -417,9 +423,15 @@ def test_weft_runs_are_exported(tmp_path):
         "data": {"train": str(text), "read_as": "lines", "context_length": 60},
         "tokenizer": {"type": "wordpiece", "vocab_size": 60},
     }
-    train_here({"task": "masked-lm", **values, "model": {"arch": "bert", **small}, "train": train}, tmp_path / "bert")
+    train_here(
+        {"task": "masked-lm", "recommend": False, **values, "model": {"arch": "bert", **small}, "train": train},
+        tmp_path / "bert",
+    )
     values = {"data": {"train": str(text), "context_length": 16}, "tokenizer": {"type": "bpe", "vocab_size": 280}}
-    train_here({"task": "lm", **values, "model": {"arch": "transformer", **small}, "train": train}, tmp_path / "gpt")
+    train_here(
+        {"task": "lm", "recommend": False, **values, "model": {"arch": "transformer", **small}, "train": train},
+        tmp_path / "gpt",
+    )
     for name in ("bert", "gpt"):
         run: Any = load(tmp_path / name, device="cpu")
         export_model(run, tmp_path / f"{name}-hf")
@@ -604,7 +616,7 @@ def test_runs_without_a_transformers_equivalent_are_rejected(tmp_path, task, mod
     sizes = {} if model["arch"] == "ngram" else {"hidden_size": 8, "num_layers": 1}
     train = {} if model["arch"] == "ngram" else {"max_steps": 1, "device": "cpu"}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 16}
-    train_here({"task": task, "data": data, "model": {**sizes, **model}, "train": train}, tmp_path / "run")
+    train_here({"task": task, "recommend": False, "data": data, "model": {**sizes, **model}, "train": train}, tmp_path / "run")
     with pytest.raises(UsageError) as caught:
         export_model(load(tmp_path / "run", device="cpu"), tmp_path / "out")
     assert str(caught.value) == message.format(run=tmp_path / "run")

@@ -67,7 +67,7 @@ def run_file(task: str, data: str, tokenizer: str, model: str, train: str = "") 
     """The text of a run file; each table is lines of TOML, separated by semicolons."""
     parts = {"data": data, "tokenizer": tokenizer, "model": model}
     tables = "".join(f"\n[{name}]\n" + text.replace("; ", "\n") + "\n" for name, text in parts.items() if text)
-    return f'task = "{task}"\nseed = 1\n' + tables + TRAIN + train.replace("; ", "\n")
+    return f'task = "{task}"\nseed = 1\nrecommend = false\n' + tables + TRAIN + train.replace("; ", "\n")
 
 
 def run_file_cases(scene: Scene) -> list[Case]:

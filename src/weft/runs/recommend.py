@@ -17,7 +17,7 @@ from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
 from weft.runs.run_dir import RunDir
 from weft.tasks.registry import TASKS
-from weft.training.device import pick_device
+from weft.training.device import uses_gpu
 
 if TYPE_CHECKING:
     from weft.tasks.recipe import Recipe
@@ -153,7 +153,7 @@ def choose(ladder: Sequence[Recipe], *, is_gpu: bool) -> Recipe:
 
 
 def _profile(config: RunConfig) -> DataProfile:
-    is_gpu = pick_device(config.train.device).type == "cuda"
+    is_gpu = uses_gpu(config.train.device)
     return profile_data(training(config.datasets), has_valid="valid" in config.datasets, is_gpu=is_gpu)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
@@ -11,6 +12,16 @@ if TYPE_CHECKING:
 
     from weft.runs.config import RunConfig
     from weft.training.loop import DeviceConfig
+
+
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")  # Linux, and Windows Subsystem for Linux
+
+
+def uses_gpu(name: str) -> bool:
+    """Whether a device setting means a GPU. Without any driver it is answered without torch, which takes seconds to import."""
+    if name != "auto" or not any(map(os.path.exists, GPU_FILES)):
+        return name == "cuda"
+    return pick_device(name).type == "cuda"
 
 
 def pick_device(name: str) -> torch.device:
