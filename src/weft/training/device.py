@@ -19,8 +19,8 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")  # Lin
 
 def uses_gpu(name: str) -> bool:
     """Whether a device setting means a GPU. Without any driver it is answered without torch, which takes seconds to import."""
-    if name != "auto" or not any(map(os.path.exists, GPU_FILES)):
-        return name == "cuda"
+    if name == "cpu" or (name == "auto" and not any(map(os.path.exists, GPU_FILES))):
+        return False
     return pick_device(name).type == "cuda"
 
 
