@@ -20,11 +20,12 @@ from weft.metrics.calibration import softmax_temperature
 from weft.models import logistic_regression as regression
 from weft.models.baseline_config import LogisticRegressionConfig
 from weft.models.linear import log_softmax
+from weft.models.linear_fit import MergedColumns, merge_columns
 from weft.tasks.classification.baselines import search_bayes, search_regression
 from weft.tasks.classification.presets import BAYES_CHOICES, REGRESSION_CHOICES
 from weft.tasks.classification.selection import Examples, OptionValues, choose, describe
 from weft.text.feature_union import FeatureUnion, with_char_ngrams
-from weft.text.features import FeatureConfig
+from weft.text.features import FeatureConfig, Sparse
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
@@ -115,6 +116,27 @@ def test_starting_from_another_solution_gives_the_same_model(classes, scaled):
     assert len(steps) == 1  # it is a minimum already
     for model in (near, far):
         np.testing.assert_allclose(np.exp(model.log_probs(train)), np.exp(expected.log_probs(train)), atol=5e-4)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_equal_columns_are_merged_without_changing_the_model(scaled):
+    matrix = random_texts(1, 80, 12)[1]
+    repeats = np.array([1, 3, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1])
+    twins = np.repeat(matrix, repeats, axis=1)
+    row, column = np.nonzero(twins)
+    train = Sparse(np.append(0, np.cumsum((twins > 0).sum(1))), column, twins[row, column], twins.shape[1])
+    merged = merge_columns(train)
+    assert merged.features.columns == 12
+    np.testing.assert_allclose(dense(merged.features)[:, merged.group] / merged.root.numpy()[merged.group, 0], twins)
+    targets = targets_for(3, 80, 3)
+    config = LogisticRegressionConfig(C=2.0, naive_bayes_weights=scaled)
+    model = regression.fit(train, targets, 3, config)
+    with pytest.MonkeyPatch.context() as patch:
+        identity = MergedColumns(train, np.arange(train.columns), np.arange(train.columns), torch.ones(train.columns, 1))
+        patch.setattr(regression, "merge_columns", lambda features: identity)
+        expected = regression.fit(train, targets, 3, config)
+    np.testing.assert_allclose(model.log_probs(train), expected.log_probs(train), atol=2e-3)
+    np.testing.assert_allclose(model.weight, expected.weight, atol=2e-3)
 
 
 # ---- choosing

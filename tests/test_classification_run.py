@@ -408,7 +408,8 @@ def test_changed_or_damaged_features_and_tokens_are_refused_by_name(runs, tmp_pa
     content = json.loads(original)
     path.write_text(json.dumps({**content, "documents": content["documents"] + 1}))
     assert expect_error(capsys, "predict", str(folder), "a cat") == (
-        4, f"{path} or {folder / 'labels.json'}: not the file that the weights were trained with"
+        4, f"{path.with_suffix('.char.json')} or {path} or {folder / 'labels.json'}: not the file that the weights were "
+        "trained with"
     )  # fmt: skip
     path.write_text(original[:-30])
     code, message = expect_error(capsys, "predict", str(folder), "a cat")

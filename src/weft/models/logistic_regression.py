@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from weft.models.baseline_config import DEFAULT_C, LogisticRegressionConfig
 from weft.models.linear import Floats, LinearModel, transposed
-from weft.models.linear_fit import Targets, class_weights, matmul, one_hot_targets
+from weft.models.linear_fit import Targets, class_weights, matmul, merge_columns, one_hot_targets
 from weft.models.naive_bayes import log_ratio
 from weft.text.features import Sparse
 
@@ -126,19 +126,20 @@ def fit(
     multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
     class_targets = weighted[:, 1:] if is_binary else weighted
     counts = weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdim=True)
-    columns, C = transposed(features), DEFAULT_C if config.C is None else config.C
-    scale = log_ratio(columns, one_hot) if config.naive_bayes_weights else None
-    if start.model is None:
-        weight, bias = torch.zeros(features.columns, num_classes).double(), torch.zeros(num_classes).double()
-    else:
+    scale = log_ratio(transposed(features), one_hot) if config.naive_bayes_weights else None
+    weight, bias = torch.zeros(features.columns, num_classes).double(), torch.zeros(num_classes).double()
+    if start.model is not None:
         weight, bias = torch.tensor(start.model.weight), torch.tensor(start.model.bias)
         weight = weight if scale is None else torch.where(scale == 0, 0.0, weight / scale)
+    merged, C = merge_columns(features), DEFAULT_C if config.C is None else config.C
+    weight, scale = merged.merge_weight(weight), None if scale is None else scale[merged.first]
     if is_binary:
         # r of the second class is minus r of the first, so V has the same sign in both
         weight, bias, scale = 2 * weight[:, 1:], 2 * bias[1:], None if scale is None else scale[:, 1:]
-    objective = Objective(features, columns, class_targets, counts, multilabel or is_binary, C, scale)
+    columns = transposed(merged.features)
+    objective = Objective(merged.features, columns, class_targets, counts, multilabel or is_binary, C, scale)
     weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=start.tolerance)
-    weight = objective.scaled(weight)
+    weight = merged.split_weight(objective.scaled(weight))
     if is_binary:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2
     return LinearModel(weight.numpy(), bias.numpy(), multilabel=multilabel, notes=notes)
