@@ -31,7 +31,6 @@ from weft.cli.run_file_template import render_template
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerationConfig
 from weft.metrics.labels import format_score
-from weft.models.baseline_config import EVENT_MODELS
 from weft.models.config import CONNECTIONS, NORMS
 from weft.models.encoder_config import TAG_HEADS
 from weft.models.seq2seq_config import BRIDGES
@@ -346,8 +345,7 @@ def test_templates_name_every_task_arch_and_choice():
         pooled = POOLINGS if task in ("classification", "tagging") else ()
         encoders = [*network, *ACTIVATIONS, *pooled, *(TAG_HEADS if task == "tagging" else ())]
         assert [name for name in encoders if name not in render_template(task, "transformer")] == []
-    text = render_template("classification", "naive-bayes")
-    assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in text] == []
+    assert [name for name in ANALYZERS if name not in render_template("classification", "logistic-regression")] == []
 
 
 def test_a_task_is_described_before_it_is_imported():
