@@ -35,6 +35,16 @@ SEARCH_TOLERANCE = 0.1  # enough to rank values of C by their validation loss, i
 MAX_STEPS, HISTORY_SIZE = 2000, 10  # of L-BFGS
 
 
+class WarmStart(NamedTuple):
+    """A model to start from, such as that of another C, and the tolerance."""
+
+    model: LinearModel | None = None
+    tolerance: float = TOLERANCE
+
+
+COLD_START = WarmStart()
+
+
 class Objective(NamedTuple):
     """C * (sum of losses) + ||V||^2 / 2 for the weights scale * V, with a softmax or sigmoid loss."""
 
@@ -106,13 +116,11 @@ def fit(
     config: LogisticRegressionConfig,
     *,
     weights: Floats | None = None,
-    start: LinearModel | None = None,
-    tolerance: float = TOLERANCE,
+    start: WarmStart = COLD_START,
     progress: Callable[[int], None] | None = None,
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;
-    `start` is a model to start from, such as that of another C; `tolerance` is the largest entry of the gradient; `progress`
-    is called with the number of evaluations of the objective."""
+    `progress` is called with the number of evaluations of the objective."""
     one_hot = one_hot_targets(targets, num_classes, features.rows)
     weighted = one_hot * class_weights(weights, num_classes)
     multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
@@ -120,8 +128,8 @@ def fit(
     counts = weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdim=True)
     scale = log_ratio(transposed(features), one_hot) if config.naive_bayes_weights else None
     weight, bias = torch.zeros(features.columns, num_classes).double(), torch.zeros(num_classes).double()
-    if start is not None:
-        weight, bias = torch.tensor(start.weight), torch.tensor(start.bias)
+    if start.model is not None:
+        weight, bias = torch.tensor(start.model.weight), torch.tensor(start.model.bias)
         weight = weight if scale is None else torch.where(scale == 0, 0.0, weight / scale)
     merged, C = merge_columns(features), DEFAULT_C if config.C is None else config.C
     weight, scale = merged.merge_weight(weight), None if scale is None else scale[merged.first]
@@ -130,7 +138,7 @@ def fit(
         weight, bias, scale = 2 * weight[:, 1:], 2 * bias[1:], None if scale is None else scale[:, 1:]
     columns = transposed(merged.features)
     objective = Objective(merged.features, columns, class_targets, counts, multilabel or is_binary, C, scale)
-    weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=tolerance)
+    weight, bias, notes = minimize(objective, (weight, bias), progress, tolerance=start.tolerance)
     weight = merged.split_weight(objective.scaled(weight))
     if is_binary:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2
