@@ -21,6 +21,7 @@ from weft.models import logistic_regression as regression
 from weft.models.baseline_config import LogisticRegressionConfig
 from weft.models.linear import log_softmax
 from weft.models.linear_fit import MergedColumns, merge_columns
+from weft.models.logistic_regression import WarmStart
 from weft.tasks.classification.baselines import search_bayes, search_regression
 from weft.tasks.classification.presets import BAYES_CHOICES, REGRESSION_CHOICES
 from weft.tasks.classification.selection import Examples, OptionValues, choose, describe
@@ -111,8 +112,8 @@ def test_starting_from_another_solution_gives_the_same_model(classes, scaled):
     targets = targets_for(3, 80, classes)
     one, two = (LogisticRegressionConfig(C=C, naive_bayes_weights=scaled) for C in (1.0, 3.0))
     expected, steps = regression.fit(train, targets, classes, two), list[int]()
-    near = regression.fit(train, targets, classes, two, start=regression.Start(expected), progress=steps.append)
-    far = regression.fit(train, targets, classes, two, start=regression.Start(regression.fit(train, targets, classes, one)))
+    near = regression.fit(train, targets, classes, two, start=WarmStart(expected), progress=steps.append)
+    far = regression.fit(train, targets, classes, two, start=WarmStart(regression.fit(train, targets, classes, one)))
     assert len(steps) == 1  # it is a minimum already
     for model in (near, far):
         np.testing.assert_allclose(np.exp(model.log_probs(train)), np.exp(expected.log_probs(train)), atol=5e-4)
@@ -205,6 +206,14 @@ def test_values_after_the_minimum_are_skipped():
     values = [OptionValues("C", (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0), 1.0, is_ordered=True)]
     choose(config, values, search, labeled(60), labeled(60, seed=1), num_labels=3, progress=lambda done, total: None)
     assert 2 < len(tried) < 7 and tried == sorted(tried)
+
+
+def test_without_errors_the_strongest_regularization_is_chosen():
+    train, valid = labeled(120, noise=0.0), labeled(60, seed=1, noise=0.0)
+    config = LogisticRegressionConfig(naive_bayes_weights=False)
+    choices = [OptionValues("C", (1e4, 1e6, 1e8), 1.0, is_ordered=True)]
+    options: dict[str, Any] = {"num_labels": 3, "progress": lambda done, total: None}
+    assert choose(config, choices, search_regression, train, valid, **options).C == 1e4
 
 
 @pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression"])

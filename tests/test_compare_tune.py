@@ -231,7 +231,7 @@ def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
     values = {
         "task": "classification",
         "data": data,
-        "model": {"arch": "logistic-regression", "features": {"ngram_range": [1, 1]}},
+        "model": {"arch": "logistic-regression", "features": {"ngram_range": [1, 1], "max_char_ngram": 0}},
         "train": {},
     }
     (tmp_path / "out").mkdir()

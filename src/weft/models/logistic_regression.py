@@ -35,6 +35,16 @@ SEARCH_TOLERANCE = 0.1  # enough to rank values of C by their validation loss, i
 MAX_STEPS, HISTORY_SIZE = 2000, 10  # of L-BFGS
 
 
+class WarmStart(NamedTuple):
+    """A model to start from, such as that of another C, and the tolerance."""
+
+    model: LinearModel | None = None
+    tolerance: float = TOLERANCE
+
+
+COLD_START = WarmStart()
+
+
 class Objective(NamedTuple):
     """C * (sum of losses) + ||V||^2 / 2 for the weights scale * V, with a softmax or sigmoid loss."""
 
@@ -99,16 +109,6 @@ def minimize(
     )
 
 
-class Start(NamedTuple):
-    """Where the search starts, and where it ends."""
-
-    model: LinearModel | None = None  # such as that of another C; None: all weights are 0
-    tolerance: float = TOLERANCE  # largest entry of the gradient
-
-
-FROM_ZERO = Start()
-
-
 def fit(
     features: Sparse,
     targets: Targets,
@@ -116,7 +116,7 @@ def fit(
     config: LogisticRegressionConfig,
     *,
     weights: Floats | None = None,
-    start: Start = FROM_ZERO,
+    start: WarmStart = COLD_START,
     progress: Callable[[int], None] | None = None,
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;

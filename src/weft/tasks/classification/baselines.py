@@ -62,8 +62,8 @@ def search_regression(data: TrainingSet, config: Any, start: LinearModel | None)
     from weft.models import logistic_regression as regression
 
     features, targets, num_labels, weights = data
-    rough = regression.Start(start, regression.SEARCH_TOLERANCE)
-    return regression.fit(features, targets, num_labels, config, weights=weights, start=rough)
+    warm_start = regression.WarmStart(start, regression.SEARCH_TOLERANCE)
+    return regression.fit(features, targets, num_labels, config, weights=weights, start=warm_start)
 
 
 Fit = Callable[[TrainingSet, Any, Callable[[int], None]], LinearModel]  # of a configuration; reports the number of steps
@@ -165,8 +165,8 @@ class Baseline:
             return config
         progress = partial(job.callback.on_progress, "choosing options")
         chosen = choose(config, choices, self.search, train, valid, num_labels=job.tokenizer.labels.size, progress=progress)
-        where = "cross-validation on the training data" if valid is None else "the validation data"
-        job.callback.on_note(f"{describe(chosen, choices)} (lowest log loss in {where})")
+        where = "in cross-validation on the training data" if valid is None else "on the validation data"
+        job.callback.on_note(f"{describe(chosen, choices)} (lowest log loss {where})")
         return chosen
 
     def _save(

@@ -61,10 +61,10 @@ REGRESSION = (
     SearchDimension("features.sublinear_tf", (False, True)),
     SearchDimension("features.min_df", (1, 2)),
 )
-# values that are tried for options which are not set
+# values that are tried for options which are not set; strong regularization first, which wins if several are as good
 BAYES_CHOICES = (
     OptionValues("features", [_ngrams(longest, tfidf) for longest in (1, 2, 3) for tfidf in (False, True)], _ngrams(1, False)),
-    OptionValues("alpha", (0.03, 0.1, 0.3, 1.0, 3.0), DEFAULT_ALPHA, is_ordered=True),
+    OptionValues("alpha", (3.0, 1.0, 0.3, 0.1, 0.03), DEFAULT_ALPHA, is_ordered=True),
 )
 REGRESSION_CHOICES = (
     OptionValues("naive_bayes_weights", (False, True), False),

@@ -24,6 +24,7 @@ from weft.text.features import Sparse, hstack
 
 FEATURES = "features"  # the option with a feature extractor for each value
 NUM_FOLDS = 5
+MIN_LOSS = 1.0  # nats, for all examples together; below it, the first candidate wins: no error tells which is better
 MAX_FOLDED = 20_000  # examples; with more, the first fold alone is a large validation set
 
 
@@ -187,4 +188,4 @@ def choose(
                 done += 1
                 progress(done, len(paths) * len(splits))
         losses += split_losses
-    return candidates[int(losses.argmin())]
+    return candidates[int(np.maximum(losses, MIN_LOSS).argmin())]
