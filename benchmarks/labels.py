@@ -43,7 +43,7 @@ def _pretrained(size: dict[str, Any]) -> dict[str, Any]:
 
 WORDS: dict[str, dict[str, Any]] = {
     "naive-bayes": {"model": {"arch": "naive-bayes"}},
-    "logistic-regression": {"model": {"arch": "logistic-regression", "C": 10.0}},
+    "logistic-regression": {"model": {"arch": "logistic-regression"}},
     "conv": {"model": {"arch": "conv"}},
     "gru": {"model": {"arch": "gru", "hidden_size": 384}, "train": {"max_steps": 300}},
     "pretrained": _pretrained(SMALL),
