@@ -43,7 +43,7 @@ def _pretrained(size: dict[str, Any]) -> dict[str, Any]:
 
 WORDS: dict[str, dict[str, Any]] = {
     "naive-bayes": {"model": {"arch": "naive-bayes"}},
-    "logistic-regression": {"model": {"arch": "logistic-regression", "C": 10.0}},
+    "logistic-regression": {"model": {"arch": "logistic-regression"}},
     "conv": {"model": {"arch": "conv"}},
     "gru": {"model": {"arch": "gru", "hidden_size": 384}, "train": {"max_steps": 300}},
     "pretrained": _pretrained(SMALL),
@@ -176,7 +176,7 @@ def evaluate(name: str, model: str, args: argparse.Namespace) -> None:
         score = run.evaluate(data)[experiment.metric]
         interval = "" if score.low is None else f" [{score.low:.2f}, {score.high:.2f}]"
         result, target = "", experiment.target
-        if target is not None and model not in BASELINES and (split == "test" or not has_test):
+        if target is not None and (split == "test" or not has_test):
             result = f"  target {target}: {verdict(score.value >= target)}"
         print(f"{name:<8} {model:<12} {split:<5} {score.name} {score.value:.2f}{interval}  {seconds:.0f} s{result}", flush=True)
 

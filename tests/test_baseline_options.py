@@ -154,7 +154,7 @@ def labeled(count: int, *, seed: int = 0, noise: float = 0.3) -> Examples:
     return Examples([(text,) for _, text in rows], gold, np.zeros(count, np.int64), multilabel=False)
 
 
-def by_hand(config: Any, search: Any, train: Examples, valid: Examples) -> float:
+def by_hand(config: Any, train: Examples, valid: Examples) -> float:
     """The log loss of a configuration after temperature scaling."""
     features = FeatureUnion.fit(train.columns()[0], config.features)
     inputs, gold = features.transform(train.columns()[0]), train.targets[:, 0]
@@ -166,13 +166,13 @@ def by_hand(config: Any, search: Any, train: Examples, valid: Examples) -> float
 
 def test_the_chosen_values_have_the_lowest_validation_loss():
     train, valid = labeled(60), labeled(60, seed=1)
-    config = LogisticRegressionConfig(features=FeatureConfig(max_char_ngram=0), naive_bayes_weights=False)
-    choices = [choice for choice in REGRESSION_CHOICES if choice.option == "C"]
+    config = LogisticRegressionConfig(features=FeatureConfig(max_char_ngram=0))
+    choices = REGRESSION_CHOICES
     progress = list[tuple[int, int]]()
     chosen = choose(
         config, choices, search_regression, train, valid, num_labels=3, progress=lambda *state: progress.append(state)
     )
-    losses = {C: by_hand(config.model_copy(update={"C": C}), None, train, valid) for C in choices[0].values}
+    losses = {C: by_hand(config.model_copy(update={"C": C}), train, valid) for C in choices[0].values}
     assert min(losses, key=lambda C: losses[C]) == chosen.C
     assert chosen.C not in (choices[0].values[0], choices[0].values[-1])  # a choice that the data makes
     assert progress == [(1, 1)] and describe(chosen, choices) == f"C = {chosen.C:g}"
@@ -183,7 +183,7 @@ def test_cross_validation_sees_every_example_once_and_tiny_data_gets_the_default
 
     def search(data: Any, config: Any, start: Any) -> Any:
         sizes.append(data.features.rows)
-        return search_bayes(data, config.model_copy(update={"alpha": config.alpha}), start)
+        return search_bayes(data, config, start)
 
     config = weft.tasks.classification.presets.PRESETS["naive-bayes"].config_class()
     options: dict[str, Any] = {"num_labels": 3, "progress": lambda done, total: None}
@@ -202,7 +202,7 @@ def test_values_after_the_minimum_are_skipped():
         tried.append(config.C)
         return search_regression(data, config, start)
 
-    config = LogisticRegressionConfig(features=FeatureConfig(max_char_ngram=0), naive_bayes_weights=False)
+    config = LogisticRegressionConfig(features=FeatureConfig(max_char_ngram=0))
     values = [OptionValues("C", (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0), 1.0, is_ordered=True)]
     choose(config, values, search, labeled(60), labeled(60, seed=1), num_labels=3, progress=lambda done, total: None)
     assert 2 < len(tried) < 7 and tried == sorted(tried)
@@ -210,7 +210,7 @@ def test_values_after_the_minimum_are_skipped():
 
 def test_without_errors_the_strongest_regularization_is_chosen():
     train, valid = labeled(120, noise=0.0), labeled(60, seed=1, noise=0.0)
-    config = LogisticRegressionConfig(naive_bayes_weights=False)
+    config = LogisticRegressionConfig()
     choices = [OptionValues("C", (1e4, 1e6, 1e8), 1.0, is_ordered=True)]
     options: dict[str, Any] = {"num_labels": 3, "progress": lambda done, total: None}
     assert choose(config, choices, search_regression, train, valid, **options).C == 1e4
@@ -245,6 +245,8 @@ def test_an_ensemble_of_a_baseline_and_a_network_averages_their_probabilities(ru
         for one, two, both in zip(first, second, combined.predict(texts), strict=True):
             expected = {name: 0.75 * one.probabilities[name] + 0.25 * two.probabilities[name] for name in one.probabilities}
             assert both.probabilities == pytest.approx(expected, abs=1e-6)
+        with pytest.raises(UsageError, match="explain: not available for an ensemble; explain one run"):
+            combined.explain(texts[0])
     assert weft.ensemble(paths, device="cpu").evaluate()["accuracy"].value >= 95
     from weft.cli.main import main
 

@@ -200,10 +200,10 @@ def test_options_made_meaningless_by_others_are_removed():
 
 def test_options_of_a_baseline_set_by_the_grid_are_kept():
     result = tune.trials(
-        Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE
+        Variant("logistic-regression", COUNTED["logistic-regression"]), 9, ["C", "features.ngram_range"], seed=0, base=BASE
     )
-    assert len(result) == 4  # all there is: sublinear or not, min_count 1 or 2
-    assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df"} for trial in result)
+    assert len(result) == 8  # all there is: sublinear or not, min_df 1 or 2, naive Bayes weights or not
+    assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df", "naive_bayes_weights"} for trial in result)
 
 
 def test_networks_and_baselines_are_tuned_together(tmp_path):

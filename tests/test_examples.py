@@ -151,7 +151,7 @@ def test_every_part_of_classifiers_and_taggers_has_an_example():
     assert {Path(item.data.train).suffix for item in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
     assert {item.data.multilabel for item in texts} == {len(item.data.columns()) == 2 for item in texts} == {True, False}
     assert {item.data.strip_label_after for item in texts} == {None, ":"}
-    assert {item.model.features.analyzer for item in texts if item.arch == "logistic-regression"} == {"word", "char"}
+    assert {item.model.features.analyzer for item in texts if item.arch == "logistic-regression"} == {"word_punct", "char"}
     assert {item.model.head for item in tags} == {"linear", "crf"}
     assert {item.model.char_encoder.layer_type for item in tags if item.arch != "bert"} == {"lstm", "conv"}
     assert {Path(item.data.train).suffix for item in tags} == {".conllu", ".txt"}

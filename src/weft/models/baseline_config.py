@@ -40,7 +40,7 @@ class LogisticRegressionConfig(BaselineConfig):
 
     C: float | None = Field(None, gt=0.0)
     """Inverse regularization strength. Default: chosen on validation data."""
-    naive_bayes_weights: bool | None = None
-    """Multiply terms by their naive Bayes log-ratios (Wang and Manning 2012). Default: chosen on validation data."""
+    naive_bayes_weights: bool = False
+    """Multiply terms by their naive Bayes log-ratios (Wang and Manning 2012)."""
     features: FeatureConfig = Field(default_factory=lambda: FeatureConfig.model_validate({}))
     """Options of the bag-of-n-grams features."""

@@ -30,6 +30,8 @@ def stacks(run: Run[Texts, ClassPrediction]) -> list[Stack]:
 
 
 def _texts(run: Run[Texts, ClassPrediction], text: str) -> list[str]:
+    if len(run.members) > 1:
+        raise UsageError("explain", "not available for an ensemble", "explain one run")
     parts = text.split("\t") if run.predictor.columns > 1 else [text]
     if len(parts) != run.predictor.columns:
         raise DataError("input", f"expected {run.predictor.columns} tab-separated texts, got {len(parts)}")

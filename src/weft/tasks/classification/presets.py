@@ -60,16 +60,14 @@ REGRESSION = (
     SearchDimension("features.ngram_range", ([1, 1], [1, 2], [1, 3])),
     SearchDimension("features.sublinear_tf", (False, True)),
     SearchDimension("features.min_df", (1, 2)),
+    SearchDimension("naive_bayes_weights", (False, True)),
 )
 # values that are tried for options which are not set; strong regularization first, which wins if several are as good
 BAYES_CHOICES = (
     OptionValues("features", [_ngrams(longest, tfidf) for longest in (1, 2, 3) for tfidf in (False, True)], _ngrams(1, False)),
     OptionValues("alpha", (3.0, 1.0, 0.3, 0.1, 0.03), DEFAULT_ALPHA, is_ordered=True),
 )
-REGRESSION_CHOICES = (
-    OptionValues("naive_bayes_weights", (False, True), False),
-    OptionValues("C", (0.3, 1.0, 3.0, 10.0, 30.0, 100.0), DEFAULT_C, is_ordered=True),
-)
+REGRESSION_CHOICES = (OptionValues("C", (0.3, 1.0, 3.0, 10.0, 30.0, 100.0), DEFAULT_C, is_ordered=True),)
 
 
 def _preset(values: Mapping[str, Any]) -> Preset:

@@ -33,7 +33,7 @@ class Examples(NamedTuple):
 
     texts: list[tuple[str, ...]]  # (N,)
     targets: np.ndarray  # (N, 1) label IDs, or (N, K) multi-hot
-    unseen: np.ndarray  # (N,) number of labels not in the training data
+    unseen: np.ndarray  # (N,) how many of its labels the training data lacks
     multilabel: bool
 
     def columns(self) -> list[tuple[str, ...]]:
