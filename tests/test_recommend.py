@@ -334,6 +334,14 @@ def test_init_prints_a_run_file_with_the_recommended_options(tmp_path, capsys, m
     assert all("#" in line for line in text.splitlines() if line and not line.startswith(("[", "#", "train = ")))
 
 
+def test_init_names_a_missing_file_and_says_if_nothing_is_recommended(tmp_path, capsys):
+    assert main(["init", "classification", "--data", str(tmp_path / "missing.csv")]) == 3
+    assert "missing.csv: file not found" in capsys.readouterr().err
+    (tmp_path / "few.csv").write_text("text,label\ngood,1\n")
+    assert main(["init", "classification", "--data", str(tmp_path / "few.csv")]) == 0
+    assert "# There are no recommended settings for this task and architecture yet." in capsys.readouterr().out
+
+
 def test_init_with_an_architecture_recommends_for_it(tmp_path, capsys):
     write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
     assert main(["init", "seq2seq", "--arch", "transformer", "--data", str(tmp_path / "pairs.tsv")]) == 0

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from weft.cli.run_file_template import COMMENT_COLUMN, Line, comment, format_line, to_toml
+from weft.comparison.plan import check_files_exist
 from weft.config import Config, described_fields, table_class
 from weft.errors import ConfigError
 from weft.runs.recommend import TABLES, Recommendation, recommend
@@ -16,7 +17,9 @@ from weft.tasks.registry import TASKS
 from weft.tasks.templates import find_template
 
 MAX_TEXT = 40  # characters of an option with a comment
-ADVICE = "Without an option, weft train chooses it again. `weft init {task}` prints all options."
+PLAIN = "`weft init {task}` prints all options."
+ADVICE = f"Without an option, weft train chooses it again. {PLAIN}"
+NOTHING = f"There are no recommended settings for this task and architecture yet. {PLAIN}"
 
 
 def render_recommended(task: str, arch: str | None, files: list[str]) -> str:
@@ -27,6 +30,7 @@ def render_recommended(task: str, arch: str | None, files: list[str]) -> str:
     if arch is not None:
         values["model"] = {"arch": arch}
     recommendation = recommend(values, base=Path())
+    check_files_exist(recommendation.values)  # a task without recipes has not read them
     lines = list(_lines(recommendation))
     column = max(COMMENT_COLUMN, *(len(line.text) + 2 for line in lines if isinstance(line, Line) and line.comment))
     return "".join([*_header(task, recommendation), *(format_line(line, column) for line in lines)])
@@ -37,7 +41,8 @@ def _header(task: str, recommendation: Recommendation) -> Iterator[str]:
     yield f"# weft run file{f' with recommended settings for {reason}' if recommendation.reason else ''}.\n"
     if not recommendation.reason and reason:
         yield f"# {reason[:1].upper()}{reason[1:]}.\n"
-    yield f"# {ADVICE.format(task=task)}\n\n"
+    advice = ADVICE if recommendation.reason else NOTHING if not reason else PLAIN
+    yield f"# {advice.format(task=task)}\n\n"
 
 
 def _lines(recommendation: Recommendation) -> Iterator[Line | str]:

@@ -129,7 +129,7 @@ def has_begun(out: Path, values: Mapping[str, Any]) -> bool:
 def describe(recommendation: Recommendation) -> str:
     """The main choices in one line: 29,000 pairs, sentences of 12 words: bpe 8,000, transformer, dropout 0.3, 6,000 steps."""
     options = recommendation.options
-    parts = [_describe_tokenizer(options), *(f"{options[f'model.{name}']}" for name in ("arch",) if f"model.{name}" in options)]
+    parts = [_describe_tokenizer(options), options.get("model.arch", "")]
     parts += [f"{words} {options[name]:g}" for name, words in DESCRIBED.items() if name in options]
     parts += [f"{options[f'train.{name}']:,g} {name.removeprefix('max_')}" for name in BUDGETS if f"train.{name}" in options]
     return f"{recommendation.reason}: {', '.join(filter(None, parts))}" if any(parts) else ""
