@@ -139,7 +139,8 @@ def _plan(search: _Search) -> Variants:
         try:
             variants.append(_variant(search, arch))
         except UsageError as error:
-            failed.append(FailedRun(arch, None, f"{error.problem}; {error.fix}", error.exit_code))
+            # without its fix, the time that is enough for this network alone
+            failed.append(FailedRun(arch, None, error.problem, error.exit_code))
             search.observer.line(f"note: {describe_failure(failed[-1])}")
     if not variants:
         raise UsageError("minutes", f"{search.options.minutes:g} is too short for any model", failed[0].reason)
