@@ -196,7 +196,8 @@ def test_evaluation_does_not_depend_on_the_regularizers():
     regularized.load_state_dict(plain.state_dict())
     tokens = random_batch().tokens
     assert torch.equal(plain.score(tokens), regularized.score(tokens))
-    losses, penalties, _ = regularized.training_loss(tokens[:, :-1], tokens[:, 1:])
+    y, penalties, _ = regularized.penalized(tokens[:, :-1])
+    losses = regularized.head.loss(y, tokens[:, 1:])
     assert penalties is None and torch.equal(losses, -plain.score(tokens))
 
 
@@ -248,7 +249,8 @@ def test_bfloat16_gradients_are_finite():
     model = small_model(**AWD)
     tokens = random_batch().tokens
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses, penalties, _ = model.training_loss(tokens[:, :-1], tokens[:, 1:])
+        y, penalties, _ = model.penalized(tokens[:, :-1])
+        losses = model.head.loss(y, tokens[:, 1:])
     assert penalties is not None and penalties.dtype == torch.float32
     (losses.sum() + penalties.sum()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())

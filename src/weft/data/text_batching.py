@@ -27,6 +27,8 @@ class TextBatch(NamedTuple):
     token_mask: Tensor  # bool (B, S)
     segments: Tensor | None  # int64 (B, S), 1 in the second text; None for one text
     labels: Tensor  # int64 (B, 1), or (B, K) of 0 and 1 for multilabel data
+    # float32 (B, K), or (B, K, 2) for multilabel data: log-probabilities of a teacher; None without a teacher
+    soft_labels: Tensor | None = None
 
 
 def pack_rows(rows: Sequence[Sequence[np.ndarray]], *, max_length: int) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -91,9 +93,11 @@ class LabeledTexts(TextExamples[TextBatch]):
     labels: np.ndarray  # int64 (N, 1), -1 for a label that is not in the training data; or (N, K) of 0 and 1
     unseen: np.ndarray  # int64 (N,): number of labels of each text that are not in the training data
     max_length: int
+    soft_labels: np.ndarray | None = None  # float32 (N, K) or (N, K, 2): log-probabilities of a teacher
 
     def batch(self, members: np.ndarray) -> TextBatch:
-        return TextBatch(*self.packed_rows(members), as_tensor(self.labels[members]))
+        soft_labels = None if self.soft_labels is None else as_tensor(self.soft_labels[members])
+        return TextBatch(*self.packed_rows(members), as_tensor(self.labels[members]), soft_labels)
 
     def known(self) -> np.ndarray:
         """int64 (M,): indices of texts whose label is in the training data."""
@@ -102,4 +106,4 @@ class LabeledTexts(TextExamples[TextBatch]):
     def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> TextBatch:
         """A batch of these examples with truncated texts; labels have no positions to truncate."""
         batch = self.batch(members)
-        return crop_batch(batch, fraction)._replace(labels=batch.labels)
+        return crop_batch(batch, fraction)._replace(labels=batch.labels, soft_labels=batch.soft_labels)

@@ -39,6 +39,12 @@ class LabelHead(nn.Module):
         scaled = logits / self.temperature
         return F.logsigmoid(scaled) if self.multilabel else scaled.log_softmax(-1)
 
+    def distributions(self, logits: Tensor) -> Tensor:
+        """Log-probabilities (B, K), before the temperature; with `multilabel` (B, K, 2), with and without each label."""
+        if self.multilabel:
+            return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)], dim=-1)
+        return logits.log_softmax(-1)
+
     def loss(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each text in nats, (B,). `labels` are label IDs (B, 1), or with `multilabel` 0 and 1 for each label,
         (B, K); `weights` are class weights (K,)."""

@@ -68,16 +68,15 @@ class LanguageModel(nn.Module):
         y, state = self(tokens, state)
         return self.head.loss(y, targets, label_smoothing), state
 
-    def training_loss(
-        self, tokens: Tensor, targets: Tensor, state: Any = None, label_smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor | None, Any]:
-        """As `loss`, with the penalty on the activations at each position, (B, T), in between; None in eval mode."""
+    def penalized(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Tensor | None, Any]:
+        """Hidden states (B, T, D), the penalty on the activations at each position, (B, T), and the state. The penalty is None
+        in eval mode."""
         if self.penalty is None or not self.training:
-            losses, state = self.loss(tokens, targets, state, label_smoothing)
-            return losses, None, state
+            y, state = self(tokens, state)
+            return y, None, state
         h, state = self._read(tokens, state)
         y = self.output_dropout(h)
-        return self.head.loss(y, targets, label_smoothing), self.penalty(h, y), state
+        return y, self.penalty(h, y), state
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         last: Tensor | None = None

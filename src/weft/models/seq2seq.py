@@ -123,6 +123,11 @@ class EncoderDecoder(nn.Module):
         y, new_state = self(tokens, state)
         return self.head.loss(y, targets, state[1], label_smoothing), new_state
 
+    def log_probs(self, tokens: Tensor, state: Any) -> Tensor:
+        """The log-probabilities of the tokens after each one, (B, T, V), for training."""
+        y, _ = self(tokens, state)
+        return self.head.log_probs(y, state[1])
+
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         y, state = self(prompt, state, token_mask)
         return self.head(last_token_state(y, token_mask, None), state[1]), state

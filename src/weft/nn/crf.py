@@ -1,8 +1,9 @@
 """Output layers for sequence tagging: a softmax per position, and a linear-chain CRF.
 
 Both have `loss(y, tags, token_mask)`, the negative log-likelihood of each sentence in nats, `decode(y, token_mask)`, the best
-tags, and `marginals(y, token_mask)`, the probability of each tag at each position. token_mask is True on tokens and False on
-the padding after them; None: no padding. Values on padding, in y and in tags, have no effect.
+tags, and `marginals(y, token_mask)` and `log_marginals(y, token_mask)`, the probability of each tag at each position.
+token_mask is True on tokens and False on the padding after them; None: no padding. Values on padding, in y and in tags, have
+no effect.
 Shapes: B sentences, T positions, D hidden size, K tags.
 """
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FORBIDDEN = -1e4  # score of a forbidden transition: exp gives 0, and unlike -inf it causes no NaN in gradients
+MIN_LOG_MARGINAL = -100.0  # a tag that another model finds possible would otherwise dominate its cross-entropy
 
 
 def _at_least_float32(scores: Tensor) -> Tensor:
@@ -41,6 +43,10 @@ class LinearTagHead(nn.Module):
         """The best tag of each position, (B, T); 0 on padding."""
         tags = self.scores(y).argmax(-1)
         return tags if token_mask is None else tags.masked_fill(~token_mask, 0)
+
+    def log_marginals(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        """The log-probability of each tag at each position, (B, T, K); any value on padding."""
+        return self.scores(y).log_softmax(-1)
 
     def marginals(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """The probability of each tag at each position, (B, T, K); 0 on padding."""
@@ -150,9 +156,18 @@ class CRF(nn.Module):
             tags.append(previous_tag.gather(1, tags[-1]))
         return torch.cat(tags[::-1], dim=1).masked_fill(~token_mask, 0)
 
+    def _log_potentials(self, y: Tensor, token_mask: Tensor) -> Tensor:
+        """The log-sum-exp over all tag sequences with each tag at each position, (B, T, K)."""
+        scores = self.scores(y)
+        return torch.stack(self._forward(scores, token_mask), 1) + torch.stack(self._backward(scores, token_mask), 1)
+
+    def log_marginals(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        """The log-probability of each tag at each position, over all tag sequences, (B, T, K); any value on padding. Tags that
+        the allowed transitions exclude have the value MIN_LOG_MARGINAL."""
+        token_mask = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if token_mask is None else token_mask
+        return self._log_potentials(y, token_mask).log_softmax(-1).clamp(min=MIN_LOG_MARGINAL)
+
     def marginals(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """The probability of each tag at each position, over all tag sequences, (B, T, K); 0 on padding."""
-        scores = self.scores(y)
         token_mask = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if token_mask is None else token_mask
-        log_marginals = torch.stack(self._forward(scores, token_mask), 1) + torch.stack(self._backward(scores, token_mask), 1)
-        return log_marginals.softmax(-1).masked_fill(~token_mask[..., None], 0.0)
+        return self._log_potentials(y, token_mask).softmax(-1).masked_fill(~token_mask[..., None], 0.0)

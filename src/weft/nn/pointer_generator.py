@@ -39,6 +39,11 @@ class VocabularyOutput(nn.Module):
         log_probs: Tensor = self.head(x)
         return log_probs
 
+    def log_probs(self, x: Tensor, state: tuple[()]) -> Tensor:
+        """(B, T, D) to log-probabilities (B, T, V)."""
+        log_probs: Tensor = self.head(x)
+        return log_probs
+
     def loss(self, x: Tensor, targets: Tensor, state: tuple[()], label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each target in nats, (B, T)."""
         return self.head.loss(x, targets, label_smoothing)
@@ -74,6 +79,13 @@ class PointerGeneratorOutput(nn.Module):
         tokens = state.parts[2].clamp(min=0)[:, None].expand_as(copy_probs)
         token_probs = torch.zeros_like(generate_log_probs).scatter_add(1, tokens.flatten(0, 1), copy_probs.flatten(0, 1))
         return torch.logaddexp(generate_log_probs, token_probs.log() + F.logsigmoid(-gate))
+
+    def log_probs(self, x: Tensor, state: CopyState) -> Tensor:
+        """(B, T, D) to log-probabilities (B, T, V), with gradients that are finite for tokens that are not in the source."""
+        copy_probs, generate_log_probs = self._copy_distribution(x, state), self.head(x)
+        tokens = state.parts[2].clamp(min=0)[:, None].expand_as(copy_probs)
+        token_probs = torch.zeros_like(generate_log_probs).scatter_add(2, tokens, copy_probs)
+        return _mixture(generate_log_probs, token_probs, self.gate(x).float())
 
     def loss(self, x: Tensor, targets: Tensor, state: CopyState, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each target in nats, (B, T).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,9 @@ from weft.runs.config import RunConfig
 from weft.runs.memory_data import write_inputs
 from weft.runs.recommend import Recommendation, complete, describe
 from weft.runs.resolve import read_config
+from weft.runs.run import AnyRun
 from weft.runs.run_dir import RunDir, make_directory, open_run_dir
+from weft.runs.teachers import load_teachers, write_teachers
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
 from weft.text.tokenizer_pair import tokenizer_files
@@ -58,6 +60,7 @@ class Job:
     tokenizer: Any  # a Tokenizer, or the task's own vocabulary, such as a TokenizerPair
     corpora: Mapping[str, Corpus]
     callback: JobCallback
+    teachers: Sequence[AnyRun] = ()  # of train.distill_from
 
     def columns(self, split: str) -> list[Corpus]:
         """The tokens of a split, one corpus per column; empty if the split is missing, or if the model does not use tokens.
@@ -87,10 +90,11 @@ class Job:
 
 
 def _check_overwrite(config: RunConfig, out: Path) -> None:
-    """Refuse to overwrite a directory that has the initial weights or the tokenizer of the new run."""
+    """Refuse to overwrite a directory that has the initial weights, the tokenizer or a teacher of the new run."""
     table = config.to_dict()["tokenizer"]
     tables = [table, *(table[side] for side in ("source", "target") if side in table)]
-    for path in (config.train.init_from, *(tokenizer.get("file") for tokenizer in tables)):
+    teachers = config.train.distill_from or []
+    for path in (config.train.init_from, *teachers, *(tokenizer.get("file") for tokenizer in tables)):
         if path is not None and Path(path).resolve().is_relative_to(out.resolve()):
             raise UsageError(out, f"`overwrite` would delete {path}, which this run needs", "choose another `output_dir`")
 
@@ -139,8 +143,10 @@ def train(
         if recommendation.warning:
             callback.on_note(f"warning: {recommendation.warning}")
         directory.find_checkpoint(callback.on_note)
+        teachers = load_teachers(config)  # before the data is read
+        write_teachers(directory, teachers)
         tokenizer, corpora = prepare(config.spec, config, directory, callback)
-        config.preset.estimator.train(Job(config, directory, tokenizer, corpora, callback))
+        config.preset.estimator.train(Job(config, directory, tokenizer, corpora, callback, teachers))
     return directory
 
 

@@ -116,7 +116,7 @@ def _check_utf8(path: str) -> str:
 def _with_absolute_paths(config: T, base: Path) -> T:
     """The options with absolute paths, so that a run can be resumed and evaluated from any directory."""
     values = {name: getattr(config, name) for name in type(config).model_fields}
-    paths = {name: values[name] for name in ("train", "valid", "test", "file", "init_from") if name in values}
+    paths = {name: values[name] for name in ("train", "valid", "test", "file", "init_from", "distill_from") if name in values}
     tables = {name: _with_absolute_paths(value, base) for name, value in values.items() if isinstance(value, Config)}
 
     def absolute(value: Any) -> Any:

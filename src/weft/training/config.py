@@ -14,6 +14,8 @@ OPTIMIZERS = ("adamw", "muon", "sgd")
 MAX_RATE = 1e38  # maximum learning rate and weight decay: float32 has no larger numbers
 OPTIMIZER_OPTIONS = {"muon_lr": ("muon",), "momentum": ("muon", "sgd"), "adam_beta2": ("adamw", "muon")}
 
+DISTILL_DEFAULTS = {"distill_weight": 0.5, "distill_temperature": 1.0}
+
 
 class TrainConfig(Config):
     """How long to train, and how."""
@@ -74,6 +76,12 @@ class TrainConfig(Config):
     """Run directory to initialize the weights from."""
     init_strict: bool = True
     """Raise an error if a weight has another shape. If false, skip it."""
+    distill_from: list[str] | None = Field(None, min_length=1)
+    """Run directories of teachers: the model also learns from the mean of their probabilities (knowledge distillation)."""
+    distill_weight: float | None = Field(None, ge=0, le=1)
+    """Weight of the teachers in the loss; the labels have the rest."""
+    distill_temperature: float | None = Field(None, gt=0, le=100)
+    """Temperature of the distributions of the teachers and the model in that loss."""
     lr_multipliers: dict[str, float] = Field(default_factory=dict)
     """Learning-rate factors by parameter-name prefix; 0 freezes."""
     layerwise_lr_decay: float | None = Field(None, gt=0, le=1)
@@ -100,6 +108,9 @@ class TrainConfig(Config):
             raise invalid("sample_prompts", "not used with num_samples = 0", "set num_samples")
         if not self.init_strict and self.init_from is None:
             raise invalid("init_strict", "not used without init_from", "set init_from or remove init_strict")
+        for name in DISTILL_DEFAULTS:
+            if getattr(self, name) is not None and self.distill_from is None:
+                raise invalid(name, "not used without distill_from", f"set distill_from or remove {name}")
         for name, optimizers in OPTIMIZER_OPTIONS.items():
             if getattr(self, name) is not None and self.optimizer not in optimizers:
                 raise invalid(name, f"not used with optimizer {self.optimizer!r}", "remove it")
@@ -116,4 +127,6 @@ class TrainConfig(Config):
             values["momentum"] = 0.9 if self.momentum is None else self.momentum
         else:
             values["adam_beta2"] = 0.99 if self.adam_beta2 is None else self.adam_beta2
+        if self.distill_from is not None:
+            values |= {name: value for name, value in DISTILL_DEFAULTS.items() if getattr(self, name) is None}
         return self.model_copy(update=values)

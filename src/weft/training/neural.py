@@ -20,6 +20,7 @@ from weft.data.corpus import Corpus
 from weft.errors import ModelError
 from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
 from weft.training.device import pick_device, pick_device_config
+from weft.training.distillation import DistillationObjective, MeanTeacher, Teacher, check_network, check_same_vocabulary
 from weft.training.init_weights import BuiltRun, load_initial_weights
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
@@ -34,6 +35,7 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
     from weft.runs.job import Job
+    from weft.runs.run import AnyRun
     from weft.runs.run_dir import RunDir
     from weft.training.run_log import RunLogWriter
 
@@ -79,6 +81,19 @@ class NetworkTask(Protocol[E]):
         """The batches of training: by default, length bucketing."""
         return ExampleBatchSampler(train, batch_tokens=config.train.batch_tokens, seed=config.seed)
 
+    def check_teacher(self, config: RunConfig, vocabulary: Any, run: AnyRun) -> None:
+        """Refuse a run that cannot teach this one: by default, it must be a network that reads the same batches."""
+        check_network(run)
+        check_same_vocabulary(vocabulary, run)
+
+    def add_soft_labels(self, dataset: Any, train: E, runs: Sequence[AnyRun]) -> E:
+        """The training examples with the predictions of the teachers, if they are computed before training."""
+        return train
+
+    def teacher(self, objective: Any, runs: Sequence[AnyRun]) -> Teacher:
+        """The teacher of a student with this objective."""
+        return MeanTeacher(objective, [run.model for run in runs])
+
 
 def _mismatch(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> str:
     """Describe the first tensor that is missing, unexpected, or of another shape; empty if there is none."""
@@ -109,6 +124,11 @@ def read_training(task: NetworkTask[E], job: Job) -> tuple[E, BatchSampler[Any]]
     train = _encode(task, job, "train")
     for note in task.notes(job.config, train):
         job.callback.on_note(note)
+    if job.teachers:
+        for run in job.teachers:
+            task.check_teacher(job.config, job.tokenizer, run)
+        job.callback.on_progress("predictions of the teachers", 0, 1)
+        train = task.add_soft_labels(job.config.datasets["train"], train, job.teachers)
     return train, task.batch_sampler(job.config, train)
 
 
@@ -119,7 +139,12 @@ def make_objective(task: NetworkTask[E], job: Job, train: E, max_length: int | N
         task.check_lengths(config, job.columns(split), max_length)
     device = pick_device(config.train.device)
     valid = _encode(task, job, "valid") if job.columns("valid") else None
-    return task.objective(config, job.tokenizer, train, valid, device)
+    objective: Any = task.objective(config, job.tokenizer, train, valid, device)
+    if not job.teachers:
+        return objective  # type: ignore[no-any-return]
+    weight, temperature = config.train.distill_weight or 0.0, config.train.distill_temperature or 1.0
+    teacher = task.teacher(objective, job.teachers)
+    return DistillationObjective(objective, teacher, weight=weight, temperature=temperature)
 
 
 class NeuralTrainer:

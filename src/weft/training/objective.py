@@ -18,7 +18,7 @@ class Loss(NamedTuple):
     count: Tensor  # type: ignore[assignment]  # number of items in the sum; tuples have a method of that name
     carry: Any  # detached state, carried over to the next batch; None if batches are independent
     tokens: Tensor | None = None  # number of tokens, if items are something else; None: `count`
-    penalty: Tensor | None = None  # summed penalty on activations, which is not part of the reported loss
+    penalty: Tensor | None = None  # further summed terms that are minimized, but not part of the reported loss
 
     def to_minimize(self) -> Tensor:
         """The sum whose gradient is computed."""

@@ -134,6 +134,8 @@ class Baseline:
     def check(self, config: RunConfig) -> None:
         if config.train.init_from is not None:
             raise ConfigError("train.init_from", f"not available for {config.arch}, which has no initial weights", "remove it")
+        if config.train.distill_from is not None:
+            raise ConfigError("train.distill_from", f"{config.arch} cannot learn from teachers", "use a network")
 
     def train(self, job: Job) -> None:
         sources = job.config.datasets

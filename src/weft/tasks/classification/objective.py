@@ -21,6 +21,7 @@ from weft.metrics.metric import values
 from weft.models.encoder import EncoderInput
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions
 from weft.text.tokenizers import Tokenizer
+from weft.training.distillation import Outputs
 from weft.training.objective import Loss, ProgressCallback
 
 BATCH_TOKENS = 8192  # in inference, with padding
@@ -58,7 +59,13 @@ class ClassificationObjective:
         self.weights = None if weights is None else weights.to(device)  # class weights (K,)
 
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
+        return self._loss(model, model(EncoderInput(batch.tokens, batch.token_mask, batch.segments)), batch)
+
+    def outputs(self, model: Any, batch: TextBatch, carry: None) -> Outputs:
         logits = model(EncoderInput(batch.tokens, batch.token_mask, batch.segments))
+        return Outputs(model.head.distributions(logits), self._loss(model, logits, batch))
+
+    def _loss(self, model: Any, logits: Tensor, batch: TextBatch) -> Loss:
         losses = model.head.loss(logits, batch.labels, weights=self.weights, label_smoothing=self.smoothing)
         return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, batch.token_mask.sum())
 

@@ -61,6 +61,7 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     embed=embed,
     explain=find_explain,
     supports_ensembles=True,
+    supports_distillation=True,
     combine=combine,
     labels=lambda run: run.vocabulary.labels.names,
     vocab_info=lambda run: {"labels": list(run.labels)},

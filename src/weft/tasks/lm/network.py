@@ -10,14 +10,17 @@ import torch
 from weft.data.batching import BatchSampler, LineExamples, Lines, Streams, WindowExamples, Windows
 from weft.data.corpus import Corpus
 from weft.data.source import Source
+from weft.errors import ConfigError
 from weft.models.config import StackConfig
 from weft.models.lm import LanguageModel, language_model
 from weft.tasks.lm.contexts import check_positions, default_context
 from weft.tasks.lm.objective import LanguageModelObjective
+from weft.training.distillation import check_teacher_length
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
+    from weft.runs.run import AnyRun
     from weft.text.tokenizers import Tokenizer
 
 CorpusExamples = LineExamples | WindowExamples
@@ -87,3 +90,12 @@ class LanguageModelBuilder(NetworkTask[CorpusExamples]):
         return Windows(
             corpus, context_length=data.context_length, stride=data.stride or data.context_length, rows=rows, seed=config.seed
         )
+
+    def check_teacher(self, config: RunConfig, vocabulary: Tokenizer, run: AnyRun) -> None:
+        super().check_teacher(config, vocabulary, run)
+        reads_lines = [each.data.read_as == "lines" for each in (run.config, config)]
+        if reads_lines[0] != reads_lines[1]:
+            kinds = ["lines" if lines else "running text" for lines in reads_lines]
+            problem = f"{run.path} reads {kinds[0]}, this run reads {kinds[1]}"
+            raise ConfigError("train.distill_from", problem, "set the same data.read_as")
+        check_teacher_length(config, run, "context_length")

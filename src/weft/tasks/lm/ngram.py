@@ -36,6 +36,8 @@ class NgramTrainer:
         """Check the options: an n-gram model has no weights to initialize."""
         if config.train.init_from is not None:
             raise ConfigError("train.init_from", "not used with n-gram models", "remove it")
+        if config.train.distill_from is not None:
+            raise ConfigError("train.distill_from", "n-gram models cannot learn from teachers", "use a network")
 
     def train(self, job: Job) -> None:
         import torch

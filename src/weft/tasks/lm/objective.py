@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.data.batching import Batch
 from weft.data.corpus import Corpus
@@ -14,6 +14,7 @@ from weft.metrics.lm import LANGUAGE_VALIDATION
 from weft.nn.state import detach
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.scoring import surprisal
+from weft.training.distillation import Outputs, smoothed_nll
 from weft.training.objective import Loss, ProgressCallback
 
 
@@ -34,9 +35,19 @@ class LanguageModelObjective:
     ) -> None:
         self.carry_state, self.valid, self.context, self.device, self.smoothing = carry_state, valid, context, device, smoothing
 
-    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-        losses, penalties, state = model.training_loss(inputs, targets, carry, self.smoothing)  # type: ignore[operator]
+    def loss(self, model: Any, batch: Batch, carry: Any) -> Loss:
+        y, penalties, state = model.penalized(batch.tokens[:, :-1], carry)
+        return self._sum(model.head.loss(y, batch.tokens[:, 1:], self.smoothing), penalties, state, batch)
+
+    def outputs(self, model: Any, batch: Batch, carry: Any) -> Outputs:
+        y, penalties, state = model.penalized(batch.tokens[:, :-1], carry)
+        log_probs = model.head(y)
+        losses = smoothed_nll(log_probs, batch.tokens[:, 1:], self.smoothing)
+        mask = None if batch.token_mask is None else batch.token_mask[:, 1:]
+        return Outputs(log_probs, self._sum(losses, penalties, state, batch), mask)
+
+    def _sum(self, losses: Tensor, penalties: Tensor | None, state: Any, batch: Batch) -> Loss:
+        """The loss of a batch from losses (B, T) and penalties (B, T)."""
         penalty = None if penalties is None else _sum_tokens(penalties, batch)
         count = (
             torch.tensor(losses.numel(), device=losses.device) if batch.token_mask is None else batch.token_mask[:, 1:].sum()

@@ -99,6 +99,7 @@ LM: Task[str, None] = Task(
     ),
     explain=find_explain,
     supports_ensembles=True,
+    supports_distillation=True,
     fit_weights=fit_weights,
     fit_cache=fit_cache,
 )

@@ -15,11 +15,13 @@ from weft.tasks.seq2seq.batching import PairBatch, Pairs
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
 from weft.tasks.seq2seq.objective import EvalPairs, Seq2SeqObjective
+from weft.training.distillation import check_teacher_length
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
     from weft.runs.config import RunConfig
+    from weft.runs.run import AnyRun
     from weft.text.tokenizer_pair import TokenizerPair
 
 
@@ -67,3 +69,7 @@ class Seq2SeqBuilder(NetworkTask[EvalPairs]):
     def batch_sampler(self, config: RunConfig, train: EvalPairs) -> BatchSampler[PairBatch]:
         """Batches of pairs of similar length on both sides."""
         return Pairs(train.source, train.target, batch_tokens=config.train.batch_tokens, seed=config.seed)
+
+    def check_teacher(self, config: RunConfig, vocabulary: TokenizerPair, run: AnyRun) -> None:
+        super().check_teacher(config, vocabulary, run)
+        check_teacher_length(config, run, "max_length")

@@ -17,6 +17,7 @@ from weft.metrics.metric import values
 from weft.metrics.seq2seq import TRANSLATION_VALIDATION, seq2seq_items
 from weft.tasks.seq2seq.batching import PairBatch, PairExamples, pairs_by_length
 from weft.text.tokenizers import Tokenizer
+from weft.training.distillation import Outputs, smoothed_nll
 from weft.training.objective import Loss, ProgressCallback
 
 BATCH_TOKENS = 8192  # positions scored at once
@@ -65,6 +66,12 @@ class Seq2SeqObjective:
         losses, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing)
         token_mask = batch.token_mask[:, 1:]
         return Loss(losses.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None)
+
+    def outputs(self, model: Any, batch: PairBatch, carry: None) -> Outputs:
+        log_probs = model.log_probs(batch.tokens[:, :-1], model.encode(batch.source, batch.source_mask))
+        token_mask = batch.token_mask[:, 1:]
+        losses = smoothed_nll(log_probs, batch.tokens[:, 1:], self.smoothing)
+        return Outputs(log_probs, Loss(losses.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None), token_mask)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """The exact loss, and the scores of greedy outputs."""

@@ -20,10 +20,12 @@ from weft.tasks.tagging.data import sentence_lengths, tags_of, training_tags, wo
 from weft.tasks.tagging.files import Sentence
 from weft.tasks.tagging.objective import TaggingObjective
 from weft.text.labels import LabelVocabulary
+from weft.training.distillation import check_teacher_length
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
+    from weft.runs.run import AnyRun
     from weft.text.label_tokenizer import LabelTokenizer
 
 
@@ -99,3 +101,7 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
             raise ConfigError(
                 "train.monitor", f"{monitor!r} needs out-of-vocabulary words in data.valid", "use 'token_accuracy'"
             )
+
+    def check_teacher(self, config: RunConfig, vocabulary: LabelTokenizer, run: AnyRun) -> None:
+        super().check_teacher(config, vocabulary, run)
+        check_teacher_length(config, run, "max_length")

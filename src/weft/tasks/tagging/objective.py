@@ -20,6 +20,7 @@ from weft.metrics.tagging import TAGS, Tags, scheme_of, tag_items, types_of
 from weft.models.tagger import TaggerInput
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.labels import LabelVocabulary
+from weft.training.distillation import Outputs
 from weft.training.objective import Loss, ProgressCallback
 
 BATCH_TOKENS = 8192  # in inference, with padding
@@ -66,6 +67,11 @@ class TaggingObjective:
     def loss(self, model: Any, batch: TagBatch, carry: None) -> Loss:
         losses = model.loss(TaggerInput(*batch[:-1]), batch.tags)
         return Loss(losses.sum(), batch.word_mask.sum(), None, batch.token_mask.sum())
+
+    def outputs(self, model: Any, batch: TagBatch, carry: None) -> Outputs:
+        y = model(TaggerInput(*batch[:-1]))
+        losses, log_probs = model.head.loss(y, batch.tags, batch.word_mask), model.head.log_marginals(y, batch.word_mask)
+        return Outputs(log_probs, Loss(losses.sum(), batch.word_mask.sum(), None, batch.token_mask.sum()), batch.word_mask)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Scores on the validation data, the default monitor first."""

@@ -70,6 +70,7 @@ TAGGING: Task[Sentence, TagPrediction] = Task(
     evaluate_options=LabelOptions,
     embed=embed,
     explain=find_explain,
+    supports_distillation=True,
     labels=lambda run: run.vocabulary.labels.names,
     vocab_info=lambda run: {"labels": list(run.labels)},
 )
