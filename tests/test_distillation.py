@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import expect_error
 from label_runs import KEYS, LabelRuns, classification_run_file, single_label_rows, write_tsv
 from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
 from small_runs import SilentCallback, flip_bit, make_text, run_file, run_hashes, train_here
 
 import weft
+from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError, TrainingInterrupted, UsageError
 from weft.runs.job import with_tokenizer_from
 from weft.runs.load import load
+from weft.tasks.registry import TASKS
 from weft.tensors import read_tensors
 from weft.training.distillation import DistillationObjective, MeanTeacher, kl_divergence, smoothed_nll
 from weft.training.loop import Loop
@@ -402,3 +405,46 @@ def test_a_teacher_is_not_overwritten(runs: Runs) -> None:
     teacher = runs.teachers("seq2seq:lstm")[0]
     with pytest.raises(UsageError, match="which this run needs"):
         train_here(runs.student("seq2seq:lstm"), teacher, overwrite=True)
+
+
+# ---- weft distill
+
+
+def test_the_command_trains_a_student_like_the_first_teacher(runs: Runs, tmp_path: Path, capsys: Any) -> None:
+    teachers = [str(path) for path in runs.teachers("seq2seq:lstm")]
+    out = str(tmp_path / "student")
+    assert main(["distill", *teachers, "-o", out, "--set", "train.max_steps=4", "-q"]) == 0
+    student, teacher = load(out, device="cpu"), load(teachers[0], device="cpu")
+    assert student.config.train.distill_from == teachers and student.config.train.max_steps == 4
+    assert student.config.model == teacher.config.model and student.config.data == teacher.config.data
+    assert student.vocabulary.hash == teacher.vocabulary.hash
+    assert main(["distill", *teachers, "-o", out, "--set", "train.max_steps=4"]) == 0  # the same command finds it finished
+    assert "is already trained" in capsys.readouterr().err
+    assert main(["info", out]) == 0
+    assert f"Teachers   {', '.join(teachers)}" in capsys.readouterr().out
+    assert main(["train", f"{out}/run.toml", "-o", out]) == 0
+    assert "is already trained" in capsys.readouterr().err
+
+
+def test_a_student_of_another_architecture(runs: Runs, tmp_path: Path) -> None:
+    teachers = runs.teachers("seq2seq:lstm")
+    settings = ["train.max_steps=2", "train.device=cpu", "model.hidden_size=16", "model.num_heads=2"]
+    student = weft.distill(teachers, tmp_path / "student", arch="transformer", overrides=settings)
+    assert student.arch == "transformer" and student.vocabulary.hash == load(teachers[0]).vocabulary.hash
+    assert student.config.train.distill_weight == 0.5
+
+
+def test_a_student_of_baselines_has_the_default_architecture(runs: Runs, tmp_path: Path) -> None:
+    teacher = runs.labels.run_dir("labels-logistic-regression")
+    settings = ["train.max_steps=2", "train.device=cpu"]
+    student = weft.distill([teacher], tmp_path / "student", overrides=settings)
+    assert student.arch == TASKS["classification"].arch and student.labels == load(teacher).labels
+
+
+def test_wrong_arguments(runs: Runs, tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(UsageError, match="got one path"):
+        weft.distill(str(runs.teachers("seq2seq:lstm")[0]), tmp_path / "student")
+    with pytest.raises(UsageError, match="no runs"):
+        weft.distill([], tmp_path / "student")
+    code, message = expect_error(capsys, "distill", str(tmp_path / "missing"), "-o", str(tmp_path / "student"))
+    assert code == 4 and "run directory not found" in message and not (tmp_path / "student").exists()

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft import errors
     from weft.report.compare import Comparison, compare
+    from weft.runs.average import average
     from weft.runs.callback import TrainCallback, TrainProgress
     from weft.runs.check import check
+    from weft.runs.distill import distill
     from weft.runs.load import ensemble, load
     from weft.runs.run import Run
     from weft.runs.train import train
@@ -20,8 +22,10 @@ _MODULES = {  # public names are imported on first use: `weft --help` and `weft.
     "TrainCallback": "weft.runs.callback",
     "TrainProgress": "weft.runs.callback",
     "Comparison": "weft.report.compare",
+    "average": "weft.runs.average",
     "check": "weft.runs.check",
     "compare": "weft.report.compare",
+    "distill": "weft.runs.distill",
     "ensemble": "weft.runs.load",
     "load": "weft.runs.load",
     "train": "weft.runs.train",
@@ -32,8 +36,10 @@ __all__ = [
     "TrainCallback",
     "TrainProgress",
     "__version__",
+    "average",
     "check",
     "compare",
+    "distill",
     "ensemble",
     "errors",
     "load",

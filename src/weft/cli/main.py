@@ -16,9 +16,11 @@ from weft import __version__
 from weft.cli.commands.analyze_geometry import AnalyzeGeometry
 from weft.cli.commands.analyze_minimal_pairs import AnalyzeMinimalPairs
 from weft.cli.commands.analyze_similarity import AnalyzeSimilarity
+from weft.cli.commands.average import Average
 from weft.cli.commands.check import Check
 from weft.cli.commands.compare import Compare
 from weft.cli.commands.demo import Demo
+from weft.cli.commands.distill import Distill
 from weft.cli.commands.embed import Embed
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.commands.explain import Explain
@@ -60,7 +62,7 @@ ANALYSES: dict[str, type[Command]] = {
 # commands by purpose, as the help lists them
 GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
     "Getting started": {"demo": Demo, "init": Init, "info": Info},
-    "Training": {"check": Check, "train": Train, "compare": Compare, "fit": Fit},
+    "Training": {"check": Check, "train": Train, "compare": Compare, "fit": Fit, "distill": Distill, "average": Average},
     "Using a model": {"evaluate": Evaluate, "predict": Predict, "generate": Generate, "score": Score, "embed": Embed},
     "Understanding a model": {"explain": Explain, "analyze": analyze, "prune": Prune},
     "Sharing": {"import": Import, "export": Export},

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
 
-from weft import files
-from weft.data.bos import FILE as BOS_FILE
-from weft.data.provenance import read_fingerprints, write_fingerprints
 from weft.errors import UsageError, unknown_name
 from weft.explain import guides
 from weft.explain.attention import COMPONENT_NAMES
@@ -31,10 +28,9 @@ from weft.explain.heads import (
 from weft.explain.importance import MEASURES, importance_by_gradient, importance_by_masking
 from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
-from weft.runs.atomic_dir import staged_directory
-from weft.runs.resolve import resolve
+from weft.runs.derived_run import write_derived_run
 from weft.runs.run import AnyRun
-from weft.runs.run_dir import RunDir, make_directory
+from weft.runs.run_dir import RunDir
 
 DEFAULT_ROUNDS = 8  # importance is measured this often unless `heads_per_round` is set
 ProgressCallback = Callable[[int, int], None]  # passes over the data: done, total
@@ -214,38 +210,9 @@ def view(run: AnyRun, pruning: Pruning, setup: dict[str, Any], *, top: int = 8) 
 # ---- the smaller run
 
 
-def _vocabulary_files(run_dir: Path) -> Collection[Path]:
-    """Tokenizers, labels and the BOS tokens."""
-    return sorted([*run_dir.glob("tokenizer*.json"), *run_dir.glob("labels.json"), *run_dir.glob(BOS_FILE)])
-
-
-def check_output_dir(output_dir: Path) -> RunDir:
-    """Create the directory; raise if it contains a run or other files."""
-    directory = make_directory(output_dir)
-    directory.check_is_run_dir()
-    if directory.resolved.is_file():
-        raise UsageError(output_dir, "already contains a run", "choose another `output_dir`")
-    return directory
-
-
 def write_pruned_run(run: AnyRun, output_dir: Path, pruning: Pruning, setup: dict[str, Any]) -> RunDir:
-    """Write a run without the removed heads. Its run file initializes training from its own weights, prune.json records the
-    result, and the training log is not copied."""
-    directory = check_output_dir(output_dir)
+    """Write a run without the removed heads; prune.json records the result."""
     remaining = remaining_heads(pruning.layers, set(pruning.removed))
     values = pruned_config(run, pruning.layers, remaining)
-    values["train"]["init_from"] = str(output_dir.absolute())
-    config = resolve(values, base=Path())
     tensors = remove_heads(run.directory.read_weights(run.vocabulary.hash), pruning.layers, remaining)
-    with staged_directory(output_dir, last=directory.resolved.name) as staged:
-        pruned = RunDir(staged)
-        pruned.begin(config, config.to_toml(), overwrite=False)
-        pruned.write_environment()
-        for path in _vocabulary_files(run.directory.path):
-            files.write_bytes(staged / path.name, path.read_bytes())
-        for split in config.datasets:
-            if record := read_fingerprints(run.directory.data, split):
-                write_fingerprints(pruned.data, split, record)
-        files.write_json(staged / "prune.json", pruning_json(run, pruning, setup))
-        pruned.write_weights(tensors, run.vocabulary.hash, 0)
-    return directory
+    return write_derived_run(run, output_dir, values, tensors, {"prune.json": pruning_json(run, pruning, setup)})

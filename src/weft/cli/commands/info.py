@@ -228,6 +228,11 @@ def describe(info: Mapping[str, Any], unit: str) -> str:
         ["Data", _data(info["config"]["data"])],
         *([["Prompt", f"texts are generated after {quote(''.join(info['bos_tokens']))}"]] if "bos_tokens" in info else []),
         ["Training", _training(info)],
+        *(
+            [["Teachers", ", ".join(info["config"]["train"]["distill_from"])]]
+            if "distill_from" in info["config"]["train"]
+            else []
+        ),
         *([["Gradients", _gradients(info)]] if info["progress"]["gradients"] else []),
         ["Best", _best(info["progress"])],
         ["Size", format_bytes(sum(disk.values())) + (f" ({', '.join(large)})" if large else "")],

@@ -65,7 +65,8 @@ class Prune(ModelCommand):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.explain.heads import all_heads, attention_layers
-        from weft.explain.pruning import check_output_dir, parse_num_heads, view, write_pruned_run
+        from weft.explain.pruning import parse_num_heads, view, write_pruned_run
+        from weft.runs.derived_run import check_output_dir
         from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
 
