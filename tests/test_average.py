@@ -150,7 +150,7 @@ def test_models_without_weights_are_refused(tmp_path: Path) -> None:
     label_runs = LabelRuns(tmp_path)
     paths = [label_runs.run_dir("labels-naive-bayes"), label_runs.run_dir("labels-logistic-regression")]
     assert "; only networks have weights" in refused(paths, tmp_path / "out")
-    with pytest.raises(UsageError, match="two or more"):
+    with pytest.raises(UsageError, match="expected two or more run directories"):
         weft.average(paths[:1], tmp_path / "out")
 
 
