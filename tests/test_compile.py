@@ -62,3 +62,18 @@ def test_a_compiled_run_with_weight_dropout_equals_the_plain_one(tmp_path, graph
     train_here(run_file(text, "lstm", **options), tmp_path / "plain", plain)
     train_here(run_file(text, "lstm", **options, train__compile=True), tmp_path / "run", compiled)
     assert compiled.losses == pytest.approx(plain.losses, abs=1e-4) and graphs
+
+
+@pytest.mark.slow
+def test_a_compiled_student_equals_the_plain_one(tmp_path, graphs):
+    text = make_text(tmp_path / "text.txt")
+    options = {"data__read_as": "stream", "model__dropout": 0.0, "train__max_steps": 6, "train__num_validations": 1}
+    train_here(run_file(text, "gpt", **options), tmp_path / "teacher")
+    options |= {"train__distill_from": [str(tmp_path / "teacher")], "seed": 4}
+    plain, compiled = SilentCallback(), SilentCallback()
+    train_here(run_file(text, "gpt", **options), tmp_path / "plain", plain)
+    train_here(run_file(text, "gpt", **options, train__compile=True), tmp_path / "run", compiled)
+    assert compiled.losses == pytest.approx(plain.losses, abs=1e-4)
+    assert 1 <= len(graphs) <= 6
+    weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
+    assert weights.keys() == read_tensors(tmp_path / "plain" / "model.safetensors")[0].keys()

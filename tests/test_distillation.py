@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from command_line import expect_error
 from label_runs import KEYS, LabelRuns, classification_run_file, single_label_rows, write_tsv
@@ -156,6 +157,42 @@ def test_the_teacher_is_the_mean_of_probabilities() -> None:
     mean, carry = MeanTeacher(objective, list(probs.log()))(None, None)  # type: ignore[arg-type]
     torch.testing.assert_close(mean.exp(), probs.mean(0))
     assert carry is None
+
+
+def test_teachers_carry_their_state_over_to_the_next_batch(runs: Runs, tmp_path: Path) -> None:
+    """Of two consecutive batches of a stream, the teacher predicts the second as it predicts both at once."""
+    model, actual = load(runs.teachers("lm:stream")[0], device="cpu").model, list[torch.Tensor]()
+
+    def compare(loop: Loop) -> None:
+        objective: Any = loop.loss_module.objective
+        first, second = (loop.batch_sampler.batch(0, index) for index in (0, 1))
+        _, carry = objective.teacher(first, None)
+        log_probs, _ = objective.teacher(second, carry)
+        both = torch.cat([first.tokens, second.tokens[:, 1:]], 1)
+        with torch.no_grad():
+            expected = model.head(model(both[:, :-1])[0])[:, first.tokens.size(1) - 1 :]
+        actual.append(torch.dist(log_probs, expected))
+        assert torch.dist(objective.teacher(second, None)[0], expected) > 1e-3
+
+    values = runs.student("lm:stream", f'train.distill_from=["{runs.teachers("lm:stream")[0]}"]', "train.max_steps=1")
+    train_here(values, tmp_path / "run", SilentCallback(inspect=compare))
+    assert len(actual) == 1 and actual[0] < 1e-4
+
+
+def test_the_state_of_teachers_is_part_of_the_carried_state(runs: Runs, tmp_path: Path) -> None:
+    differences = list[float]()
+
+    def compare(loop: Loop) -> None:
+        loop.loss_module.model.eval()
+        student, teachers = loop.carry
+        batch = loop.next_batch()
+        with torch.no_grad():
+            with_state, without = (loop.loss_module(batch, (student, state)).penalty for state in (teachers, None))
+        differences.append(abs(float(with_state - without)))
+        loop.loss_module.model.train()
+
+    train_here(runs.student("lm:stream"), tmp_path / "run", SilentCallback(inspect=compare))
+    assert len(differences) == 4 and min(differences) > 1e-5
 
 
 def test_teachers_are_in_eval_mode_and_get_no_gradients(runs: Runs, tmp_path: Path) -> None:
@@ -448,3 +485,16 @@ def test_wrong_arguments(runs: Runs, tmp_path: Path, capsys: Any) -> None:
         weft.distill([], tmp_path / "student")
     code, message = expect_error(capsys, "distill", str(tmp_path / "missing"), "-o", str(tmp_path / "student"))
     assert code == 4 and "run directory not found" in message and not (tmp_path / "student").exists()
+
+
+@pytest.mark.slow
+def test_a_comparison_of_students_and_baselines(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of teachers are relative to the run file; baselines do not use them."""
+    monkeypatch.chdir(tmp_path)
+    teacher = runs.teachers("labels:labels-lstm")[0]
+    values = runs.values("labels:labels-lstm", "train.max_steps=2", f'train.distill_from=["{teacher.name}"]')
+    path = teacher.parent / "student.toml"
+    path.write_text(tomli_w.dumps(values))
+    assert main(["compare", str(path), "--models", "lstm,naive-bayes", "--seeds", "1", "-q", "-o", "comparison"]) == 0
+    (student,) = (tmp_path / "comparison").glob("lstm-*")
+    assert load(student).config.train.distill_from == [str(teacher)]

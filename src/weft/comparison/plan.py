@@ -130,8 +130,8 @@ def with_absolute_paths(values: Mapping[str, Any], *, base: Path) -> dict[str, A
     """The run file with absolute paths, so that it can be read from any directory."""
     config = resolve(values, base=base)
     new = {**values, "data": config.to_dict()["data"]}
-    if config.train.init_from is not None:
-        new = with_option(new, "train.init_from", config.train.init_from)
+    for option, paths in (("init_from", config.train.init_from), ("distill_from", config.train.distill_from)):
+        new = new if paths is None else with_option(new, f"train.{option}", paths)
     tokenizer = config.to_dict()["tokenizer"]
     return {**new, "tokenizer": tokenizer} if has_tokenizer_files(config) else new
 

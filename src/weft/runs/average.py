@@ -109,7 +109,7 @@ def _difference(first: AnyRun, run: AnyRun) -> str:
     """Why the weights of two runs cannot be averaged; "" if they can."""
     if run.task != first.task:
         return f"tasks {first.task!r} and {run.task!r}"
-    if run.network is None or first.network is None:
+    if any(each.config.preset.estimator.network_task is None for each in (first, run)):
         return f"architectures {first.arch!r} and {run.arch!r}; only networks have weights"
     if name := vocabulary_difference(first.vocabulary, run.vocabulary):
         return f"different {name}" if name.endswith("s") else f"different {name}s"
