@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import tomli_w
-from label_runs import tagged_sentences, write_conll
+import toy_qa
+from label_runs import single_label_rows, tagged_sentences, text_pair_rows, write_conll, write_tsv
 from small_runs import make_text
 
 import weft
@@ -176,6 +177,50 @@ def test_spans_are_tagged_jointly(tmp_path):
     assert config.model.head == "crf" and config.tokenizer.lowercase
 
 
+def write_labeled(path: Path, rows: list[Any]) -> dict[str, Any]:
+    return {"task": "classification", "data": {"train": str(write_tsv(path, rows)), "valid": 0.1}}
+
+
+def test_texts_are_classified_by_logistic_regression(tmp_path):
+    chosen = recommend(write_labeled(tmp_path / "labels.tsv", single_label_rows()), base=tmp_path)
+    assert chosen.config.arch == "logistic-regression" and chosen.options == {"model.arch": "logistic-regression"}
+
+
+@pytest.mark.parametrize("table", [{"train": {"max_steps": 5}}, {"model": {"hidden_size": 8}}, {"tokenizer": {"type": "char"}}])
+def test_a_run_file_with_options_of_networks_gets_one(table, tmp_path):
+    values = write_labeled(tmp_path / "labels.tsv", single_label_rows())
+    config = recommend({**values, **table}, base=tmp_path).config
+    assert config.arch == "gru" and config.train.patience > 0
+
+
+def test_pairs_of_texts_are_classified_by_a_network(tmp_path):
+    path = write_tsv(tmp_path / "pairs.tsv", text_pair_rows(), "label\ta\tb")
+    values = {"task": "classification", "data": {"train": str(path), "text_column": ["a", "b"]}}
+    assert recommend(values, base=tmp_path).config.arch == "gru"
+
+
+def test_labeled_words_are_spelled(tmp_path):
+    chance = random.Random(1)
+    rows = [("xy"[number % 2], word(chance)) for number in range(300)]
+    values = {**write_labeled(tmp_path / "names.tsv", rows), "model": {"arch": "lstm"}}
+    config = recommend(values, base=tmp_path).config
+    assert (config.tokenizer.type, config.model.pooling, config.train.max_steps) == ("char", "last", 1000)
+
+
+def test_networks_for_few_texts_learn_for_a_short_time_and_longer_for_many(tmp_path):
+    texts = [("xy"[number % 2], " ".join(["word"] * 50)) for number in range(20_000)]
+    train = recommend({**write_labeled(tmp_path / "many.tsv", texts), "model": {"arch": "gru"}}, base=tmp_path).config.train
+    assert (train.max_steps, train.batch_tokens) == (900, 3072)  # 900,000 words, three times 300 steps
+    rows = write_labeled(tmp_path / "few.tsv", single_label_rows())
+    assert recommend({**rows, "model": {"arch": "gru"}}, base=tmp_path).config.train.max_steps == 300
+
+
+def test_masked_language_models_read_subwords(tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    config = recommend({"task": "masked-lm", "data": {"train": str(text)}}, base=tmp_path).config
+    assert (config.tokenizer.type, config.model.num_layers, config.model.hidden_size) == ("wordpiece", 4, 256)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_every_recommended_option_is_used(task, tmp_path, on_gpu, monkeypatch):
     """An option that is refused is left out, so a mistake in a recipe would not be seen."""
@@ -189,9 +234,10 @@ def test_every_recommended_option_is_used(task, tmp_path, on_gpu, monkeypatch):
             "task": "tagging",
             "data": {"train": str(write_conll(tmp_path / "tags.conll", tagged_sentences(200)))},
         },
+        "classification": lambda: write_labeled(tmp_path / "labels.tsv", single_label_rows()),
+        "masked-lm": lambda: {"task": "masked-lm", "data": {"train": str(make_text(tmp_path / "text.txt"))}},
+        "qa": lambda: {"task": "qa", "data": {"train": str(toy_qa.write_tsv(tmp_path / "qa.tsv", toy_qa.make_questions(200)))}},
     }
-    if task not in values:
-        pytest.skip("has no recipes yet")
     for arch in (None, *find_task(task).presets):
         run_file = values[task]()
         recommend(run_file if arch is None else {**run_file, "model": {"arch": arch}}, base=tmp_path)
@@ -337,9 +383,9 @@ def test_init_prints_a_run_file_with_the_recommended_options(tmp_path, capsys, m
 def test_init_names_a_missing_file_and_says_if_nothing_is_recommended(tmp_path, capsys):
     assert main(["init", "classification", "--data", str(tmp_path / "missing.csv")]) == 3
     assert "missing.csv: file not found" in capsys.readouterr().err
-    (tmp_path / "few.csv").write_text("text,label\ngood,1\n")
+    (tmp_path / "few.csv").write_text("text,label\n" + "good,1\nbad,0\n" * 20)
     assert main(["init", "classification", "--data", str(tmp_path / "few.csv")]) == 0
-    assert "# There are no recommended settings for this task and architecture yet." in capsys.readouterr().out
+    assert "training examples are too few to recommend settings for" in capsys.readouterr().out
 
 
 def test_init_with_an_architecture_recommends_for_it(tmp_path, capsys):

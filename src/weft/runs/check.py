@@ -10,7 +10,7 @@ from typing import Any
 from weft.config import Overrides, read_run_file
 from weft.data.check import check_data
 from weft.data.findings import Finding
-from weft.runs.recommend import recommend
+from weft.runs.recommend import recommend_if_readable
 
 
 def check(run_file: str | Path | Mapping[str, Any], *, overrides: Overrides = ()) -> list[Finding]:
@@ -31,6 +31,6 @@ def check(run_file: str | Path | Mapping[str, Any], *, overrides: Overrides = ()
         ...     print(finding.severity, finding.split, finding.message)
     """
     values, base, _ = read_run_file(run_file, overrides)
-    config = recommend(values, base=base).config
+    config = recommend_if_readable(values, base=base).config
     plan, tokenizers = config.spec.data.check(config)
     return list(check_data(config.datasets, cache(tokenizers), plan).findings)

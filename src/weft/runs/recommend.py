@@ -12,7 +12,7 @@ import tomli_w
 from weft.config import BUDGETS, parse_config
 from weft.data.config import training
 from weft.data.profile import DataProfile, profile_data
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
 from weft.runs.run_dir import RunDir
@@ -65,6 +65,15 @@ def recommend(values: Mapping[str, Any], *, base: Path, profile: DataProfile | N
     if not recipes or plain.profile is None:
         return plain
     return _apply(choose(recipes, is_gpu=plain.profile.is_gpu), plain, values, base)
+
+
+def recommend_if_readable(values: Mapping[str, Any], *, base: Path) -> Recommendation:
+    """`recommend`; data that cannot be read changes nothing, because a check of the data reports all that is wrong with it."""
+    try:
+        return recommend(values, base=base)
+    except DataError:
+        named = with_arch(values)
+        return Recommendation(named, resolve(named, base=base))
 
 
 def recommend_ladder(values: Mapping[str, Any], *, base: Path) -> list[Recommendation]:

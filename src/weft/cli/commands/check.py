@@ -145,7 +145,7 @@ class Check(ModelCommand):
         from weft.cli.show_windows import check_applies, windows_of
         from weft.config import override, read_toml
         from weft.data.check import check_data
-        from weft.runs.recommend import recommend
+        from weft.runs.recommend import recommend_if_readable
         from weft.runs.resolve import resolve
 
         if self.entries < 1:
@@ -153,7 +153,7 @@ class Check(ModelCommand):
         if not self.tolerance > 0:
             raise UsageError("tolerance", f"must be greater than 0, got {self.tolerance:g}")
         values = override(read_toml(self.run_file), self.overrides or [])
-        recommendation = recommend(values, base=self.run_file.parent)
+        recommendation = recommend_if_readable(values, base=self.run_file.parent)
         config = recommendation.config
         if self.show_windows is not None:
             check_applies(config)

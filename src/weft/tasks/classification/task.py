@@ -11,6 +11,7 @@ from weft.tasks.classification.ensemble import combine
 from weft.tasks.classification.lines import LabelLines
 from weft.tasks.classification.predict import ClassifierPredictor, ClassPrediction, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
+from weft.tasks.classification.recipe import recipes
 from weft.tasks.classification.records import open_labeled
 from weft.tasks.classification.weights import WEIGHTS
 from weft.tasks.data_spec import Data
@@ -47,6 +48,7 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     output_noun="labels",
     data=DATA,
     presets=PRESETS,
+    recipes=recipes,
     weights=WEIGHTS,
     eval_suites=(SINGLE_LABEL, MULTI_LABEL),
     validation_suites=(SINGLE_LABEL, MULTI_LABEL),

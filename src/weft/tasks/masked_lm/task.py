@@ -12,6 +12,7 @@ from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.lines import MaskLines
 from weft.tasks.masked_lm.predict import MaskedLMOptions, MaskedLMPredictor, MaskPredictions, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
+from weft.tasks.masked_lm.recipe import recipes
 from weft.tasks.masked_lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Task
@@ -49,6 +50,7 @@ MASKED_LM: Task[str, MaskPredictions] = Task(
     output_noun="tokens",
     data=DATA,
     presets=PRESETS,
+    recipes=recipes,
     weights=WEIGHTS,
     eval_suites=(PSEUDO,),
     validation_suites=(MASKED,),

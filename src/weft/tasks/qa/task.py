@@ -12,6 +12,7 @@ from weft.tasks.qa.data import QADataConfig, check, columns, in_memory, limit_le
 from weft.tasks.qa.lines import AnswerLines
 from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, predictor
 from weft.tasks.qa.presets import PRESETS
+from weft.tasks.qa.recipe import recipes
 from weft.tasks.qa.records import open_questions
 from weft.tasks.qa.weights import WEIGHTS
 from weft.tasks.spec import Task
@@ -47,6 +48,7 @@ QA: Task[Pair, AnswerPrediction] = Task(
     output_noun="answers",
     data=DATA,
     presets=PRESETS,
+    recipes=recipes,
     weights=WEIGHTS,
     eval_suites=(ANSWERS, ANSWERS_OR_NONE),
     validation_suites=(ANSWERS, ANSWERS_OR_NONE),
