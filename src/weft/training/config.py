@@ -82,6 +82,8 @@ class TrainConfig(Config):
     """Weight of the teachers in the loss; the labels have the rest."""
     distill_temperature: float | None = Field(None, gt=0, le=100)
     """Temperature of the distributions of the teachers and the model in that loss."""
+    r_drop: float = Field(0.0, ge=0, le=1000)
+    """Weight of R-Drop: predictions with two dropout masks should agree. A step takes up to twice as long. 0: off."""
     lr_multipliers: dict[str, float] = Field(default_factory=dict)
     """Learning-rate factors by parameter-name prefix; 0 freezes."""
     layerwise_lr_decay: float | None = Field(None, gt=0, le=1)
@@ -108,6 +110,8 @@ class TrainConfig(Config):
             raise invalid("sample_prompts", "not used with num_samples = 0", "set num_samples")
         if not self.init_strict and self.init_from is None:
             raise invalid("init_strict", "not used without init_from", "set init_from or remove init_strict")
+        if self.r_drop and self.distill_from is not None:
+            raise invalid("r_drop", "not possible with distill_from", "remove one of them")
         for name in DISTILL_DEFAULTS:
             if getattr(self, name) is not None and self.distill_from is None:
                 raise invalid(name, "not used without distill_from", f"set distill_from or remove {name}")

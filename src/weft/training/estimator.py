@@ -46,9 +46,10 @@ class NetworkEstimator:
         for option in ("patience", "monitor"):
             if getattr(config.train, option) not in (None, 0) and config.data.valid is None:
                 raise ConfigError(f"train.{option}", "requires validation data", "set data.valid")
-        if config.train.distill_from is not None and not config.spec.supports_distillation:
-            tasks = ", ".join(config.tasks_where(lambda task: task.supports_distillation))
-            raise ConfigError("train.distill_from", f"not available for task {config.task!r}", f"use one of {tasks}")
+        for option in ("distill_from", "r_drop"):
+            if getattr(config.train, option) and not config.spec.supports_distillation:
+                tasks = ", ".join(config.tasks_where(lambda task: task.supports_distillation))
+                raise ConfigError(f"train.{option}", f"not available for task {config.task!r}", f"use one of {tasks}")
         sample_outputs.check(config)
         self._check(config)
 

@@ -26,6 +26,7 @@ from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
 from weft.training.objective import Objective
 from weft.training.optimizers import build_optimizers
+from weft.training.r_drop import RDropObjective
 
 MIN_STEPS, MIN_SECONDS = 100, 120.0  # of a training whose duration is announced
 RETRAIN_HINT = "use `overwrite` to train again"
@@ -140,6 +141,8 @@ def make_objective(task: NetworkTask[E], job: Job, train: E, max_length: int | N
     device = pick_device(config.train.device)
     valid = _encode(task, job, "valid") if job.columns("valid") else None
     objective: Any = task.objective(config, job.tokenizer, train, valid, device)
+    if config.train.r_drop:
+        return RDropObjective(objective, config.train.r_drop)
     if not job.teachers:
         return objective  # type: ignore[no-any-return]
     weight, temperature = config.train.distill_weight or 0.0, config.train.distill_temperature or 1.0
