@@ -14,6 +14,7 @@ from weft.runs.job import Job, JobCallback
 from weft.runs.recommend import Recommendation, recommend_ladder
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
+from weft.runs.teachers import load_teachers
 from weft.tasks.prepare import prepare
 from weft.training.duration import format_minutes, seconds_per_step, training_seconds
 from weft.training.neural import NeuralTrainer
@@ -73,5 +74,5 @@ def _measure(config: RunConfig, directory: RunDir, callback: JobCallback) -> tup
     if task is None:
         return 0.0, 0.0
     vocabulary, corpora = prepare(config.spec, config, directory, callback)
-    loop = NeuralTrainer(task).loop(Job(config, directory, vocabulary, corpora, callback))
+    loop = NeuralTrainer(task).loop(Job(config, directory, vocabulary, corpora, callback, load_teachers(config)))
     return training_seconds(loop) or 0.0, seconds_per_step(loop) or 0.0

@@ -74,13 +74,12 @@ class MeanTeacher:
     @torch.no_grad()
     def __call__(self, batch: Any, carry: Any) -> tuple[Tensor, Any]:
         states = (None,) * len(self.models) if carry is None else carry
-        new_states, total = [], None
-        for model, state in zip(self.models, states, strict=True):
+        total, loss, _ = self.objective.outputs(self.models[0], batch, states[0])
+        new_states = [loss.carry]
+        for model, state in zip(self.models[1:], states[1:], strict=True):
             log_probs, loss, _ = self.objective.outputs(model, batch, state)
-            total = log_probs if total is None else torch.logaddexp(total, log_probs)
+            total = torch.logaddexp(total, log_probs)
             new_states.append(loss.carry)
-        if total is None:
-            raise ConfigError("train.distill_from", "no runs", "name at least one run directory")
         new_carry = None if all(state is None for state in new_states) else tuple(new_states)
         return total - math.log(len(self.models)), new_carry
 

@@ -24,7 +24,7 @@ from weft.training.distillation import DistillationObjective, MeanTeacher, Teach
 from weft.training.init_weights import BuiltRun, load_initial_weights
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
-from weft.training.objective import Objective
+from weft.training.objective import Objective, ProgressCallback
 from weft.training.optimizers import build_optimizers
 from weft.training.r_drop import RDropObjective
 
@@ -87,7 +87,7 @@ class NetworkTask(Protocol[E]):
         check_network(run)
         check_same_vocabulary(vocabulary, run)
 
-    def add_soft_labels(self, dataset: Any, train: E, runs: Sequence[AnyRun]) -> E:
+    def add_soft_labels(self, dataset: Any, train: E, runs: Sequence[AnyRun], progress: ProgressCallback) -> E:
         """The training examples with the predictions of the teachers, if they are computed before training."""
         return train
 
@@ -128,8 +128,8 @@ def read_training(task: NetworkTask[E], job: Job) -> tuple[E, BatchSampler[Any]]
     if job.teachers:
         for run in job.teachers:
             task.check_teacher(job.config, job.tokenizer, run)
-        job.callback.on_progress("predictions of the teachers", 0, 1)
-        train = task.add_soft_labels(job.config.datasets["train"], train, job.teachers)
+        progress = partial(job.callback.on_progress, "predictions of the teachers")
+        train = task.add_soft_labels(job.config.datasets["train"], train, job.teachers, progress)
     return train, task.batch_sampler(job.config, train)
 
 

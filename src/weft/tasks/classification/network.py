@@ -20,6 +20,7 @@ from weft.tasks.classification.files import Record
 from weft.tasks.classification.objective import ClassificationObjective
 from weft.training.distillation import Teacher
 from weft.training.neural import NetworkTask, Progress
+from weft.training.objective import ProgressCallback
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
@@ -87,9 +88,11 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
                 problem = f"{run.path} has other {what} than this run: {theirs} instead of {ours}"
                 raise ConfigError("train.distill_from", problem, "train on the same data")
 
-    def add_soft_labels(self, dataset: Dataset[Record], train: LabeledTexts, runs: Sequence[AnyRun]) -> LabeledTexts:
+    def add_soft_labels(
+        self, dataset: Dataset[Record], train: LabeledTexts, runs: Sequence[AnyRun], progress: ProgressCallback
+    ) -> LabeledTexts:
         texts = [record.texts for record in dataset.records()]
-        soft_labels = combine(runs, [1 / len(runs)] * len(runs)).log_probs(texts)
+        soft_labels = combine(runs, [1 / len(runs)] * len(runs)).log_probs(texts, progress)
         if runs[0].config.data.multilabel:
             soft_labels = np.stack([soft_labels, np.log(-np.expm1(np.minimum(soft_labels, MAX_LOG_PROB)))], axis=-1)
         return replace(train, soft_labels=soft_labels.astype(np.float32))
