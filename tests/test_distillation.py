@@ -468,7 +468,7 @@ def test_a_student_of_another_architecture(runs: Runs, tmp_path: Path) -> None:
     settings = ["train.max_steps=2", "train.device=cpu", "model.hidden_size=16", "model.num_heads=2"]
     student = weft.distill(teachers, tmp_path / "student", arch="transformer", overrides=settings)
     assert student.arch == "transformer" and student.vocabulary.hash == load(teachers[0]).vocabulary.hash
-    assert student.config.train.distill_weight == 0.5
+    assert (student.config.train.distill_weight, student.config.train.distill_temperature) == (0.9, 1.0)
 
 
 def test_a_student_of_baselines_has_the_default_architecture(runs: Runs, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ OPTIMIZERS = ("adamw", "muon", "sgd")
 MAX_RATE = 1e38  # maximum learning rate and weight decay: float32 has no larger numbers
 OPTIMIZER_OPTIONS = {"muon_lr": ("muon",), "momentum": ("muon", "sgd"), "adam_beta2": ("adamw", "muon")}
 
-DISTILL_DEFAULTS = {"distill_weight": 0.5, "distill_temperature": 1.0}
+DISTILL_DEFAULTS = {"distill_weight": 0.9, "distill_temperature": 1.0}
 
 
 class TrainConfig(Config):
@@ -79,9 +79,9 @@ class TrainConfig(Config):
     distill_from: list[str] | None = Field(None, min_length=1)
     """Run directories of teachers: the model also learns from the mean of their probabilities (knowledge distillation)."""
     distill_weight: float | None = Field(None, ge=0, le=1)
-    """Weight of the teachers in the loss; the labels have the rest."""
+    """Weight of the teachers in the loss, by default 0.9; the labels have the rest."""
     distill_temperature: float | None = Field(None, gt=0, le=100)
-    """Temperature of the distributions of the teachers and the model in that loss."""
+    """Temperature of the distributions of the teachers and the model in the loss, by default 1."""
     r_drop: float = Field(0.0, ge=0, le=1000)
     """Weight of R-Drop: predictions with two dropout masks should agree. A step takes up to twice as long. 0: off."""
     lr_multipliers: dict[str, float] = Field(default_factory=dict)
