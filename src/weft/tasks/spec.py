@@ -105,6 +105,9 @@ class Estimator(Protocol):
     def load(self, config: RunConfig, vocabulary: Any, directory: RunDir, device: str) -> Any:
         """The trained model itself, without a wrapper."""
 
+    def chosen_options(self, model: Any) -> dict[str, Any]:
+        """The options of [model] that training chose on validation data, for a model that is trained without any."""
+
 
 def override(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a preset, replaced by the options of a run file."""

@@ -66,4 +66,8 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
             multilabel=config.data.multilabel,
             weights=weights,
             smoothing=config.train.label_smoothing if train is not None else 0.0,
+            fits_temperature=config.model.temperature is None,
         )
+
+    def chosen_options(self, model: Classifier) -> dict[str, float]:
+        return {"temperature": float(model.head.temperature)}
