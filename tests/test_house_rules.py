@@ -24,6 +24,7 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/runs/run.py:generate": "as predict; GenerationConfig refuses unknown ones",
     "weft/runs/run.py:stream": "as generate",
     "weft/report/compare.py:compare": "as predict; ComparisonOptions refuses unknown ones",
+    "weft/report/fit.py:fit": "as compare; FitOptions refuses unknown ones",
     "weft/runs/run.py:explain": "as generate; ExplainConfig refuses unknown ones",
     "weft/config.py:__pydantic_init_subclass__": "the signature of pydantic's hook",
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft import errors
     from weft.report.compare import Comparison, compare
+    from weft.report.fit import Fit, fit
     from weft.runs.callback import TrainCallback, TrainProgress
     from weft.runs.check import check
     from weft.runs.load import ensemble, load
@@ -20,14 +21,17 @@ _MODULES = {  # public names are imported on first use: `weft --help` and `weft.
     "TrainCallback": "weft.runs.callback",
     "TrainProgress": "weft.runs.callback",
     "Comparison": "weft.report.compare",
+    "Fit": "weft.report.fit",
     "check": "weft.runs.check",
     "compare": "weft.report.compare",
     "ensemble": "weft.runs.load",
+    "fit": "weft.report.fit",
     "load": "weft.runs.load",
     "train": "weft.runs.train",
 }
 __all__ = [
     "Comparison",
+    "Fit",
     "Run",
     "TrainCallback",
     "TrainProgress",
@@ -36,6 +40,7 @@ __all__ = [
     "compare",
     "ensemble",
     "errors",
+    "fit",
     "load",
     "train",
 ]

@@ -327,6 +327,7 @@ class Task(Generic[I, P]):
     explain: Callable[[], Explain] | None = None  # imports the explanation functions
     compare: Compare = field(default_factory=Compare)
     recipes: Recipes | None = None  # recommended settings for given data; None: the presets alone
+    fit_archs: tuple[str, ...] = ()  # the networks that `weft fit` trains beside a recommended one; (): typical networks
     ranking_metrics: tuple[str, ...] = ()  # a comparison ranks by the first that the runs have; (): by their first metric
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training
