@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -9,12 +10,18 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import pytest
+from compare_helpers import InProcessTrainer
 from label_runs import single_label_rows, tagged_sentences, write_conll, write_tsv
 
 import weft
+from weft.cli.compare_progress import CompareObserver
+from weft.cli.display import Display
 from weft.cli.main import main
-from weft.errors import UsageError
+from weft.cli.signals import Stop
+from weft.comparison import runner
+from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.report import fit as fit_module
+from weft.report import fit_refit
 from weft.report.fit_candidates import CandidateArchs, SearchTime
 from weft.report.fit_ensemble import EnsembleScore
 from weft.report.fit_refit import refit_values
@@ -24,7 +31,7 @@ from weft.runs.run_dir import RunDir
 from weft.runs.status import read_run_status
 
 MINUTES = "5"
-SECONDS = 1.5  # of each network
+SECONDS = 1.0  # of each network
 NETWORKS, BASELINES = ("gru", "conv"), ("naive-bayes", "logistic-regression")
 SMALL = ("model.hidden_size=16", "train.batch_tokens=256", "train.num_validations=2", "train.device=cpu")
 
@@ -47,10 +54,17 @@ def fit(*words: str, file: str = "reviews.tsv") -> int:
 
 
 @pytest.fixture(autouse=True)
-def fast_networks(monkeypatch):
-    """Every network is trained for a moment."""
-    monkeypatch.setattr(trial, "_measure", lambda *_: (6000.0, 0.001))
-    monkeypatch.setattr(SearchTime, "part", lambda self: SECONDS)
+def fast_training(monkeypatch):
+    """Models are trained in this process, and networks for a moment."""
+    train_fast(monkeypatch)
+
+
+def train_fast(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(trial, "_measure", lambda *_: (6000.0, 0.001))
+    patch.setattr(SearchTime, "part", lambda self: SECONDS)
+    patch.setattr(InProcessTrainer, "trained", [], raising=False)
+    for module in (runner, fit_refit):
+        patch.setattr(module, "ParallelTrainer", InProcessTrainer)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +79,7 @@ def search(tmp_path_factory) -> Iterator[Search]:
 
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(directory)
-        patch.setattr(trial, "_measure", lambda *_: (6000.0, 0.001))
-        patch.setattr(SearchTime, "part", lambda self: SECONDS)
+        train_fast(patch)
         patch.setattr(Run, "evaluate", spy)
         assert fit("--json") == 0
     yield Search(directory, json.loads(out.getvalue()), err.getvalue(), evaluated)
@@ -241,6 +254,13 @@ def test_validation_files_become_training_files(tmp_path, monkeypatch):
     assert data.valid is None and result.best.run == Path("out") / f"{result.best.name}-refit"
 
 
+def test_a_model_that_cannot_be_trained_again_is_an_error(search):
+    values = {**refit_values(search.output_dir / "gru-0", None), "task": "classification"}
+    values["train"] = {**values["train"], "lr": 1e37}
+    with Display(quiet=True) as display, pytest.raises(ModelError, match="broken: could not be trained: step [0-9]: loss is nan"):
+        fit_refit.refit(values, search.output_dir / "broken", CompareObserver(display, Stop()), overwrite=False)
+
+
 # ---- folds
 
 
@@ -269,7 +289,6 @@ def test_cross_validation(tmp_path, monkeypatch, capsys):
     assert "valid accuracy  std" in out and "trained again. Test: accuracy" in out
 
 
-@pytest.mark.slow
 def test_each_fold_has_its_own_tokenizer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fit_module, "candidate_archs", lambda _: CandidateArchs([], ["gru"]))
@@ -290,6 +309,38 @@ def test_folds_must_be_at_least_two(search, monkeypatch, capsys):
     monkeypatch.chdir(search.directory)
     assert fit("--folds", "1") == 2
     assert "--folds: must be at least 2, got 1" in capsys.readouterr().err
+
+
+def test_runs_that_cannot_be_read_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit_module, "candidate_archs", lambda _: CandidateArchs(["naive-bayes"], []))
+    write_tsv(Path("reviews.tsv"), single_label_rows(100))
+    run = weft.fit("reviews.tsv").best.run
+    shutil.rmtree(run.parent / "results")
+    for path in run.glob("features*.json"):
+        path.write_text("{}")
+    with pytest.raises(ModelError, match="no model could be read: naive-bayes, seed 0: "):
+        weft.fit("reviews.tsv")
+
+
+def test_an_interrupted_search_resumes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit_module, "candidate_archs", lambda _: CandidateArchs(["naive-bayes"], ["gru"]))
+    write_tsv(Path("reviews.tsv"), single_label_rows(100))
+    train = InProcessTrainer.train
+    overrides = ["model.hidden_size=8", "train.device=cpu"]
+
+    def interrupt(self: InProcessTrainer, plan: Any) -> Any:
+        if plan[0].variant.arch == "gru":
+            raise TrainingInterrupted("", "")
+        return train(self, plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InProcessTrainer, "train", interrupt)
+        with pytest.raises(TrainingInterrupted, match="the search was interrupted and has saved; fit again to resume"):
+            weft.fit("reviews.tsv", overrides=overrides)
+    result = weft.fit("reviews.tsv", overrides=overrides)
+    assert InProcessTrainer.trained == ["naive-bayes-0", "gru-0"] and len(result.candidates) == 2
 
 
 # ---- the ensemble
@@ -320,7 +371,6 @@ def test_the_command_of_a_better_ensemble_works(search, monkeypatch, capsys):
     assert main([*words, "--input", "input.txt"]) == 0
 
 
-@pytest.mark.slow
 def test_a_mixture_of_language_models_has_fitted_weights(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = [f"{first}{second}a{third}" for first in "bdgkl" for second in "aeiou" for third in "nrst"]

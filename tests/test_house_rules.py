@@ -77,7 +77,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": TRAINING | {"runs", "explain"},
     "comparison": TRAINING | RECORD | {"runs", "tasks.prepare"},
     "interop": TRAINING | RECORD | {"runs"},
-    "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison"},
+    "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison", "tasks.detect", "tasks.detection"},
     "serve": TRAINING | RECORD | {"runs", "interop", "explain"},
 }
 TOP = {"cli", "__main__", "__init__"}  # these may import everything
@@ -596,6 +596,7 @@ def test_the_public_names():
     assert sorted(weft.__all__) == [
         *(
             "Comparison",
+            "Fit",
             "Run",
             "TrainCallback",
             "TrainProgress",
@@ -604,6 +605,7 @@ def test_the_public_names():
             "compare",
             "ensemble",
             "errors",
+            "fit",
             "load",
             "train",
         ),

@@ -329,7 +329,7 @@ def _candidate(name: str, results: Sequence[RunResults], metric: Metric) -> Cand
     by_score = sorted(range(len(folds)), key=lambda index: folds[index][metric.name])
     middle = results[by_score[(len(folds) - 1) // 2]]
     seconds = sum(read_timing(result.run)[0] for result in results)
-    return Candidate(name, middle.run, scores, deviations, load(middle.run, device="cpu").num_parameters, seconds)
+    return Candidate(name, middle.run, scores, deviations, middle.cost.num_parameters, seconds)
 
 
 def _refit(search: _Search, best: Candidate) -> Path:

@@ -21,8 +21,8 @@ from weft.runs.status import read_run_status, read_timing
 from weft.runs.trial import MARGIN, MIN_STEPS, TimeTooShort, recommend_within
 from weft.tasks.registry import find_task
 
-RESERVE = 0.05  # of the time, for evaluation and report
-MIN_RESERVE_SECONDS = 5.0
+RESERVE = 0.08  # of the time, for evaluation and report
+MIN_RESERVE_SECONDS = 10.0
 STARTUP_SECONDS = 5.0  # of a process that trains: it imports PyTorch and reads the data
 
 
