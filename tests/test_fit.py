@@ -257,7 +257,10 @@ def test_validation_files_become_training_files(tmp_path, monkeypatch):
 def test_a_model_that_cannot_be_trained_again_is_an_error(search):
     values = {**refit_values(search.output_dir / "gru-0", None), "task": "classification"}
     values["train"] = {**values["train"], "lr": 1e37}
-    with Display(quiet=True) as display, pytest.raises(ModelError, match="broken: could not be trained: step [0-9]: loss is nan"):
+    with (
+        Display(quiet=True) as display,
+        pytest.raises(ModelError, match="broken: could not be trained: step [0-9]: loss is nan"),
+    ):
         fit_refit.refit(values, search.output_dir / "broken", CompareObserver(display, Stop()), overwrite=False)
 
 
