@@ -19,10 +19,12 @@ from weft.cli.display import Display
 from weft.cli.main import main
 from weft.cli.signals import Stop
 from weft.comparison import runner
+from weft.comparison.plan import PlannedRun, Variant
+from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.report import fit as fit_module
 from weft.report import fit_refit
-from weft.report.fit_candidates import CandidateArchs, SearchTime
+from weft.report.fit_candidates import RESERVE, STARTUP_SECONDS, CandidateArchs, NetworkTime, SearchTime
 from weft.report.fit_ensemble import EnsembleScore
 from weft.report.fit_refit import refit_values
 from weft.runs import trial
@@ -143,9 +145,13 @@ def test_networks_that_cannot_be_trained_in_the_time_are_left_out(tmp_path, monk
         write_tsv(Path(f"{name}.tsv"), single_label_rows(count, seed=count))
     assert fit("--valid", "valid.tsv", "--test", "test.tsv") == 0
     captured = capsys.readouterr()
-    # two networks of 100 steps, each in a process that takes 5 seconds to start, and 5% for the evaluation
-    assert "gru: left out: a step takes 60 seconds; --minutes of 21" in captured.err
+    # a step takes a minute; 8% of the time is for the evaluation
+    assert "conv: left out, because a step of gru takes 60 seconds; --minutes of 21" in captured.err
+    assert "gru: left out, because a step of gru takes 60 seconds; --minutes of 10" in captured.err
     assert "naive-bayes" in captured.out and "gru" not in captured.out
+    monkeypatch.setattr(trial, "_measure", lambda *_: pytest.fail("the search is finished"))
+    assert fit("--valid", "valid.tsv", "--test", "test.tsv") == 0
+    assert capsys.readouterr().out == captured.out
     sizes = {name: len(lines) for name, lines in lines_of(Path("runs/fit-reviews/naive-bayes-0")).items()}
     assert sizes == {"train": 100, "valid": 40, "test": 50}
 
@@ -155,9 +161,45 @@ def test_a_time_in_which_nothing_can_be_trained_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr(trial, "_measure", lambda *_: (6000.0, 60.0))
     write_conll(tmp_path / "tags.conll", tagged_sentences(200))
     assert main(["fit", "tags.conll", "--minutes", "0.1"]) == 2
-    message = "--minutes: 0.1 is too short for any model: a step takes 60 seconds; use at least 21"
+    message = "--minutes: 0.1 is too short for any model; use at least 108.8"
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_last_network_is_left_out_if_the_time_is_enough_for_the_first_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trial, "_measure", lambda *_: (6000.0, 0.015))  # 100 steps take 1.5 seconds
+    monkeypatch.setattr(SearchTime, "part", lambda self: 2.0 / self.num_parts)
+    write_tsv(Path("reviews.tsv"), single_label_rows(100))
+    assert fit() == 0
+    captured = capsys.readouterr()
+    assert "conv: left out, because a step of gru takes 0.015 seconds" in captured.err
+    assert "gru" in captured.out and "conv" not in captured.out
+
+
+def test_networks_share_the_time_that_is_left(monkeypatch, tmp_path):
+    now = 0.0
+    monkeypatch.undo()  # of `part`
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    clock = SearchTime(10.0, {"gru": 2, "conv": 2}, trains_again=True, seconds_used=60.0)
+    seconds = 600 * (1 - RESERVE) - 60
+    assert clock.part() == pytest.approx(seconds / 5 - STARTUP_SECONDS)
+    clock.networks = {"gru": NetworkTime(clock.part(), 1.0), "conv": NetworkTime(clock.part(), 1.0)}
+    baseline, gru = (planned_run(arch, tmp_path) for arch in ("naive-bayes", "gru"))
+    assert clock.before_start(baseline) is baseline
+    started = clock.before_start(gru)
+    assert isinstance(started, PlannedRun) and started.values["train"]["max_minutes"] * 60 == pytest.approx(
+        seconds / 5 - STARTUP_SECONDS, abs=0.01
+    )
+    now = 200.0
+    assert clock.part() == pytest.approx((seconds - 200) / 4 - STARTUP_SECONDS)  # what the first did not need is shared
+    now = 545.0
+    outcome = clock.before_start(gru)
+    assert isinstance(outcome, Outcome) and outcome.reason == "left out, because no time was left for it"
+
+
+def planned_run(arch: str, directory: Path) -> PlannedRun:
+    return PlannedRun(Variant(arch, {"model": {"arch": arch}, "train": {"max_minutes": 1.0}}), 0, directory / arch)
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])

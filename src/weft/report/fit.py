@@ -27,6 +27,7 @@ from weft.metrics.metric import Metric
 from weft.report.callback_observer import CallbackObserver, callback_or_bar
 from weft.report.comparison import ComparisonInfo, write_comparison
 from weft.report.fit_candidates import (
+    CandidateArchs,
     Comparison,
     SearchTime,
     candidate_archs,
@@ -244,22 +245,22 @@ def _train(search: _Search, minutes: float, *, trains_again: bool) -> _Trained:
     """Train the baselines, then networks in the time that is left, fold by fold. Only candidates that were trained in all folds
     are returned."""
     archs, comparisons = candidate_archs(search.values), search.comparisons
+    trained = _Trained([{} for _ in comparisons], comparisons[0].earlier_failures(), {})
+    all_archs, failed = [*archs.baselines, *archs.networks], {failure.name for failure in trained.failures}
+    archs = CandidateArchs(*([arch for arch in group if arch not in failed] for group in archs))
     clock = start_clock(comparisons, archs, minutes, trains_again=trains_again)
-    trained = _Trained([{} for _ in comparisons], [], {})
     for group in filter(None, archs):
         plan = plan_candidates(comparisons[0], group, clock, search.observer)
         trained.failures.extend(plan.failed)
         for failure in plan.failed:
             search.observer.line(f"note: {describe_failure(failure)}")
+        if not plan.variants and not archs.baselines:
+            raise UsageError("minutes", f"{minutes:g} is too short for any model", f"use at least {clock.minutes_needed:g}")
         if plan.variants:
-            options = ComparisonOptions(models=[*archs.baselines, *archs.networks], budget=("max_minutes", minutes))
+            options = ComparisonOptions(models=all_archs, budget=("max_minutes", minutes))
             _train_group(search, comparisons, plan, options, clock, trained)
             comparisons = [comparison._replace(overwrite=False) for comparison in comparisons]
     names = [name for name in trained.rows[0] if all(name in rows for rows in trained.rows)]
-    if not names and clock.missed:
-        needed = min(clock.missed)
-        problem = f"{minutes:g} is too short for any model: a step takes {needed.step_seconds:.2g} seconds"
-        raise UsageError("minutes", problem, f"use at least {needed.minutes:g}")
     if not names:
         raise ModelError("fit", f"no model could be trained: {describe_failure(trained.failures[0])}")
     return trained._replace(rows=[{name: rows[name] for name in names} for rows in trained.rows])
@@ -283,7 +284,7 @@ def _train_group(
         new_rows, failures, _ = runner.train(search.observer, clock.before_start)
         rows.update(new_rows)
         trained.failures.extend(failures)
-        trained.about.update(runner.about)
+        trained.about.update({**runner.about, "budget": f"{clock.minutes:g} minutes for all models"})
 
 
 def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedRun]]:

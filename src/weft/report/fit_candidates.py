@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from weft import files
 from weft.comparison.applicable_options import applicable_options, with_option
 from weft.comparison.architectures import default_archs
 from weft.comparison.observer import Observer
-from weft.comparison.plan import FailedRun, PlannedRun, Variant, Variants, directory_name
+from weft.comparison.plan import COMPARISON, FailedRun, PlannedRun, Variant, Variants, directory_name
 from weft.comparison.train import Outcome
 from weft.config import BUDGETS
 from weft.errors import UsageError
@@ -37,6 +38,16 @@ class Comparison(NamedTuple):
         """The run of an earlier process that is to be resumed, if there is one."""
         run = RunDir(self.directory / f"{directory_name(arch)}-{self.values.get('seed', 0)}")
         return run if run.resolved.is_file() and not self.overwrite else None
+
+    def earlier_failures(self) -> list[FailedRun]:
+        """The failures of a finished search: the same command does not try them again."""
+        path = self.directory / COMPARISON
+        if self.overwrite or not path.is_file():
+            return []
+        document = files.read_json(path)
+        failures: Any = document.get("failures") if isinstance(document, dict) else None
+        is_intact = isinstance(failures, list) and all(failure.keys() == set(FailedRun._fields) for failure in failures)
+        return [FailedRun(**failure) for failure in failures] if is_intact else []
 
     def is_trained(self, arch: str) -> bool:
         run = self.begun_run(arch)
@@ -84,26 +95,24 @@ class NetworkTime(NamedTuple):
     minimum: float  # with less, it would not learn anything
 
 
-class MissedTime(NamedTuple):
-    """Why the time is too short for a network."""
-
-    minutes: float  # of a search that has enough time for it
-    step_seconds: float
-
-
 class SearchTime:
     """Divides the time: a network gets an equal part of what is left when it starts."""
 
-    def __init__(self, minutes: float, num_parts: int, seconds_used: float) -> None:
-        self.minutes, self.num_parts = minutes, num_parts
+    def __init__(self, minutes: float, waiting: dict[str, int], *, trains_again: bool, seconds_used: float) -> None:
+        """`waiting`: the number of runs of each network that are not trained yet. `trains_again`: one more is trained last."""
+        self.minutes, self.waiting, self.trains_again = minutes, waiting, trains_again
         self.start = time.monotonic() - seconds_used
         self.deadline = self.start + 60 * minutes - max(MIN_RESERVE_SECONDS, 60 * minutes * RESERVE)
         self.networks = dict[str, NetworkTime]()  # by architecture
-        self.missed = list[MissedTime]()  # of networks that the time is too short for
+        self.minutes_needed = 0.0  # of a search that has time for the network that was left out last
+
+    @property
+    def num_parts(self) -> int:
+        return max(1, sum(self.waiting.values()) + self.trains_again)
 
     def part(self) -> float:
         """The seconds of the next network."""
-        return (self.deadline - time.monotonic()) / max(1, self.num_parts) - STARTUP_SECONDS
+        return (self.deadline - time.monotonic()) / self.num_parts - STARTUP_SECONDS
 
     def minutes_for(self, seconds: float) -> float:
         """The time of a search in which each network that is left has some seconds."""
@@ -116,7 +125,7 @@ class SearchTime:
         if arch not in self.networks:
             return planned
         seconds = self.part()
-        self.num_parts -= 1
+        self.waiting[arch] -= 1
         if RunDir(planned.output_dir).resolved.is_file():
             return planned
         if seconds < self.networks[arch].minimum:
@@ -130,30 +139,35 @@ class SearchTime:
 
 
 def start_clock(comparisons: Sequence[Comparison], archs: CandidateArchs, minutes: float, *, trains_again: bool) -> SearchTime:
-    """The time of a search. What earlier processes trained is deducted; `trains_again`: one more network is trained last."""
+    """The time of a search. What earlier processes trained is deducted."""
     begun = [
         run
         for comparison in comparisons
         for arch in (*archs.baselines, *archs.networks)
         if (run := comparison.begun_run(arch)) is not None
     ]
-    num_waiting = sum(not comparison.is_trained(arch) for comparison in comparisons for arch in archs.networks)
-    return SearchTime(minutes, num_waiting + trains_again, sum(read_timing(run.path)[0] for run in begun))
+    waiting = {arch: sum(not comparison.is_trained(arch) for comparison in comparisons) for arch in archs.networks}
+    seconds_used = sum(read_timing(run.path)[0] for run in begun)
+    return SearchTime(minutes, waiting, trains_again=trains_again, seconds_used=seconds_used)
 
 
 def plan_candidates(comparison: Comparison, archs: Sequence[str], clock: SearchTime, observer: Observer) -> Variants:
-    """All candidates that can be trained in their part of the time, with the best settings for it."""
-    variants, failed = list[Variant](), list[FailedRun]()
-    for arch in archs:
+    """The candidates with the best settings for their part of the time. If it is too short for one, the last one is left out,
+    so that the others have more."""
+    names, failed = list(archs), list[FailedRun]()
+    while names:
+        variants = list[Variant]()
         try:
-            variants.append(_variant(comparison, arch, clock, observer))
+            for arch in names:
+                variants.append(_variant(comparison, arch, clock, observer))
+            return Variants(variants, failed, [])
         except TimeTooShort as error:
-            missed = MissedTime(clock.minutes_for(error.seconds), error.step_seconds)
-            clock.missed.append(missed)
-            reason = f"left out: a step takes {missed.step_seconds:.2g} seconds; `minutes` of {missed.minutes:g} are enough"
-            failed.append(FailedRun(arch, None, reason, error.exit_code))
-    clock.num_parts -= len(failed)
-    return Variants(variants, failed, [])
+            clock.minutes_needed = clock.minutes_for(error.seconds)
+            reason = f"left out, because a step of {error.arch} takes {error.step_seconds:.2g} seconds"
+            reason = f"{reason}; `minutes` of {clock.minutes_needed:g} are enough"
+            failed.append(FailedRun(names[-1], None, reason, error.exit_code))
+        del clock.waiting[names.pop()]
+    return Variants([], failed, [])
 
 
 def _variant(comparison: Comparison, arch: str, clock: SearchTime, observer: Observer) -> Variant:
