@@ -11,7 +11,7 @@ from small_runs import SilentCallback
 
 from weft.cli.main import main
 from weft.comparison.plan import PlannedRun
-from weft.comparison.train import Outcome
+from weft.comparison.train import BeforeStart, Outcome, as_planned
 from weft.errors import WeftError
 from weft.runs.finished import is_finished
 from weft.runs.job import train
@@ -23,8 +23,8 @@ class InProcessTrainer:
 
     trained: list[str]
 
-    def __init__(self, budget: Any, callback: Any, is_finished: Any) -> None:
-        self.callback = callback
+    def __init__(self, budget: Any, callback: Any, is_finished: Any, before_start: BeforeStart = as_planned) -> None:
+        self.callback, self.before_start = callback, before_start
 
     def train(self, plan: Sequence[PlannedRun]) -> list[Outcome]:
         return [self._train_run(planned) for planned in plan]
@@ -33,8 +33,11 @@ class InProcessTrainer:
         try:
             config = resolve(planned.values, base=Path())
             if not is_finished(planned.output_dir, config):
-                InProcessTrainer.trained.append(planned.output_dir.name)
-                train(planned.values, planned.output_dir, base=Path(), callback=SilentCallback())
+                run = self.before_start(planned)
+                if isinstance(run, Outcome):
+                    return run
+                InProcessTrainer.trained.append(run.output_dir.name)
+                train(run.values, run.output_dir, base=Path(), callback=SilentCallback())
         except WeftError as error:
             outcome = Outcome(planned, error.exit_code, str(error))
             self.callback.on_run_end(outcome)

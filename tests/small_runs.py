@@ -108,7 +108,7 @@ def run_hashes(out: Path) -> dict[str, str]:
     """SHA-256 of everything in a finished run that must not depend on interruptions."""
     newest = out / "checkpoints" / checkpoint.names(out)[-1]
     checksums = {path.stem: files.sha256(path) for path in newest.glob("*.safetensors")}
-    train_state = {**files.read_json(newest / "train_state.json"), "seconds": 0.0}
+    train_state = {**files.read_json(newest / "train_state.json"), "seconds": 0.0, "validation_seconds": 0.0}
     checksums["train_state"] = hashlib.sha256(repr(sorted(train_state.items())).encode()).hexdigest()
     return checksums | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}
 

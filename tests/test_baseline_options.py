@@ -233,6 +233,35 @@ def test_a_run_with_chosen_options_equals_one_with_the_same_options_set(runs, tm
     np.testing.assert_array_equal(fixed.model.log_probs(texts), chosen.model.log_probs(texts))
 
 
+@pytest.mark.parametrize("arch", ["naive-bayes", "logistic-regression"])
+def test_a_run_with_the_options_that_another_has_chosen_is_the_same_model(tmp_path, arch):
+    train, valid = (write_tsv(tmp_path / f"{name}.tsv", noisy_rows(90, seed)) for seed, name in enumerate(("train", "valid")))
+    values = classification_run_file(train, arch)
+    chosen = train_here({**values, "data": {"train": str(train), "valid": str(valid)}}, tmp_path / "chosen")
+    first = weft.load(chosen.path)
+    options = first.config.preset.estimator.chosen_options(first.model)
+    assert options["temperature"] != 1 and {"alpha", "C"} & options.keys()
+    refitted = {**values, "data": {"train": str(train)}, "model": {**values["model"], **options}}
+    second = weft.load(train_here(refitted, tmp_path / "refitted").path)
+    texts = [(text,) for _, text in single_label_rows(20, seed=7)]
+    np.testing.assert_array_equal(second.model.log_probs(texts), first.model.log_probs(texts))
+
+
+def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    """Every fifth label is wrong, so that probabilities of 1 are not calibrated."""
+    rows = single_label_rows(count, seed=seed)
+    return [(rows[index - 1][0] if index % 5 == 0 else label, text) for index, (label, text) in enumerate(rows)]
+
+
+def test_a_temperature_of_the_run_file_is_not_fitted(tmp_path):
+    data = write_tsv(tmp_path / "data.tsv", single_label_rows(60))
+    for arch in ("logistic-regression", "gru"):
+        values = classification_run_file(data, arch, "model.temperature=2.5", "data.valid=0.2", "train.max_steps=2")
+        run = weft.load(train_here(values, tmp_path / arch).path)
+        assert run.predictor.model.temperature == 2.5
+        assert run.config.preset.estimator.chosen_options(run.model)["temperature"] == 2.5
+
+
 # ---- ensembles
 
 

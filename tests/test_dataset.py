@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from small_runs import SilentCallback
 
-from weft.config import Config
-from weft.data.config import Files, Split, datasets
+from weft.data.config import DataFilesConfig, datasets
 from weft.data.dataset import Dataset
 from weft.data.formats import TableFormat, TableRecord, number
 from weft.data.input_records import InputFile
@@ -31,11 +30,7 @@ ROWS = [(f"text {at} of\tten"[: 6 + at % 3].replace("\t", " "), at / 2) for at i
 # ---- a toy task: a number for a text
 
 
-class NumberTable(Config):
-    train: Files
-    valid: Split = None
-    test: Split = None
-    encoding: str = "utf-8"
+class NumberTable(DataFilesConfig):
     text: str = "text"
     number: str = "number"
 
@@ -44,7 +39,7 @@ class NumberTable(Config):
 
     def sources(self, base: Path) -> dict[str, Dataset[TableRecord]]:
         form = TableFormat((self.text,), (self.number,), self.encoding)
-        return datasets(base, form, self.train, self.valid, self.test)
+        return datasets(base, form, self)
 
 
 NUMBERS = table_data(NumberTable)
@@ -144,7 +139,8 @@ def test_columns_have_their_own_names_origins_and_sizes(tmp_path):
 
 def test_splits_are_taken_from_the_end(tmp_path):
     path = write(tmp_path / "a.csv")
-    result = datasets(tmp_path, TableFormat(("text",), ("number",)), path.name, 0.2, 0.3)
+    splits = DataFilesConfig(train=path.name, valid=0.2, test=0.3)
+    result = datasets(tmp_path, TableFormat(("text",), ("number",)), splits)
     values = {name: [number(record) for record in part.records()] for name, part in result.items()}
     expected = np.arange(10) / 2
     assert values == {"train": expected[:5].tolist(), "valid": expected[5:7].tolist(), "test": expected[7:].tolist()}

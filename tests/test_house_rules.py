@@ -24,6 +24,7 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/runs/run.py:generate": "as predict; GenerationConfig refuses unknown ones",
     "weft/runs/run.py:stream": "as generate",
     "weft/report/compare.py:compare": "as predict; ComparisonOptions refuses unknown ones",
+    "weft/report/fit.py:fit": "as compare; FitOptions refuses unknown ones",
     "weft/runs/run.py:explain": "as generate; ExplainConfig refuses unknown ones",
     "weft/config.py:__pydantic_init_subclass__": "the signature of pydantic's hook",
 }
@@ -76,7 +77,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks": TRAINING | {"runs", "explain"},
     "comparison": TRAINING | RECORD | {"runs", "tasks.prepare"},
     "interop": TRAINING | RECORD | {"runs"},
-    "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison"},
+    "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison", "tasks.detect", "tasks.detection"},
     "serve": TRAINING | RECORD | {"runs", "interop", "explain"},
 }
 TOP = {"cli", "__main__", "__init__"}  # these may import everything
@@ -595,6 +596,7 @@ def test_the_public_names():
     assert sorted(weft.__all__) == [
         *(
             "Comparison",
+            "Fit",
             "Run",
             "TrainCallback",
             "TrainProgress",
@@ -605,6 +607,7 @@ def test_the_public_names():
             "distill",
             "ensemble",
             "errors",
+            "fit",
             "load",
             "train",
         ),

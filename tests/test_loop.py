@@ -153,13 +153,13 @@ def test_tokens_are_counted_as_in_the_loss():
 
 
 def test_max_minutes_budget(monkeypatch):
-    """With a clock that advances by a second at each call: a step is timed by its start and end."""
+    """With a clock that advances by a second at each call: steps and validations are timed by their start and end."""
     now = iter(range(1_000_000))
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
-    loop = small_loop(small_model(), max_minutes=0.1)
+    loop = small_loop(small_model(), max_minutes=0.1, num_validations=2)
     run(loop)
-    assert loop.train_state.seconds == 6.0
-    assert loop.train_state.step == 6
+    state = loop.train_state
+    assert (state.step, state.seconds, state.validation_seconds) == (5, 5.0, 2.0)  # 3 steps, a validation, 2 steps, another
 
 
 def test_lr_follows_the_schedule_at_the_middle_of_each_step(monkeypatch):

@@ -395,6 +395,18 @@ def test_init_with_an_architecture_recommends_for_it(tmp_path, capsys):
     assert values["model"]["arch"] == "transformer" and values["train"]["optimizer"] == "muon"
 
 
+def test_init_detects_the_columns_of_a_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{index};{('good', 'bad')[index % 2]};this is soup number {index}" for index in range(40)]
+    Path("reviews.csv").write_text("\n".join(["id;stars;review", *rows]) + "\n")
+    assert main(["init", "classification", "--data", "reviews.csv", "--arch", "naive-bayes"]) == 0
+    Path("run.toml").write_text(capsys.readouterr().out)
+    data = tomllib.loads(Path("run.toml").read_text())["data"]
+    assert (data["text_column"], data["label_column"]) == ("review", "stars")
+    assert main(["train", "run.toml"]) == 0
+    assert weft.load("runs/run").labels == ("bad", "good")
+
+
 # ---- a time
 
 

@@ -424,7 +424,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     (
         run_file(data={"read_as": "lines"}),
         "data.read_as: unknown option; "
-        "choose from train, valid, test, encoding, delimiter, sheet, source_column, target_column, max_length, truncate",
+        "choose from train, valid, test, fold, encoding, delimiter, sheet, source_column, target_column, max_length, truncate",
     ),
 ]
 

@@ -257,7 +257,7 @@ CURE = (
     "is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet);"
     ' use a table or two parallel files, e.g. {} = ["a.en", "a.de"]'
 )
-OPTIONS = "train, valid, test, encoding, delimiter, sheet, source_column, target_column, max_length, truncate"
+OPTIONS = "train, valid, test, fold, encoding, delimiter, sheet, source_column, target_column, max_length, truncate"
 MESSAGES = [
     ({"train": "a.txt"}, "data.train: 'a.txt' " + CURE.format("train")),
     ({"train": ["a.en"]}, "data.train: 'a.en' " + CURE.format("train")),

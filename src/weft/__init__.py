@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft import errors
     from weft.report.compare import Comparison, compare
+    from weft.report.fit import Fit, fit
     from weft.runs.average import average
     from weft.runs.callback import TrainCallback, TrainProgress
     from weft.runs.check import check
@@ -22,16 +23,19 @@ _MODULES = {  # public names are imported on first use: `weft --help` and `weft.
     "TrainCallback": "weft.runs.callback",
     "TrainProgress": "weft.runs.callback",
     "Comparison": "weft.report.compare",
+    "Fit": "weft.report.fit",
     "average": "weft.runs.average",
     "check": "weft.runs.check",
     "compare": "weft.report.compare",
     "distill": "weft.runs.distill",
     "ensemble": "weft.runs.load",
+    "fit": "weft.report.fit",
     "load": "weft.runs.load",
     "train": "weft.runs.train",
 }
 __all__ = [
     "Comparison",
+    "Fit",
     "Run",
     "TrainCallback",
     "TrainProgress",
@@ -42,6 +46,7 @@ __all__ = [
     "distill",
     "ensemble",
     "errors",
+    "fit",
     "load",
     "train",
 ]

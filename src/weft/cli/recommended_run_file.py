@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from pydantic.fields import FieldInfo
 from weft.cli.run_file_template import COMMENT_COLUMN, Line, comment, format_line, to_toml
 from weft.comparison.plan import check_files_exist
 from weft.config import Config, described_fields, table_class
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.runs.recommend import TABLES, Recommendation, recommend
+from weft.tasks.detect import detect
 from weft.tasks.registry import TASKS
 from weft.tasks.templates import find_template
 
@@ -26,7 +28,7 @@ def render_recommended(task: str, arch: str | None, files: list[str]) -> str:
     """The run file for an architecture, or for the recommended one, and training files relative to the current directory."""
     template = find_template(task)
     train = files if len(files) > 1 else files[0]
-    values: dict[str, Any] = {"task": task, "data": {**template.data, "train": train}}
+    values: dict[str, Any] = {"task": task, "data": {**template.data, "train": train, **_detect(task, files)}}
     if arch is not None:
         values["model"] = {"arch": arch}
     recommendation = recommend(values, base=Path())
@@ -34,6 +36,13 @@ def render_recommended(task: str, arch: str | None, files: list[str]) -> str:
     lines = list(_lines(recommendation))
     column = max(COMMENT_COLUMN, *(len(line.text) + 2 for line in lines if isinstance(line, Line) and line.comment))
     return "".join([*_header(task, recommendation), *(format_line(line, column) for line in lines)])
+
+
+def _detect(task: str, files: list[str]) -> dict[str, Any]:
+    """The options of [data] that read the files, such as the names of columns; {} if they cannot be told."""
+    with suppress(DataError):  # reading them says what is wrong
+        return detect(files, task=task).data
+    return {}
 
 
 def _header(task: str, recommendation: Recommendation) -> Iterator[str]:

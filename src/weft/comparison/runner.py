@@ -30,7 +30,7 @@ from weft.comparison.plan import (
     with_absolute_paths,
 )
 from weft.comparison.recommended_options import with_recommended_options
-from weft.comparison.train import Outcome, ParallelTrainer, ThreadBudget
+from weft.comparison.train import BeforeStart, Outcome, ParallelTrainer, ThreadBudget, as_planned
 from weft.data.config import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
@@ -127,8 +127,9 @@ class ComparisonRunner:
         for variant in self.plan.variants:
             check_context(resolve(variant.values, base=self.runner_config.output_dir), context, variant.name)
 
-    def train(self, observer: Observer) -> TrainedComparison:
-        """Prepare tokenizer, sizes and hyperparameters, then train all runs; the work of an earlier process is reused."""
+    def train(self, observer: Observer, before_start: BeforeStart = as_planned) -> TrainedComparison:
+        """Prepare tokenizer, sizes and hyperparameters, then train all runs; the work of an earlier process is reused.
+        `before_start` can change a run or leave it out."""
         output_dir = self.runner_config.output_dir
         plan = to_toml(self.values, self.options)
         with remove_on_failure(output_dir):
@@ -145,7 +146,7 @@ class ComparisonRunner:
         with Lock(output_dir):
             variants = self._tune(variants, observer)
             runs = plan_runs(variants, range(self.seed, self.seed + self.options.seeds), output_dir)
-            outcomes = self._trainer(observer, "training", output_dir / RUN_FILES).train(runs)
+            outcomes = self._trainer(observer, "training", output_dir / RUN_FILES, before_start).train(runs)
             observer.clear()
         return self._collect(variants, outcomes)
 
@@ -195,9 +196,11 @@ class ComparisonRunner:
         fixed = [names.get(option, option.removeprefix("model.")) for option, _ in self.options.grid]
         return fixed + (["hidden_size"] if self.options.match_params is not None else [])
 
-    def _trainer(self, observer: Observer, phase: str, run_files: Path) -> ParallelTrainer:
+    def _trainer(
+        self, observer: Observer, phase: str, run_files: Path, before_start: BeforeStart = as_planned
+    ) -> ParallelTrainer:
         budget = ThreadBudget(run_files, self.runner_config.jobs, self.runner_config.threads)
-        return ParallelTrainer(budget, observer.runs(phase), is_finished)
+        return ParallelTrainer(budget, observer.runs(phase), is_finished, before_start)
 
     def _collect(self, variants: Sequence[Variant], outcomes: Sequence[Outcome]) -> TrainedComparison:
         rows: dict[str, list[Path]] = {variant.name: [] for variant in variants}

@@ -78,6 +78,11 @@ class ThreadBudget(NamedTuple):
 
 
 IsFinished = Callable[[Path, RunConfig], bool]
+BeforeStart = Callable[[PlannedRun], PlannedRun | Outcome]  # the run as it is to be trained now, or why it is not
+
+
+def as_planned(planned: PlannedRun) -> PlannedRun:
+    return planned
 
 
 def progress(output_dir: Path, table: TrainConfig) -> Progress:
@@ -182,8 +187,14 @@ class _Child:
 class ParallelTrainer:
     """Trains runs, `budget.jobs` at a time; finished runs of an earlier process are kept, unfinished ones resume."""
 
-    def __init__(self, budget: ThreadBudget, callback: ComparisonCallback, is_finished: IsFinished) -> None:
-        self.budget, self.callback, self.is_finished = budget, callback, is_finished
+    def __init__(
+        self,
+        budget: ThreadBudget,
+        callback: ComparisonCallback,
+        is_finished: IsFinished,
+        before_start: BeforeStart = as_planned,
+    ) -> None:
+        self.budget, self.callback, self.is_finished, self.before_start = budget, callback, is_finished, before_start
         self._progress: dict[Path, Progress] = {}
         self._locked: set[Path] = set()  # runs that another process works on
 
@@ -204,7 +215,7 @@ class ParallelTrainer:
         running = list[_Child]()
         try:
             while waiting or running:
-                self._start(waiting, running, budget)
+                self._start(waiting, running, ended, budget)
                 self._poll(plan, running, ended)
                 if self.callback.should_stop():
                     self._stop(running)
@@ -223,16 +234,30 @@ class ParallelTrainer:
             self.callback.on_run_end(outcome)
             return outcome
 
-    def _start(self, waiting: list[tuple[PlannedRun, RunConfig]], running: list[_Child], budget: ThreadBudget) -> None:
+    def _start(
+        self,
+        waiting: list[tuple[PlannedRun, RunConfig]],
+        running: list[_Child],
+        ended: dict[Path, Outcome],
+        budget: ThreadBudget,
+    ) -> None:
         for planned, config in list(waiting):
             if len(running) == budget.jobs:
                 return
             if (holder := lock_holder(planned.output_dir)) is None:
                 waiting.remove((planned, config))
-                running.append(_Child(planned, config, budget))
+                self._start_one(planned, running, ended, budget)
             elif planned.output_dir not in self._locked:
                 self._locked.add(planned.output_dir)
                 self.callback.on_note(f"{holder}; waiting for it")
+
+    def _start_one(self, planned: PlannedRun, running: list[_Child], ended: dict[Path, Outcome], budget: ThreadBudget) -> None:
+        run = self.before_start(planned)
+        if isinstance(run, Outcome):
+            ended[planned.output_dir] = run
+            self.callback.on_run_end(run)
+        else:
+            running.append(_Child(run, resolve(run.values, base=run.output_dir.parent), budget))
 
     def _poll(self, plan: Sequence[PlannedRun], running: list[_Child], ended: dict[Path, Outcome]) -> None:
         """Wait a moment, then report the state of all runs."""

@@ -58,7 +58,7 @@ def check(variants: Sequence[Variant], num_trials: int, *, base: Path) -> None:
     if num_trials < 2:
         raise UsageError("tune_trials", f"must be at least 2, got {num_trials}")
     configs = [resolve(variant.values, base=base) for variant in variants]
-    if any(config.data.valid is None for config in configs):
+    if not all(config.data.has_valid for config in configs):
         raise UsageError("tune_trials", "requires validation data", "set data.valid")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -75,13 +75,24 @@ class DataFilesConfig(Config):
     """Validation files, or a fraction of train. Selects the best weights."""
     test: Split = None
     """Test files, or a fraction of train. Read only by weft evaluate and weft compare."""
+    fold: list[int] | None = Field(None, min_length=2, max_length=2)
+    """Cross-validation: [I, N] makes fold I of N of the training data the validation data."""
     encoding: str = "utf-8"
     """Text encoding of the files."""
 
     @model_validator(mode="after")
     def check_files(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
+        if self.fold is not None and not 1 <= self.fold[0] <= self.fold[1] != 1:
+            raise invalid("fold", f"expected [I, N] with 1 <= I <= N and N >= 2, got {self.fold}")
+        if self.fold is not None and (self.valid is not None or self.train is False):
+            raise invalid("fold", "requires data.train, and that data.valid is not set", "remove one of them")
         return self
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether there is validation data."""
+        return self.valid is not None or self.fold is not None
 
     def with_defaults(self) -> Self:
         """A copy with a value for every option that applies."""
@@ -98,24 +109,38 @@ class TableFilesConfig(DataFilesConfig):
     """Sheet of an .xlsx file: a name or a 1-based index. Default: the first."""
 
 
-def split_ranges(train: Train, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
-    """Files, first fraction and last fraction of each split that is set."""
+class SplitRange(NamedTuple):
+    """The files of a split, and which of their rows or characters it has, as fractions."""
+
+    files: Files
+    low: float = 0.0
+    high: float = 1.0
+    without: tuple[float, float] | None = None  # a range inside that belongs to another split
+
+
+def split_ranges(config: DataFilesConfig) -> dict[str, SplitRange]:
+    """The range of each split that is set."""
+    train, valid, test = config.train, config.valid, config.test
     ends = {"train": 1.0}
     for name, fraction in (("test", test), ("valid", valid)):
         if isinstance(fraction, float):
             ends[name] = ends["train"]
             # rounded, because 1 - 0.1 - 0.1 is not 0.8 and the split would change by a character
             ends["train"] = round(ends["train"] - fraction, 12)
-    ranges: dict[str, tuple[Files, float, float]] = {}
+    ranges: dict[str, SplitRange] = {}
     if train is not False:
-        ranges["train"] = (train, 0.0, ends["train"])
+        ranges["train"] = SplitRange(train, 0.0, ends["train"])
+    if train is not False and config.fold is not None:
+        index, num_folds = config.fold
+        low, high = (round(ends["train"] * end / num_folds, 12) for end in (index - 1, index))
+        ranges |= {"train": SplitRange(train, 0.0, ends["train"], (low, high)), "valid": SplitRange(train, low, high)}
     low = ends["train"]
     for name, files in (("valid", valid), ("test", test)):
         if isinstance(files, float) and train is not False:
-            ranges[name] = (train, low, ends[name])
+            ranges[name] = SplitRange(train, low, ends[name])
             low = ends[name]
         elif isinstance(files, str | list):
-            ranges[name] = (files, 0.0, 1.0)
+            ranges[name] = SplitRange(files)
     return ranges
 
 
@@ -126,11 +151,11 @@ def training(sources: Mapping[str, S]) -> S:
     return sources["train"]
 
 
-def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Split) -> dict[str, Dataset[R]]:
+def datasets(base: Path, format: Format[R], config: DataFilesConfig) -> dict[str, Dataset[R]]:
     """The data set of each split that is set. Paths are relative to `base`, the directory of the run file."""
     return {
-        name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high)
-        for name, (files, low, high) in split_ranges(train, valid, test).items()
+        name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high, without)
+        for name, (files, low, high, without) in split_ranges(config).items()
     }
 
 
@@ -222,7 +247,8 @@ class TextDataConfig(DataFilesConfig):
                 lines,
                 low,
                 high,
+                without,
                 separate_files=not lines and _is_expanded(base, files),
             )
-            for name, (files, low, high) in split_ranges(self.train, self.valid, self.test).items()
+            for name, (files, low, high, without) in split_ranges(self).items()
         }

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from weft.data.source import Row, RowCount, display_name, in_batches
+from weft.data.source import Row, RowCount, display_name, in_batches, provenance_of_range, range_size
 from weft.data.table_rows import file_location
 from weft.text.reading import FileSummary
 
@@ -131,12 +131,18 @@ class _Contents(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True)
 class Dataset(Generic[R]):
-    """The records of files or directories from fraction `low` to fraction `high`."""
+    """The records of files or directories from fraction `low` to fraction `high`, without those of an inner range."""
 
     inputs: tuple[Path, ...]
     format: Format[R]
     low: float = 0.0
     high: float = 1.0
+    without: tuple[float, float] | None = None
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the files that the split has."""
+        return range_size(self.low, self.high, self.without)
 
     @property
     def name(self) -> str:
@@ -172,25 +178,26 @@ class Dataset(Generic[R]):
         return self.format.read(self.inputs, self._new_summary())
 
     @cached_property
-    def _selection(self) -> tuple[int, int | None] | np.ndarray:
-        """Start and stop of the split, or for a stratified split a mask of its records, bool (N,)."""
-        if (self.low, self.high) == (0.0, 1.0):
-            return 0, None
+    def _selection(self) -> np.ndarray | None:
+        """A mask of the records of the split, bool (N,); None if it has all of them."""
+        if self.fraction == 1.0:
+            return None
         total, rows = self.summary.count, self.format.rows
-        start, stop = RowCount(self.name, total, rows, rows).span(self.low, self.high)
+        count = RowCount(self.name, total, rows, rows)
         strata = self.summary.strata()
-        if strata is None:
-            return start, stop
+        order = np.arange(total) if strata is None else stratified_order(strata)
         is_selected = np.zeros(total, dtype=bool)
-        is_selected[stratified_order(strata)[start:stop]] = True
+        is_selected[order[slice(*count.span(self.low, self.high))]] = True
+        if self.without is not None:
+            is_selected[order[slice(*count.span(*self.without))]] = False
         return is_selected
 
     def records(self) -> Iterator[R]:
         """The records of the split."""
         selection = self._selection
-        if isinstance(selection, np.ndarray):
-            return compress(self._all_records(), selection)
-        return islice(self._all_records(), *selection)
+        if selection is None:
+            return self._all_records()
+        return compress(self._all_records(), selection)
 
     def rows(self) -> Iterator[Row]:
         """The texts of each record, with their files."""
@@ -248,9 +255,10 @@ class TextColumn(Generic[R]):
         return in_batches(self.texts())
 
     def size(self) -> int:
-        return int(self.dataset.summary.bytes_of(self.column) * (self.dataset.high - self.dataset.low))
+        return int(self.dataset.summary.bytes_of(self.column) * self.dataset.fraction)
 
     def provenance(self) -> dict[str, Any]:
         provenance = self.dataset.format.provenance(self.dataset.inputs, self.column)
         files = provenance.pop("files")
-        return {**provenance, "lines": True, "low": self.dataset.low, "high": self.dataset.high, "files": files}
+        ranges = provenance_of_range(self.dataset.low, self.dataset.high, self.dataset.without)
+        return {**provenance, "lines": True, **ranges, "files": files}

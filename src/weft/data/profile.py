@@ -22,10 +22,7 @@ class Split(Protocol):
     """The training data: records, or running text."""
 
     @property
-    def low(self) -> float: ...
-
-    @property
-    def high(self) -> float: ...
+    def fraction(self) -> float: ...
 
     @property
     def summary(self) -> Any: ...
@@ -101,7 +98,7 @@ def profile_data(split: Split, *, has_valid: bool, is_gpu: bool) -> DataProfile:
 def _num_examples(split: Split, num_sampled: int) -> int:
     """The number of records or lines of the split. A sample that ended early may be all there is."""
     total: int = split.summary.count
-    return max(round(total * (split.high - split.low)), num_sampled)
+    return max(round(total * split.fraction), num_sampled)
 
 
 def _profile_texts(texts: tuple[str, ...]) -> TextProfile:

@@ -110,16 +110,31 @@ def in_batches(lines: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def range_size(low: float, high: float, without: tuple[float, float] | None) -> float:
+    """The size of a range without an inner one."""
+    return high - low - (0.0 if without is None else without[1] - without[0])
+
+
+def provenance_of_range(low: float, high: float, without: tuple[float, float] | None) -> dict[str, Any]:
+    return {"low": low, "high": high, **({} if without is None else {"without": list(without)})}
+
+
 @dataclass(frozen=True)
 class Source:
-    """Lines or running text of files, from fraction `low` to fraction `high`."""
+    """Lines or running text of files, from fraction `low` to fraction `high`, without an inner range."""
 
     paths: tuple[Path, ...]
     encoding: str = "utf-8"
     lines: bool = False
     low: float = 0.0
     high: float = 1.0
+    without: tuple[float, float] | None = None
     separate_files: bool = False  # whether running text has an empty line between files
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the files that the split has."""
+        return range_size(self.low, self.high, self.without)
 
     @property
     def name(self) -> str:
@@ -131,18 +146,27 @@ class Source:
         """Summary of the whole files, read once."""
         return summarize(self.paths, self.encoding)
 
-    def span(self) -> tuple[int, int | None]:
-        """Start and stop of the split, in lines, or in characters of running text; a stop of None is the end."""
-        if (self.low, self.high) == (0.0, 1.0):
+    def spans(self) -> list[tuple[int, int | None]]:
+        """Start and stop of each part of the split, in lines, or in characters of running text; a stop of None is the end."""
+        start, stop = self._span(self.low, self.high)
+        if self.without is None:
+            return [(start, stop)]
+        first, last = self._span(*self.without)
+        after = [] if last is None or last == stop else [(last, stop)]
+        return [*([(start, first)] if start < first else []), *after]
+
+    def _span(self, low: float, high: float) -> tuple[int, int | None]:
+        """Start and stop of the rows or characters between two fractions."""
+        if (low, high) == (0.0, 1.0):
             return 0, None
         # without the newlines that read_text inserts between files, which hardly changes a fraction
         total = self.summary.lines if self.lines else self.summary.characters
         rows = RowCount(self.name, total, "lines" if self.lines else "characters", "text")
-        start, stop = rows.span(self.low, self.high)
+        start, stop = rows.span(low, high)
         if self.lines:
             return start, stop
         first, last = self._split_position(start, total), None if stop is None else self._split_position(stop, total)
-        return rows.check_nonempty(self.low, self.high, first, last)
+        return rows.check_nonempty(low, high, first, last)
 
     def _split_position(self, position: int, total: int) -> int:
         """`split_position` for the running text."""
@@ -168,7 +192,10 @@ class Source:
 
     def chunks(self) -> Iterator[str]:
         """Chunks of the running text of the split."""
-        start, stop = self.span()
+        for start, stop in self.spans():
+            yield from self._chunks(start, stop)
+
+    def _chunks(self, start: int, stop: int | None) -> Iterator[str]:
         offset = 0
         for chunk in read_text(self.paths, self.encoding, separate_files=self.separate_files):
             selected = chunk[max(0, start - offset) : None if stop is None else max(0, stop - offset)]
@@ -183,11 +210,15 @@ class Source:
         if not self.lines:
             yield from map(split_at_newlines, self.chunks())
             return
-        yield from in_batches(islice(read_lines(self.paths, self.encoding), *self.span()))
+        for start, stop in self.spans():
+            yield from in_batches(islice(read_lines(self.paths, self.encoding), start, stop))
 
     def rows(self) -> Iterator[Row]:
         """Lines of the split with their locations. In running text, the first and the last line may be partial."""
-        start, stop = self.span()
+        for start, stop in self.spans():
+            yield from self._rows(start, stop)
+
+    def _rows(self, start: int, stop: int | None) -> Iterator[Row]:
         position = 0
         for path in self.paths:
             lines = read_lines(path, self.encoding, max_length=MAX_LINE_CHARS if self.lines else None)
@@ -203,11 +234,11 @@ class Source:
         """Approximate size of the text in bytes. Only compressed files are read to determine it."""
         is_compressed = any(path.suffix in COMPRESSED_SUFFIXES for path in self.paths)
         total = self.summary.bytes if is_compressed else sum(path.stat().st_size for path in self.paths)
-        return int(total * (self.high - self.low))
+        return int(total * self.fraction)
 
     def provenance(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"low": self.low, "high": self.high}
-        if not self.lines and (self.low, self.high) != (0.0, 1.0):
+        options = provenance_of_range(self.low, self.high, self.without)
+        if not self.lines and self.fraction != 1.0:
             options["split_at"] = "line ends or whitespace"
         if self.separate_files:
             options["separate_files"] = True

@@ -19,6 +19,8 @@ class BaselineConfig(Config):
 
     class_weight: Annotated[str, Choice(CLASS_WEIGHTS)] = "none"
     """balanced: weight classes inversely to their frequency."""
+    temperature: float | None = Field(None, gt=0.0)
+    """Divisor of the logits, which calibrates probabilities. Default: fitted on validation data; 1 without any."""
 
     def with_defaults(self) -> Self:
         return self

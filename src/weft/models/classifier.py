@@ -17,17 +17,17 @@ from weft.models.encoder_config import ClassifierConfig
 class LabelHead(nn.Module):
     """Linear layer to the labels: a softmax over exclusive labels, or a sigmoid per label (multilabel).
 
-    The temperature calibrates probabilities (Guo et al. 2017). It is 1 until it is fitted on validation data, and is not
-    trained: the loss does not use it.
+    The temperature calibrates probabilities (Guo et al. 2017). It is fitted on validation data and not trained: the loss
+    does not use it.
     """
 
     temperature: Tensor
 
-    def __init__(self, dim: int, num_labels: int, *, multilabel: bool) -> None:
+    def __init__(self, dim: int, num_labels: int, *, multilabel: bool, temperature: float = 1.0) -> None:
         super().__init__()
         self.num_labels, self.multilabel = num_labels, multilabel
         self.scores = nn.Linear(dim, num_labels)
-        self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("temperature", torch.tensor(temperature))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, D) to logits (B, K), before the temperature."""
@@ -86,5 +86,5 @@ def classifier(
 ) -> Classifier:
     """The model of a resolved configuration, initialized with torch's default random generator."""
     encoder = text_encoder(config, vocab_size=vocab_size, max_positions=max_positions, segments=segments)
-    head = LabelHead(config.hidden_size, num_labels, multilabel=multilabel)
+    head = LabelHead(config.hidden_size, num_labels, multilabel=multilabel, temperature=config.temperature or 1.0)
     return Classifier(encoder, build.build_pooling(config.pooling, config), head, dropout=config.dropout)

@@ -39,6 +39,8 @@ class ClassifierConfig(TextEncoderConfig):
     """How token vectors become one vector."""
     class_weight: Annotated[str, Choice(CLASS_WEIGHTS)] = "none"
     """balanced: weight classes inversely to their frequency."""
+    temperature: float | None = Field(None, gt=0.0)
+    """Divisor of the logits, which calibrates probabilities. Default: fitted on validation data; 1 without any."""
 
     @model_validator(mode="after")
     def check_pooling(self) -> Self:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -31,13 +30,11 @@ from weft.config import Config, parse_config, read_run_file
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.html import html_table
 from weft.lock import Lock
+from weft.report.callback_observer import CallbackObserver, callback_or_bar
 from weft.report.comparison import ComparisonInfo, write_comparison
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.run import Run
 from weft.runs.run_dir import make_directory
-
-if TYPE_CHECKING:
-    from weft.comparison.train import Outcome, State
 
 RunFile = str | Path | Mapping[str, Any]
 Runs = Sequence[str | Path | Run[Any, Any]]
@@ -84,52 +81,6 @@ class Comparison:
         return html_table(head, lines)
 
 
-class _RunsCallback:
-    """Reports the progress of runs to a callback."""
-
-    def __init__(self, callback: CallbackAdapter, phase: str) -> None:
-        self.callback, self.phase = callback, phase
-
-    def on_note(self, text: str) -> None:
-        self.callback.on_note(text)
-
-    def on_runs(self, states: Sequence[State]) -> None:
-        done = sum(state.progress.fraction for state in states)
-        self.callback.on_progress(self.phase, round(1000 * done), 1000 * len(states))
-
-    def on_run_end(self, outcome: Outcome) -> None:
-        result = "trained" if outcome.code == 0 else outcome.reason
-        self.callback.on_note(f"{outcome.planned.output_dir.name}: {result}")
-
-    def should_stop(self) -> bool:
-        return self.callback.should_stop()
-
-
-class _Observer:
-    """Reports the progress of a comparison to a callback."""
-
-    def __init__(self, callback: CallbackAdapter) -> None:
-        self.callback = callback
-
-    def line(self, text: str) -> None:
-        self.callback.on_note(text)
-
-    def show(self, phase: str, fraction: float, detail: str = "") -> None:
-        self.callback.on_progress(phase, round(1000 * fraction), 1000)
-
-    def clear(self) -> None:
-        """Nothing to do: the next phase ends this one."""
-
-    def training(self) -> CallbackAdapter:
-        return self.callback
-
-    def runs(self, phase: str) -> _RunsCallback:
-        return _RunsCallback(self.callback, phase)
-
-    def saving(self) -> None:
-        self.callback.has_stepped = True
-
-
 def compare(
     run_file_or_runs: RunFile | Runs,
     *,
@@ -165,27 +116,19 @@ def compare(
         >>> print(weft.compare("run.toml", models=["ngram", "lstm"], seeds=3, max_tokens=1_000_000))
     """
     config = parse_config(CompareOptions, options, prefix="compare")
-    with _callback_or_bar(callback) as train_callback:
+    with callback_or_bar(callback) as train_callback:
         adapter = CallbackAdapter(train_callback)
         with interruptible(adapter):
             if isinstance(run_file_or_runs, str | Path | Mapping) and not _is_run(run_file_or_runs):
                 comparison = _comparison_options(models, seeds, config)
-                return _compare_models(run_file_or_runs, comparison, output_dir, config, _Observer(adapter))
+                return _compare_models(run_file_or_runs, comparison, output_dir, config, CallbackObserver(adapter))
             runs = [run_file_or_runs] if isinstance(run_file_or_runs, str | Path) else list(run_file_or_runs)
             _check_no_training_options(models, seeds, config)
-            return _compare_runs(runs, output_dir, config, _Observer(adapter))
+            return _compare_runs(runs, output_dir, config, CallbackObserver(adapter))
 
 
 def _is_run(value: RunFile) -> bool:
     return isinstance(value, str | Path) and Path(value).is_dir()
-
-
-def _callback_or_bar(callback: TrainCallback | None) -> Any:
-    if callback is not None:
-        return nullcontext(callback)
-    from weft.runs.progress_bar import progress_bar
-
-    return progress_bar()
 
 
 def _comparison_options(models: str | Sequence[str], seeds: int, config: CompareOptions) -> ComparisonOptions:
@@ -226,7 +169,7 @@ def _compare_models(
     comparison: ComparisonOptions,
     output_dir: str | Path | None,
     config: CompareOptions,
-    observer: _Observer,
+    observer: CallbackObserver,
 ) -> Comparison:
     values, base, name = read_run_file(run_file, config.overrides)
     path = Path("runs") / f"{name}-comparison" if output_dir is None else Path(output_dir)
@@ -242,7 +185,7 @@ def _compare_models(
     return _compare(trained.rows, info, path, observer, has_own_run_file=True)
 
 
-def _compare_runs(runs: Runs, output_dir: str | Path | None, config: CompareOptions, observer: _Observer) -> Comparison:
+def _compare_runs(runs: Runs, output_dir: str | Path | None, config: CompareOptions, observer: CallbackObserver) -> Comparison:
     if not runs:
         raise UsageError("compare", "no runs to compare", "pass run directories or a run file")
     intact, damaged = split_readable([run.directory.path if isinstance(run, Run) else Path(run) for run in runs])
@@ -262,7 +205,7 @@ def _compare(
     groups: Mapping[str, Sequence[Path]],
     info: ComparisonInfo,
     output_dir: Path,
-    observer: _Observer,
+    observer: CallbackObserver,
     *,
     data: Sequence[Path] | None = None,
     has_own_run_file: bool = False,

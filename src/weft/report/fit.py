@@ -3,51 +3,76 @@ architectures, each with its recommended settings; validation data chooses the b
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import Field
 
-from weft.comparison.applicable_options import applicable_options
-from weft.comparison.architectures import default_archs
 from weft.comparison.evaluation import REPORT, cached_results, describe_failure, evaluate_runs
 from weft.comparison.observer import Observer
-from weft.comparison.plan import ComparisonOptions, FailedRun, Variant, Variants, directory_name, with_absolute_paths
-from weft.comparison.results import EvaluationOptions
+from weft.comparison.plan import ComparisonOptions, FailedRun, Variants, with_absolute_paths
+from weft.comparison.results import EvaluationOptions, RunResults
 from weft.comparison.runner import ComparisonRunner, RunnerConfig
-from weft.errors import ModelError, UsageError
+from weft.comparison.scores import ranking_metric
+from weft.config import Config, apply_overrides, parse_config
+from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.lock import Lock
-from weft.log import read_log
-from weft.metrics.metric import Metric, metrics_of
+from weft.metrics.metric import Metric
+from weft.report.callback_observer import CallbackObserver, callback_or_bar
 from weft.report.comparison import ComparisonInfo, write_comparison
+from weft.report.fit_candidates import (
+    CandidateArchs,
+    Comparison,
+    SearchTime,
+    candidate_archs,
+    plan_candidates,
+    split_comparisons,
+    start_clock,
+    variants_for,
+    with_recommended_arch,
+)
+from weft.report.fit_ensemble import EnsembleScore, best_ensemble
+from weft.report.fit_refit import joined_data, refit, refit_values
+from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.load import load
 from weft.runs.recommend import recommend
-from weft.runs.run_dir import RunDir
-from weft.runs.status import VALID, read_run_status
-from weft.runs.trial import recommend_within
+from weft.runs.resolve import resolve
+from weft.runs.status import read_timing
+from weft.tasks.detect import detect
+from weft.tasks.detection import Detection
 from weft.tasks.registry import find_task
 from weft.tasks.spec import AnyTask, Evaluation
 
 FRACTION = 0.1  # of the data for validation, and for the test, unless there are files for them
+Paths = str | Path | Sequence[str | Path]
 
 
-class FitOptions(NamedTuple):
-    """The options of a search for the best model."""
+class FitOptions(Config):
+    """The keyword options of `weft.fit`."""
 
-    minutes: float  # of training, in total
-    overwrite: bool = False
+    valid: str | list[str] | float | None = None  # validation data: files, or a fraction of the training data
+    test: str | list[str] | float | None = None  # test data, in the same way
+    refit: bool = False  # train the best model again, on training and validation data
+    folds: int | None = Field(default=None, ge=2, le=100)  # of cross-validation
+    overrides: list[str] | dict[str, Any] = Field(default_factory=list)  # run file options of all models, as in weft.train
+    overwrite: bool = False  # start over and replace the search in the directory
 
 
 class Candidate(NamedTuple):
     """A trained model."""
 
     name: str  # its architecture
-    run: Path
-    scores: Mapping[str, float]  # on the validation data
+    run: Path  # with `refit` or `folds`, the best model's run is the one that was trained again
+    scores: Mapping[str, float]  # on the validation data; with folds, the mean
+    deviations: Mapping[str, float]  # with folds, the standard deviation; else empty
     num_parameters: int
-    seconds: float  # of training
+    seconds: float  # of training, in all folds
 
 
 @dataclass(frozen=True)
@@ -55,39 +80,111 @@ class Fit:
     """The result of a search for the best model.
 
     Attributes:
+        task: The task that was detected or set.
         metric: The metric that chose the best model.
         candidates: All trained models, the best first.
         test: The scores of the best model on the test data.
-        report: The page that compares all models on the validation data.
+        report: The page that compares all models on the validation data; with folds, on that of the first.
+        ensemble: The best ensemble of two or three candidates; None with folds, or if the task has none.
         failures: Models that could not be trained.
     """
 
+    task: str
     metric: Metric
     candidates: tuple[Candidate, ...]
     test: Evaluation
     report: Path
+    ensemble: EnsembleScore | None = None
     failures: tuple[FailedRun, ...] = ()
 
     @property
     def best(self) -> Candidate:
         return self.candidates[0]
 
+    def __repr__(self) -> str:
+        return f"Fit({', '.join(row.name for row in self.candidates)}; best run: {self.best.run}; report: {self.report})"
 
-def with_splits(values: Mapping[str, Any], valid: Any = None, test: Any = None) -> dict[str, Any]:
-    """The run file with validation and test data: files, or fractions of the training data."""
+
+def fit(
+    data: Paths,
+    *,
+    task: str | None = None,
+    minutes: float = 10.0,
+    output_dir: str | Path | None = None,
+    callback: TrainCallback | None = None,
+    **options: Any,
+) -> Fit:
+    """Find the best model for data files in a given time.
+
+    The task and the format are detected. Baselines and the most promising networks are trained with recommended settings;
+    validation data chooses the best one, and test data scores it once. The same call resumes a search.
+
+    Args:
+        data: A file or directory with training data, or two parallel files.
+        task: The task, if it is not the detected one.
+        minutes: The time for everything. Baselines are trained to their end; networks share the time that is left.
+        output_dir: Where to store the search; by default `runs/fit-NAME`.
+        callback: Receives progress and can stop training; without one, a terminal or notebook shows a progress bar.
+        **options: `valid` and `test`, files or fractions of the training data (default 0.1); `refit`, whether to train the
+            best model again on training and validation data; `folds`, to compare by cross-validation on this many folds of the
+            training data, which implies `refit`; `overrides` and `overwrite` as in `weft.train`.
+
+    Returns:
+        The candidates, the best one first, its scores on the test data, and the path of the report.
+
+    Raises:
+        DataError: The files cannot be read, or their task cannot be told.
+        UsageError: An option is unknown or invalid, the time is too short, or the directory contains something else.
+        ModelError: No model could be trained.
+        TrainingInterrupted: Training was interrupted and has saved; the same call resumes it.
+
+    Example:
+        >>> result = weft.fit("reviews.csv", minutes=5)
+        >>> weft.load(result.best.run).predict("Great soup.").label
+    """
+    config = parse_config(FitOptions, options, prefix="fit")
+    paths = [Path(path) for path in ([data] if isinstance(data, str | Path) else data)]
+    given = apply_overrides({}, config.overrides)
+    detection = detect(paths, task=task or given.get("task"), data=given.get("data"))
+    path = default_output_dir(paths) if output_dir is None else Path(output_dir)
+    with callback_or_bar(callback) as train_callback:
+        adapter = CallbackAdapter(train_callback)
+        with interruptible(adapter):
+            observer = CallbackObserver(adapter)
+            observer.line(f"{', '.join(map(str, paths))}: {detection.task}: {detection.reason}")
+            try:
+                values = run_file(paths, detection, config)
+                return fit_models(values, path, config, observer, minutes=minutes, base=Path().resolve())
+            except TrainingInterrupted:
+                raise TrainingInterrupted(path, "the search was interrupted and has saved", "fit again to resume") from None
+
+
+def default_output_dir(paths: Sequence[Path]) -> Path:
+    """runs/fit-NAME, by the name of the first file up to its first dot."""
+    stem = re.sub(r"[^\w-]", "_", paths[0].resolve().name.partition(".")[0])[:80] or "data"
+    return Path("runs") / f"fit-{stem}"
+
+
+def run_file(paths: Sequence[Path], detection: Detection, options: FitOptions) -> dict[str, Any]:
+    """The run file of all candidates, without an architecture, with validation and test data."""
+    train = str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
+    values = apply_overrides({"task": detection.task, "data": {**detection.data, "train": train}}, options.overrides)
     data = values["data"]
-    given = {"valid": valid or data.get("valid") or FRACTION, "test": test or data.get("test") or FRACTION}
-    return {**values, "data": {**data, **given}}
+    splits = {"valid": options.valid or data.get("valid") or FRACTION, "test": options.test or data.get("test") or FRACTION}
+    return {**values, "data": {**data, **splits}}
 
 
-def fit_models(values: Mapping[str, Any], output_dir: Path, options: FitOptions, observer: Observer, *, base: Path) -> Fit:
+def fit_models(
+    values: Mapping[str, Any], output_dir: Path, options: FitOptions, observer: Observer, *, minutes: float, base: Path
+) -> Fit:
     """Train the candidates for a run file without an architecture, choose the best one and test it.
 
     Args:
         values: A run file with validation and test data; options that it sets are those of all candidates.
         output_dir: The directory of the comparison, which has a run directory for each candidate.
-        options: The time, and whether to start over.
+        options: What to do beside training; `valid`, `test` and `overrides` are already part of the run file.
         observer: Receives the progress.
+        minutes: The time for everything.
         base: The directory that paths in `values` are relative to.
 
     Returns:
@@ -97,101 +194,152 @@ def fit_models(values: Mapping[str, Any], output_dir: Path, options: FitOptions,
         UsageError: The time is too short.
         ModelError: No candidate could be trained.
     """
-    values = with_absolute_paths({**values, "model": recommended_model(values, base)}, base=base)
-    archs = sorted(
-        default_archs(values), key=lambda arch: find_task(values["task"]).presets[arch].estimator.by_steps
-    )  # baselines first
-    plan = _plan(_Search(values, archs, output_dir, options, observer))
-    comparison = ComparisonOptions(models=archs, budget=("max_minutes", options.minutes))
-    runner_config = RunnerConfig(output_dir, 1, torch.get_num_threads(), options.overwrite)
-    runner = ComparisonRunner(values, comparison, runner_config, base=base, plan=plan)
-    trained = runner.train(observer)
-    info = ComparisonInfo(output_dir.name, "weft fit", None, trained.failures, about=runner.about)
-    return _choose(find_task(values["task"]), trained.rows, info, output_dir, observer)
-
-
-def recommended_model(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """[model] with the recommended architecture."""
-    model = dict(values.get("model", {}))
-    return {**model, "arch": model.get("arch") or recommend(values, base=base).config.arch}
+    if not 0 < minutes < math.inf:
+        raise UsageError("minutes", f"must be greater than 0, got {minutes:g}")
+    values = with_absolute_paths(with_recommended_arch(values, base), base=base)
+    trains_again = options.refit or options.folds is not None
+    if trains_again:
+        joined = joined_data(resolve(values, base=base))  # refuses files that cannot be joined
+        values = values if options.folds is None else {**values, "data": joined}
+    comparisons = split_comparisons(values, output_dir, options.folds, overwrite=options.overwrite)
+    search = _Search(values, comparisons, output_dir, options, observer)
+    results, failures = _evaluate(search, _train(search, minutes, trains_again=trains_again))
+    ranked, metric = _rank(search.task, results, failures)
+    ensemble = None
+    if options.folds is None:
+        ensemble = best_ensemble(search.task, [(row.name, row.run) for row in ranked], metric, observer)
+    if trains_again:
+        ranked = [ranked[0]._replace(run=_refit(search, ranked[0])), *ranked[1:]]
+    observer.show("testing", 0.0)
+    test = load(ranked[0].run).evaluate()
+    observer.clear()
+    report = search.comparisons[0].directory / REPORT
+    return Fit(values["task"], metric, tuple(ranked), test, report, ensemble, tuple(failures))
 
 
 class _Search(NamedTuple):
-    """What the candidates have in common."""
+    """A search for the best model."""
 
     values: dict[str, Any]  # the run file
-    archs: Sequence[str]
+    comparisons: list[Comparison]  # one, or one for each fold
     output_dir: Path
     options: FitOptions
     observer: Observer
 
     @property
-    def minutes(self) -> float:
-        """The time of each network."""
-        presets = find_task(self.values["task"]).presets
-        return self.options.minutes / max(1, sum(presets[arch].estimator.by_steps for arch in self.archs))
+    def task(self) -> AnyTask:
+        return find_task(self.values["task"])
 
 
-def _plan(search: _Search) -> Variants:
-    """All candidates that can be trained in their part of the time."""
-    variants, failed = list[Variant](), list[FailedRun]()
-    for arch in search.archs:
-        try:
-            variants.append(_variant(search, arch))
-        except UsageError as error:
-            # without its fix, the time that is enough for this network alone
-            failed.append(FailedRun(arch, None, error.problem, error.exit_code))
-            search.observer.line(f"note: {describe_failure(failed[-1])}")
-    if not variants:
-        raise UsageError("minutes", f"{search.options.minutes:g} is too short for any model", failed[0].reason)
-    return Variants(variants, failed, [])
+Rows = dict[str, list[Path]]  # the run of each candidate, as a list
+Results = list[dict[str, RunResults]]  # of each comparison, by candidate
 
 
-def _variant(search: _Search, arch: str) -> Variant:
-    """A candidate with the best settings for its part of the time. One that was begun before keeps its settings."""
-    values, base = search.values, search.output_dir
-    begun = RunDir(search.output_dir / f"{directory_name(arch)}-{values.get('seed', 0)}")
-    if begun.resolved.is_file() and not search.options.overwrite:
-        return Variant(arch, {name: value for name, value in begun.read_resolved().items() if name != "seed"})
-    shared = recommend(values, base=base).values
-    given = {name: value for name, value in values.items() if name != "seed"}
-    tables = {table: shared[table] for table in ("data", "tokenizer") if table in shared}
-    run_file: dict[str, Any] = applicable_options(given, arch, base=base).values | tables
-    within = recommend_within(run_file, search.minutes, base=base, callback=search.observer.training())
-    return Variant(arch, {**within.values, "recommend": False})
+class _Trained(NamedTuple):
+    rows: list[Rows]  # of each comparison
+    failures: list[FailedRun]
+    about: dict[str, str]  # tokenizer and budget, for the report
 
 
-def validation_scores(task: AnyTask, run: Path) -> dict[str, float]:
-    """The validation scores of the weights that a run has kept, by the name of the metric."""
-    status, records = read_run_status(run), read_log(run / "metrics.jsonl")
-    kept = [record for record in records if record["step"] == status.best_step] or records[-1:]
-    scores = {name.removeprefix(VALID): value for record in kept for name, value in record.items() if name.startswith(VALID)}
-    return {name: scores[name] for name in metrics_of(task.validation_suites, scores)}
+def _train(search: _Search, minutes: float, *, trains_again: bool) -> _Trained:
+    """Train the baselines, then networks in the time that is left, fold by fold. Only candidates that were trained in all folds
+    are returned."""
+    archs, comparisons = candidate_archs(search.values), search.comparisons
+    trained = _Trained([{} for _ in comparisons], comparisons[0].earlier_failures(), {})
+    all_archs, failed = [*archs.baselines, *archs.networks], {failure.name for failure in trained.failures}
+    archs = CandidateArchs(*([arch for arch in group if arch not in failed] for group in archs))
+    clock = start_clock(comparisons, archs, minutes, trains_again=trains_again)
+    for group in filter(None, archs):
+        plan = plan_candidates(comparisons[0], group, clock, search.observer)
+        trained.failures.extend(plan.failed)
+        for failure in plan.failed:
+            search.observer.line(f"note: {describe_failure(failure)}")
+        if not plan.variants and not archs.baselines:
+            raise UsageError("minutes", f"{minutes:g} is too short for any model", f"use at least {clock.minutes_needed:g}")
+        if plan.variants:
+            options = ComparisonOptions(models=all_archs, budget=("max_minutes", minutes))
+            _train_group(search, comparisons, plan, options, clock, trained)
+            comparisons = [comparison._replace(overwrite=False) for comparison in comparisons]
+    names = [name for name in trained.rows[0] if all(name in rows for rows in trained.rows)]
+    if not names:
+        raise ModelError("fit", f"no model could be trained: {describe_failure(trained.failures[0])}")
+    return trained._replace(rows=[{name: rows[name] for name in names} for rows in trained.rows])
 
 
-def _choose(
-    task: AnyTask, rows: Mapping[str, Sequence[Path]], info: ComparisonInfo, output_dir: Path, observer: Observer
-) -> Fit:
-    """Rank the candidates by their validation scores, write the report on these, and test the best one."""
-    candidates = [_candidate(task, name, run) for name, (run,) in rows.items()]
-    if not candidates:
-        raise ModelError("fit", f"no model could be trained: {describe_failure(info.failures[0])}")
-    names = [name for name in candidates[0].scores if all(name in candidate.scores for candidate in candidates)]
-    name = next(name for name in (*task.ranking_metrics, *names) if name in names)
-    metric = metrics_of(task.validation_suites, {name: 0.0})[name]
-    ranked = sorted(candidates, key=lambda candidate: candidate.scores[name], reverse=metric.higher_is_better)
-    with Lock(output_dir):
-        results, damaged = evaluate_runs(
-            rows, cached_results(rows, output_dir), observer, EvaluationOptions(on_validation=True), has_own_run_file=True
-        )
-        failures = [*info.failures, *damaged]
-        write_comparison(results, info._replace(failures=failures), output_dir, observer)
-    test = load(ranked[0].run).evaluate()
-    observer.clear()
-    return Fit(metric, tuple(ranked), test, output_dir / REPORT, tuple(failures))
+def _train_group(
+    search: _Search,
+    comparisons: Sequence[Comparison],
+    plan: Variants,
+    options: ComparisonOptions,
+    clock: SearchTime,
+    trained: _Trained,
+) -> None:
+    """Train candidates in all folds, and add them to `trained`."""
+    for number, (comparison, rows) in enumerate(zip(comparisons, trained.rows, strict=True), 1):
+        if len(comparisons) > 1:
+            search.observer.line(f"Fold {number} of {len(comparisons)}")
+        config = RunnerConfig(comparison.directory, 1, torch.get_num_threads(), comparison.overwrite)
+        variants = variants_for(comparison, plan)._replace(failed=[])
+        runner = ComparisonRunner(comparison.values, options, config, base=search.output_dir, plan=variants)
+        new_rows, failures, _ = runner.train(search.observer, clock.before_start)
+        rows.update(new_rows)
+        trained.failures.extend(failures)
+        trained.about.update({**runner.about, "budget": f"{clock.minutes:g} minutes for all models"})
 
 
-def _candidate(task: AnyTask, name: str, run: Path) -> Candidate:
-    timings = read_log(run / "timings.jsonl")
-    seconds = float(timings[-1].get("seconds") or 0.0) if timings else 0.0
-    return Candidate(name, run, validation_scores(task, run), load(run, device="cpu").num_parameters, seconds)
+def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedRun]]:
+    """Evaluate all candidates on their validation data, and write the report of the first comparison. Returns the results and
+    all failures."""
+    results, failures = Results(), list(trained.failures)
+    for comparison, rows in zip(search.comparisons, trained.rows, strict=True):
+        directory, options = comparison.directory, EvaluationOptions(on_validation=True)
+        with Lock(directory):
+            evaluated, failed = evaluate_runs(
+                rows, cached_results(rows, directory), search.observer, options, has_own_run_file=True
+            )
+            failures += failed
+            if evaluated and comparison == search.comparisons[0]:
+                info = ComparisonInfo(search.output_dir.name, "weft fit", None, failures, about=trained.about)
+                write_comparison(evaluated, info, directory, search.observer)
+        results.append({name: result for name, (result,) in evaluated.items()})
+    return results, failures
+
+
+def _rank(task: AnyTask, results: Results, failures: Sequence[FailedRun]) -> tuple[list[Candidate], Metric]:
+    """The candidates, the best first, and the metric of the ranking. Of equally good ones, the simplest is first: a baseline
+    before a network, then the one that was trained faster."""
+    names = [name for name in results[0] if all(name in fold for fold in results)]
+    if not names:
+        raise ModelError("fit", f"no model could be read: {describe_failure(failures[0])}")
+    metric = ranking_metric(task.name, [fold[name].scores for fold in results for name in names], None)
+    candidates = [_candidate(name, [fold[name] for fold in results], metric) for name in names]
+
+    def order(candidate: Candidate) -> tuple[float, bool, float]:
+        score = candidate.scores[metric.name]
+        return -score if metric.higher_is_better else score, task.presets[candidate.name].estimator.by_steps, candidate.seconds
+
+    return sorted(candidates, key=order), metric
+
+
+def _candidate(name: str, results: Sequence[RunResults], metric: Metric) -> Candidate:
+    """A candidate with the mean of its scores; its run is that of the fold with the median score."""
+    folds = [{score.name: score.value for score in result.scores} for result in results]
+    common = [name for name in folds[0] if all(name in fold for fold in folds)]
+    scores = {name: fmean(fold[name] for fold in folds) for name in common}
+    deviations = {name: stdev(fold[name] for fold in folds) for name in common} if len(folds) > 1 else {}
+    by_score = sorted(range(len(folds)), key=lambda index: folds[index][metric.name])
+    middle = results[by_score[(len(folds) - 1) // 2]]
+    seconds = sum(read_timing(result.run)[0] for result in results)
+    return Candidate(name, middle.run, scores, deviations, middle.cost.num_parameters, seconds)
+
+
+def _refit(search: _Search, best: Candidate) -> Path:
+    """The run directory of the best candidate, trained on training and validation data."""
+    run_dir = search.output_dir / f"{best.name}-refit"
+    data = "all training data" if search.options.folds else "training and validation data"
+    search.observer.line(f"{best.name} is the best model; training it on {data}")
+    tokenizer = None
+    if search.options.folds is not None:  # a tokenizer of one fold may lack labels that are rare
+        tokenizer = recommend(search.values, base=search.output_dir).values.get("tokenizer", {})
+    refit(refit_values(best.run, tokenizer), run_dir, search.observer, overwrite=search.options.overwrite)
+    return run_dir

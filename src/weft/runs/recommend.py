@@ -39,6 +39,7 @@ class Recommendation(NamedTuple):
     reason: str = ""  # what about the data they follow from; "" if nothing was filled in
     warning: str = ""
     profile: DataProfile | None = None  # None if the data was not read
+    step_seconds: float = 0.0  # the time of a training step, if it was measured
 
 
 def with_arch(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,14 +21,26 @@ from weft.training.neural import NeuralTrainer
 
 MIN_SHARE = 0.5  # of a recommended budget that must fit into the time: a larger model trained for less is worse
 MIN_STEPS = 100  # of a run that learns anything
+MARGIN = 1.3  # a recommended budget is kept if the time is this much longer: few batches are measured, and no validation
 
 
 class Trial(NamedTuple):
     """The result of a trial."""
 
     chosen: int  # index of the settings
-    fits: bool  # whether their whole budget fits into the time
+    fits: bool  # whether their whole budget certainly fits into the time
     seconds: float  # that their budget would take
+    step_seconds: float
+
+
+class TimeTooShort(UsageError):
+    """The time is too short for a model."""
+
+    def __init__(self, minutes: float, arch: str, step_seconds: float) -> None:
+        self.arch, self.step_seconds, self.seconds = arch, step_seconds, MIN_STEPS * step_seconds  # the last are enough
+        needed = max(0.1, round(self.seconds / 60 + 0.05, 1))
+        problem = f"{minutes:.2g} is too short for {arch}: a step takes {step_seconds:.2g} seconds"
+        super().__init__("minutes", problem, f"use at least {needed:g}")
 
 
 def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, callback: JobCallback) -> Recommendation:
@@ -36,14 +48,15 @@ def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, c
     train = {name: value for name, value in values.get("train", {}).items() if name not in BUDGETS}
     ladder = recommend_ladder({**values, "train": train}, base=base)
     trial = choose_by_trial([step.config for step in ladder], minutes, callback)
-    chosen = ladder[trial.chosen]
+    chosen = ladder[trial.chosen]._replace(step_seconds=trial.step_seconds)
     if trial.fits:
         return chosen
     kept = {name: value for name, value in chosen.values.get("train", {}).items() if name not in BUDGETS}
     new = {**chosen.values, "train": {**kept, "max_minutes": minutes}}
     options = {name: value for name, value in chosen.options.items() if name.removeprefix("train.") not in BUDGETS}
-    whole, part = format_minutes(trial.seconds), format_minutes(60 * minutes)
-    callback.on_note(f"{chosen.config.arch}: the recommended training would take {whole}; it will end after {part}")
+    if trial.seconds > 60 * minutes:
+        whole, part = format_minutes(trial.seconds), format_minutes(60 * minutes)
+        callback.on_note(f"{chosen.config.arch}: the recommended training would take {whole}; it will end after {part}")
     return chosen._replace(values=new, config=resolve(new, base=base), options={**options, "train.max_minutes": minutes})
 
 
@@ -51,21 +64,19 @@ def choose_by_trial(configs: Sequence[RunConfig], minutes: float, callback: JobC
     """The first settings, the best, of which at least half of the budget can be trained in this time; else the last.
 
     Raises:
-        UsageError: The time is too short even for those.
+        TimeTooShort: The time is too short even for those.
     """
     with TemporaryDirectory(prefix="weft-trial-") as directory:
         for index, config in enumerate(configs):
             callback.on_progress("measuring the speed of training", index, len(configs))
             if not config.preset.estimator.by_steps:
-                return Trial(index, fits=True, seconds=0.0)
+                return Trial(index, fits=True, seconds=0.0, step_seconds=0.0)
             seconds, step_seconds = _measure(config, RunDir(Path(directory)), callback)
             if 60 * minutes >= MIN_SHARE * seconds:
-                return Trial(index, fits=60 * minutes >= seconds, seconds=seconds)
+                return Trial(index, 60 * minutes >= MARGIN * seconds, seconds, step_seconds)
         if 60 * minutes < MIN_STEPS * step_seconds:
-            needed = max(0.1, round(MIN_STEPS * step_seconds / 60 + 0.05, 1))
-            problem = f"{minutes:g} is too short for {configs[-1].arch}: a step takes {step_seconds:.2g} seconds"
-            raise UsageError("minutes", problem, f"use at least {needed:g}")
-    return Trial(len(configs) - 1, fits=False, seconds=seconds)
+            raise TimeTooShort(minutes, configs[-1].arch, step_seconds)
+    return Trial(len(configs) - 1, fits=False, seconds=seconds, step_seconds=step_seconds)
 
 
 def _measure(config: RunConfig, directory: RunDir, callback: JobCallback) -> tuple[float, float]:

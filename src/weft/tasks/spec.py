@@ -105,6 +105,9 @@ class Estimator(Protocol):
     def load(self, config: RunConfig, vocabulary: Any, directory: RunDir, device: str) -> Any:
         """The trained model itself, without a wrapper."""
 
+    def chosen_options(self, model: Any) -> dict[str, Any]:
+        """The options of [model] that training chose on validation data, for a model that is trained without any."""
+
 
 def override(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a preset, replaced by the options of a run file."""
@@ -324,6 +327,7 @@ class Task(Generic[I, P]):
     explain: Callable[[], Explain] | None = None  # imports the explanation functions
     compare: Compare = field(default_factory=Compare)
     recipes: Recipes | None = None  # recommended settings for given data; None: the presets alone
+    fit_archs: tuple[str, ...] = ()  # the networks that `weft fit` trains beside a recommended one; (): typical networks
     ranking_metrics: tuple[str, ...] = ()  # a comparison ranks by the first that the runs have; (): by their first metric
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training

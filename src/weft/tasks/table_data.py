@@ -27,7 +27,7 @@ class SplitConfig(DataFilesConfig):
 
     def read_as(self, format: Format[R], base: Path) -> dict[str, Dataset[R]]:
         """The data set of each split that is set; paths are relative to `base`, the directory of the run file."""
-        return datasets(base, format, self.train, self.valid, self.test)
+        return datasets(base, format, self)
 
 
 def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:

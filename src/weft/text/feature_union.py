@@ -47,6 +47,12 @@ class FeatureUnion:
         """Build the vocabularies of the texts."""
         return cls([Features.fit(texts, part) for part in _part_configs(with_char_ngrams(config, texts))])
 
+    @property
+    def config(self) -> FeatureConfig:
+        """The options, with `max_char_ngram` set."""
+        max_char_ngram = self.parts[1].config.ngram_range[1] if len(self.parts) > 1 else 0
+        return self.parts[0].config.model_copy(update={"max_char_ngram": max_char_ngram})
+
     def transform(self, texts: Sequence[str]) -> Sparse:
         """A matrix with a row per text; terms outside the vocabularies are ignored."""
         return hstack([part.transform(texts) for part in self.parts])

@@ -27,7 +27,7 @@ class TrainConfig(Config):
     max_epochs: float | None = Field(None, gt=0)
     """Budget in passes over the training data."""
     max_minutes: float | None = Field(None, gt=0)
-    """Budget in minutes. Not exactly reproducible."""
+    """Budget in minutes, with validations. Not exactly reproducible."""
     batch_tokens: int = Field(4096, ge=1)
     """Tokens per batch."""
     micro_batches: int = Field(1, ge=1, le=65536)

@@ -44,7 +44,7 @@ class NetworkEstimator:
         if monitor is not None and monitor not in (metrics := metric_names(config.spec.validation_suites)):
             raise ConfigError("train.monitor", *unknown_name("metric", monitor, metrics))
         for option in ("patience", "monitor"):
-            if getattr(config.train, option) not in (None, 0) and config.data.valid is None:
+            if getattr(config.train, option) not in (None, 0) and not config.data.has_valid:
                 raise ConfigError(f"train.{option}", "requires validation data", "set data.valid")
         for option in ("distill_from", "r_drop"):
             if getattr(config.train, option) and not config.spec.supports_distillation:
@@ -61,3 +61,6 @@ class NetworkEstimator:
 
     def load(self, config: RunConfig, vocabulary: Any, run_dir: RunDir, device: str) -> Any:
         return self.network.load(config, vocabulary, run_dir, device)
+
+    def chosen_options(self, model: Any) -> dict[str, Any]:
+        return dict(self.network_task.chosen_options(model))

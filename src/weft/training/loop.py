@@ -114,7 +114,7 @@ class Loop:
         if self.config.max_tokens is not None:
             tokens_per_step = train_state.tokens / train_state.step if train_state.step else self.config.batch_tokens
             return (train_state.tokens + ahead * tokens_per_step) / self.config.max_tokens
-        return train_state.seconds / (60.0 * (self.config.max_minutes or 1.0))
+        return (train_state.seconds + train_state.validation_seconds) / (60.0 * (self.config.max_minutes or 1.0))
 
     # ---- one step
 
@@ -257,8 +257,8 @@ class Loop:
             callback.on_step(self, total_loss / max(1, count), time.perf_counter() - start)
             validated = is_last or self._completed(self.config.num_validations) > validations
             if validated:
-                with nullcontext() if self.ema is None else self.ema.applied():
-                    self._validate(run_log, callback)
+                self._validate(run_log, callback)
+                is_last = self.progress() >= 1.0  # a validation takes part of a budget in minutes
                 train_state.done = is_last or (
                     self.config.patience > 0 and train_state.validations_without_improvement >= self.config.patience
                 )
@@ -305,6 +305,13 @@ class Loop:
         train_state.norm_sum, train_state.norm_max, train_state.norm_steps, train_state.clipped = 0.0, 0.0, 0, 0
 
     def _validate(self, run_log: RunLog, callback: LoopCallback) -> None:
+        """Score the validation data, with averaged weights if there are any."""
+        start = time.perf_counter()
+        with nullcontext() if self.ema is None else self.ema.applied():
+            self._select_weights(run_log, callback)
+        self.train_state.validation_seconds += time.perf_counter() - start
+
+    def _select_weights(self, run_log: RunLog, callback: LoopCallback) -> None:
         """Score the validation data, and keep the weights if the monitored metric is the best so far."""
         train_state = self.train_state
         self.loss_module.model.eval()

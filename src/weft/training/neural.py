@@ -78,6 +78,10 @@ class NetworkTask(Protocol[E]):
         """Refuse texts that are too long for the positions of the network, before training starts."""
         return None
 
+    def chosen_options(self, model: Any) -> Mapping[str, Any]:
+        """The options of [model] that validation has set in a trained model."""
+        return {}
+
     def batch_sampler(self, config: RunConfig, train: E) -> BatchSampler[Any]:
         """The batches of training: by default, length bucketing."""
         return ExampleBatchSampler(train, batch_tokens=config.train.batch_tokens, seed=config.seed)

@@ -17,7 +17,14 @@ def _is_valid(value: Any, annotation: str) -> bool:
     return isinstance(value, int if annotation == "int" else int | float) and value >= 0
 
 
-OPTIONAL_FIELDS = {"norm_sum", "norm_max", "norm_steps", "clipped", "samples"}  # earlier versions did not write them
+OPTIONAL_FIELDS = {
+    "norm_sum",
+    "norm_max",
+    "norm_steps",
+    "clipped",
+    "samples",
+    "validation_seconds",
+}  # earlier versions did not write them
 
 
 @dataclass
@@ -28,7 +35,7 @@ class TrainState:
     epoch: int = 0
     batch_index: int = 0  # of the next batch in the epoch
     tokens: int = 0  # training tokens so far; for models that generate their batches, generated tokens
-    seconds: float = 0.0  # training time, over all processes that worked on the run
+    seconds: float = 0.0  # training time without validations, over all processes that worked on the run
     best: float | None = None  # the best value of the monitored metric
     best_step: int = 0
     validations_without_improvement: int = 0
@@ -41,6 +48,7 @@ class TrainState:
     norm_steps: int = 0  # number of these steps
     clipped: int = 0  # number of these steps with clipping
     samples: int = 0  # length of samples.jsonl in bytes
+    validation_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -42,8 +42,8 @@ def describe_split(name: str, dataset: Any) -> str:
 
     working_dir = Path.cwd()
     paths = [path.relative_to(working_dir) if path.is_relative_to(working_dir) else path for path in dataset.paths]
-    files, fraction = display_name(tuple(paths)), dataset.high - dataset.low
-    if (dataset.low, dataset.high) == (0.0, 1.0):
+    files, fraction = display_name(tuple(paths)), dataset.fraction
+    if fraction == 1.0:
         return f"{SPLITS[name]}: {files}"
     if isinstance(dataset, Dataset) and dataset.summary.strata() is not None:
         return f"{SPLITS[name]}: {format_percent(fraction)} of {files}, stratified"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ class Fit(ModelCommand):
         list[Path],
         typer.Argument(metavar="DATA...", help="A file or directory with training data, or two parallel files."),
     ]
-    minutes: Annotated[float, typer.Option(metavar="N", help="Minutes of training, in total.")] = 10.0
+    minutes: Annotated[float, typer.Option(metavar="N", help="Minutes for everything.")] = 10.0
     task: Annotated[str | None, typer.Option(metavar="TASK", help="Task, if it is not the detected one.")] = None
     valid: Annotated[
         list[Path] | None,
@@ -40,6 +39,13 @@ class Fit(ModelCommand):
     ] = None
     test: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Test data. Repeatable.  [default: a tenth of the training data]")
+    ] = None
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Train the best model again, on training and validation data, before the test.")
+    ] = False
+    folds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Compare by cross-validation on N folds of the training data. Implies --refit."),
     ] = None
     overrides: Overrides = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing search and start over.")] = False
@@ -54,30 +60,29 @@ class Fit(ModelCommand):
         from weft.cli.compare_progress import CompareObserver
         from weft.cli.display import Display
         from weft.cli.signals import Stop
-        from weft.config import override
+        from weft.config import override, parse_config
         from weft.errors import TrainingInterrupted
-        from weft.report.fit import FitOptions, fit_models, with_splits
+        from weft.report.fit import FitOptions, default_output_dir, fit_models, run_file
 
         if not 0 < self.minutes < math.inf:
             raise UsageError("minutes", f"must be greater than 0, got {self.minutes:g}")
         if self.data[0].suffix == ".toml":
             raise UsageError("fit", f"{self.data[0]} is a run file, not data", f"use weft train {self.data[0]}")
-        given = override({}, self.overrides or [])
-        detection = self._detect(given)
-        values = override({"task": detection.task, "data": self._data(detection)}, self.overrides or [])
-        values = with_splits(values, _names(self.valid), _names(self.test))
-        output_dir = self.output_dir or Path("runs") / f"fit-{_stem(self.data[0])}"
+        options = {"valid": _names(self.valid), "test": _names(self.test), "refit": self.refit, "folds": self.folds}
+        options |= {"overrides": self.overrides or [], "overwrite": self.overwrite}
+        config = parse_config(FitOptions, options, prefix="")
+        detection = self._detect(override({}, self.overrides or []))
+        values = run_file(self.data, detection, config)
+        output_dir = self.output_dir or default_output_dir(self.data)
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 observer = CompareObserver(display, stop)
-                result = fit_models(
-                    values, output_dir, FitOptions(self.minutes, self.overwrite), observer, base=Path().resolve()
-                )
+                result = fit_models(values, output_dir, config, observer, minutes=self.minutes, base=Path().resolve())
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 display.line(f"Stopped. Saved to {output_dir}. Run the same command to resume.")
                 return stop.exit_code
-        self._print(result, detection)
+        self._print_json(result) if self.json else self._print(result)
         return 0
 
     def _detect(self, given: dict[str, Any]) -> Detection:
@@ -92,42 +97,69 @@ class Fit(ModelCommand):
             status(f"If not: {others[0]}", quiet=self.quiet)
         return detection
 
-    def _data(self, detection: Detection) -> dict[str, Any]:
-        return {**detection.data, "train": _names(self.data)}
+    def _print_json(self, result: FitResult) -> None:
+        ensemble = result.ensemble
+        write_json(
+            {
+                "task": result.task,
+                "run": str(result.best.run),
+                "metric": result.metric.name,
+                "models": [
+                    {
+                        "name": row.name,
+                        "run": str(row.run),
+                        "valid": dict(row.scores),
+                        "standard_deviation": dict(row.deviations),
+                        "seconds": row.seconds,
+                    }
+                    for row in result.candidates
+                ],
+                "ensemble": None
+                if ensemble is None
+                else {"runs": [str(run) for run in ensemble.runs], "valid": {result.metric.name: ensemble.score}},
+                "test": {score.name: score.value for score in result.test},
+                "report": str(result.report),
+            }
+        )
 
-    def _print(self, result: FitResult, detection: Detection) -> None:
+    def _print(self, result: FitResult) -> None:
         from weft.metrics.score_table import default_scores, score_rows
         from weft.tasks.registry import find_task
-        from weft.text.table_layout import columns
 
-        metric, best, task = result.metric, result.best, find_task(detection.task)
-        scores = default_scores(list(result.test))
-        if self.json:
-            write_json(
-                {
-                    "task": detection.task,
-                    "run": str(best.run),
-                    "metric": metric.name,
-                    "models": [
-                        {"name": row.name, "run": str(row.run), "valid": dict(row.scores), "seconds": row.seconds}
-                        for row in result.candidates
-                    ],
-                    "test": {score.name: score.value for score in result.test},
-                    "report": str(result.report),
-                }
-            )
-            return
-        head = ["model", f"valid {metric.label}", "parameters", "time"]
-        rows = [
-            [row.name, metric.format(row.scores[metric.name]), f"{row.num_parameters:,}", format_duration(row.seconds)]
-            for row in result.candidates
-        ]
         write("\n")
-        write_table(columns([head, *rows]))
-        test = ", ".join(" ".join(row) for row in score_rows(scores[:2]))
-        write(f"\nBest: {best.name}. Test: {test}\n")
-        run = shlex.quote(str(best.run))
-        print_error(f"Run: {best.run}\nReport: {result.report}\nNext: weft {task.command} {run} {task.example_input}")
+        write_table(_table(result))
+        best, task = result.best, find_task(result.task)
+        test = ", ".join(" ".join(row) for row in score_rows(default_scores(list(result.test))[:2]))
+        again = " trained again" if self.refit or self.folds else ""
+        write(f"\nBest: {best.name}{again}. Test: {test}\n")
+        command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}"
+        lines = [f"Run: {best.run}", f"Report: {result.report}", f"Next: {command}"]
+        ensemble = result.ensemble
+        if ensemble is not None and result.metric.is_better(ensemble.score, best.scores[result.metric.name]):
+            first, *others = [shlex.quote(str(run)) for run in ensemble.runs]
+            words = ["weft", task.command, first, *(f"--ensemble {run}" for run in others)]
+            words += ["--ensemble-weights fitted"] if ensemble.is_fitted else []
+            lines.append(f"Better on validation data: {' '.join(words)} {task.example_input}")
+        print_error("\n".join(lines))
+
+
+def _table(result: FitResult) -> str:
+    """The candidates and the ensemble, the best first."""
+    from weft.text.table_layout import columns
+
+    metric, ensemble = result.metric, result.ensemble
+    has_folds = bool(result.best.deviations)
+    head = ["model", f"valid {metric.label}", *(["std"] if has_folds else []), "parameters", "time"]
+    rows = []
+    for row in result.candidates:
+        scores = [metric.format(scores[metric.name]) for scores in (row.scores, row.deviations) if scores]
+        rows.append((row.scores[metric.name], [row.name, *scores, f"{row.num_parameters:,}", format_duration(row.seconds)]))
+    if ensemble is not None:
+        sizes = {row.name: row.num_parameters for row in result.candidates}
+        size = sum(sizes[name] for name in ensemble.names)
+        rows.append((ensemble.score, [ensemble.name, metric.format(ensemble.score), f"{size:,}", ""]))
+    ordered = sorted(rows, key=lambda row: row[0], reverse=metric.higher_is_better)
+    return columns([head, *(cells for _, cells in ordered)])
 
 
 def _names(paths: list[Path] | None) -> str | list[str] | None:
@@ -135,8 +167,3 @@ def _names(paths: list[Path] | None) -> str | list[str] | None:
     if not paths:
         return None
     return str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
-
-
-def _stem(path: Path) -> str:
-    """The name of a file up to its first dot, as part of the name of a directory."""
-    return re.sub(r"[^\w-]", "_", path.resolve().name.partition(".")[0])[:80] or "data"

@@ -113,9 +113,12 @@ def _read(source: Any, job: Job) -> Examples:
     return Examples([example.texts for example in examples], gold, unseen(names, labels), multilabel)
 
 
-def _validate(classifier: SparseClassifier, valid: Examples) -> dict[str, float]:
-    """Set the temperature on the validation data, and return its scores."""
-    classifier.temperature, log_probs = calibrate(classifier.model.logits(classifier.featurize(valid.texts)), valid)
+def _validate(classifier: SparseClassifier, valid: Examples, *, fits_temperature: bool) -> dict[str, float]:
+    """The scores of the validation data, after its temperature has been set."""
+    logits = classifier.model.logits(classifier.featurize(valid.texts))
+    if fits_temperature:
+        classifier.temperature = calibrate(logits, valid)
+    log_probs = classifier.scale_by_temperature(logits)
     items = score_predictions(log_probs, valid.targets, valid.unseen, multilabel=valid.multilabel)
     return values(items, label_metrics(multilabel=valid.multilabel))
 
@@ -151,10 +154,12 @@ class Baseline:
         data = training_set(features, train, num_labels, config)
         model = self.fit(data, config, lambda step: job.callback.on_progress("fitting", min(step, MAX_SHOWN - 1), MAX_SHOWN))
         options = {name: value for name, value in to_dict(config).items() if isinstance(value, bool | float)}
+        options.pop("temperature", None)  # stored with the weights
         for note in model.notes:
             job.callback.on_note(note)
-        classifier = SparseClassifier(features, model, temperature=1.0, options=options)
-        scores = {} if valid is None else _validate(classifier, valid)
+        classifier = SparseClassifier(features, model, temperature=config.temperature or 1.0, options=options)
+        fits_temperature = config.temperature is None
+        scores = {} if valid is None else _validate(classifier, valid, fits_temperature=fits_temperature)
         words = sum(len(text.split()) for texts in train.texts for text in texts)
         seconds, counts = time.perf_counter() - start_time, {"examples": len(train.texts), "tokens": words}
         self._save(job, classifier, scores, seconds, counts)
@@ -193,6 +198,10 @@ class Baseline:
         options = {name.removeprefix(OPTION): value.item() for name, value in arrays.items() if name.startswith(OPTION)}
         temperature = float(arrays["temperature"])
         return SparseClassifier(features, LinearModel.from_arrays(arrays), temperature=temperature, options=options)
+
+    def chosen_options(self, model: SparseClassifier) -> dict[str, Any]:
+        features = to_dict(model.features[0].config)  # that of both texts of a pair
+        return {**model.options, "features": features, "temperature": model.temperature}
 
 
 def _vocabulary_hash(tokenizer: LabelTokenizer, features: Sequence[FeatureUnion]) -> str:

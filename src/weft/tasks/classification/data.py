@@ -294,7 +294,7 @@ class LabeledDataConfig(TableFilesConfig):
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
-        return datasets(base, LabeledFormat(self.reading(), self.skip_empty), self.train, self.valid, self.test)
+        return datasets(base, LabeledFormat(self.reading(), self.skip_empty), self)
 
 
 # ---- tokens

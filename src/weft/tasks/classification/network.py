@@ -75,6 +75,7 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
             multilabel=config.data.multilabel,
             weights=weights,
             smoothing=config.train.label_smoothing if train is not None else 0.0,
+            fits_temperature=config.model.temperature is None,
         )
 
     def check_teacher(self, config: RunConfig, vocabulary: LabelTokenizer, run: AnyRun) -> None:
@@ -100,3 +101,6 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
     def teacher(self, objective: ClassificationObjective, runs: Sequence[AnyRun]) -> Teacher:
         """The predictions for the training texts, which are part of the batches."""
         return lambda batch, carry: (batch.soft_labels, None)
+
+    def chosen_options(self, model: Classifier) -> dict[str, float]:
+        return {"temperature": float(model.head.temperature)}

@@ -53,8 +53,9 @@ class ClassificationObjective:
         multilabel: bool = False,
         weights: Tensor | None = None,
         smoothing: float = 0.0,
+        fits_temperature: bool = True,
     ) -> None:
-        self.valid, self.device, self.smoothing = valid, device, smoothing
+        self.valid, self.device, self.smoothing, self.fits_temperature = valid, device, smoothing, fits_temperature
         self.multilabel, self.monitors = multilabel, label_metrics(multilabel=multilabel)
         self.weights = None if weights is None else weights.to(device)  # class weights (K,)
 
@@ -70,13 +71,15 @@ class ClassificationObjective:
         return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
-        """Scores on the validation data. Also fits the temperature of the head, so that every checkpoint is calibrated."""
+        """Scores on the validation data. Also fits the temperature of the head, so that every checkpoint is calibrated, unless
+        the run file sets it."""
         if self.valid is None:
             return None
         logits = predict_logits(model, self.valid, self.device, progress).numpy()
         head, labels = model.head, self.valid.labels
-        temperature = sigmoid_temperature(logits, labels) if self.multilabel else softmax_temperature(logits, labels[:, 0])
-        head.temperature.fill_(temperature)
+        if self.fits_temperature:
+            fit = sigmoid_temperature(logits, labels) if self.multilabel else softmax_temperature(logits, labels[:, 0])
+            head.temperature.fill_(fit)
         log_probs = head.log_probs(torch.from_numpy(logits).to(head.temperature.device)).double().cpu().numpy()
         return values(score_predictions(log_probs, labels, self.valid.unseen, multilabel=self.multilabel), self.monitors)
 

@@ -78,18 +78,15 @@ def training_set(features: Sequence[FeatureUnion], examples: Examples, num_label
     return TrainingSet(featurize(features, examples.texts), targets, num_labels, weights)
 
 
-def calibrate(logits: np.ndarray, examples: Examples) -> tuple[float, np.ndarray]:
-    """The temperature that fits the labels best, and the log-probabilities (N, K) with it."""
+def calibrate(logits: np.ndarray, examples: Examples) -> float:
+    """The temperature that fits the labels best."""
     gold = examples.targets
-    if examples.multilabel:
-        temperature = sigmoid_temperature(logits, gold)
-        return temperature, log_sigmoid(logits / temperature)
-    temperature = softmax_temperature(logits, gold[:, 0])
-    return temperature, log_softmax(logits / temperature)
+    return sigmoid_temperature(logits, gold) if examples.multilabel else softmax_temperature(logits, gold[:, 0])
 
 
 def _total_log_loss(logits: np.ndarray, examples: Examples) -> float:
-    log_probs = calibrate(logits, examples)[1]
+    scaled = logits / calibrate(logits, examples)
+    log_probs = log_sigmoid(scaled) if examples.multilabel else log_softmax(scaled)
     items = score_predictions(log_probs, examples.targets, examples.unseen, multilabel=examples.multilabel)
     return float(items.statistics["nats"].sum())
 

@@ -52,6 +52,7 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     weights=WEIGHTS,
     eval_suites=(SINGLE_LABEL, MULTI_LABEL),
     validation_suites=(SINGLE_LABEL, MULTI_LABEL),
+    fit_archs=("gru", "conv"),  # better than LSTM and Transformer on less than 10,000 texts
     ranking_metrics=("accuracy", "exact_match"),
     compare=COMPARE,
     predictor=ClassifierPredictor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,3 +79,6 @@ class NgramTrainer:
 
     def load(self, config: RunConfig, vocabulary: Tokenizer, directory: RunDir, device: str) -> NgramModel:
         return NgramModel.from_arrays(directory.read_arrays(vocabulary.hash, logs=True), vocabulary=vocabulary.hash)
+
+    def chosen_options(self, model: NgramModel) -> dict[str, Any]:
+        return {}

@@ -186,7 +186,7 @@ class QADataConfig(TableFilesConfig):
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
-        return datasets(base, QuestionFormat(self.file_options()), self.train, self.valid, self.test)
+        return datasets(base, QuestionFormat(self.file_options()), self)
 
 
 # ---- tokens

@@ -236,7 +236,7 @@ class PairDataConfig(TableFilesConfig):
         run file."""
         target, *references = self.targets()
         form = PairFormat(self.encoding, (self.source_column, target), tuple(references), tables=self.table_options())
-        return datasets(base, form, self.train, self.valid, self.test)
+        return datasets(base, form, self)
 
 
 # ---- tokens

@@ -190,7 +190,7 @@ class TaggedDataConfig(DataFilesConfig):
 
     def sources(self, base: Path) -> dict[str, Dataset[Sentence]]:
         """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
-        return datasets(base, TaggedFormat(self.reading()), self.train, self.valid, self.test)
+        return datasets(base, TaggedFormat(self.reading()), self)
 
 
 # ---- tokens
