@@ -68,8 +68,9 @@ def with_recommended_arch(values: Mapping[str, Any], base: Path) -> dict[str, An
     """The run file with an architecture: its own, the recommended one, or the first network to try."""
     model, task = dict(values.get("model", {})), find_task(values["task"])
     if "arch" not in model:
-        is_known = task.recipes is not None or not task.fit_archs
-        model["arch"] = recommend(values, base=base).config.arch if is_known else task.fit_archs[0]
+        recommendation = recommend(values, base=base)
+        is_known = bool(recommendation.options) or not task.fit_archs
+        model["arch"] = recommendation.config.arch if is_known else task.fit_archs[0]
     return {**values, "model": model}
 
 
