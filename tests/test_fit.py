@@ -20,6 +20,7 @@ from weft.cli.main import main
 from weft.cli.signals import Stop
 from weft.comparison import runner
 from weft.comparison.plan import PlannedRun, Variant
+from weft.comparison.results import load as load_results
 from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.report import fit as fit_module
@@ -31,6 +32,7 @@ from weft.runs import trial
 from weft.runs.run import Run
 from weft.runs.run_dir import RunDir
 from weft.runs.status import read_run_status
+from weft.tasks.registry import find_task
 
 MINUTES = "5"
 SECONDS = 1.0  # of each network
@@ -99,6 +101,15 @@ def test_the_best_model_on_validation_data_is_tested_once(search):
     accuracies = [row["valid"]["accuracy"] for row in result["models"]]
     assert accuracies == sorted(accuracies, reverse=True) and result["run"] == result["models"][0]["run"]
     assert search.evaluated == [*["valid"] * (4 + 2), "test"]  # of the candidates, and of two ensembles
+
+
+def test_of_equally_good_models_the_simplest_is_the_best(search, monkeypatch):
+    runs = {name: load_results(search.output_dir / "results" / f"{name}-0") for name in ("gru", "conv", *BASELINES)}
+    equal = {name: result._replace(scores=runs["gru"].scores) for name, result in runs.items()}
+    seconds = {"gru-0": 1.0, "conv-0": 2.0, "naive-bayes-0": 4.0, "logistic-regression-0": 3.0}
+    monkeypatch.setattr(fit_module, "read_timing", lambda run: (seconds[run.name], 0.0))
+    ranked, _ = fit_module._rank(find_task("classification"), [equal], [])
+    assert [row.name for row in ranked] == ["logistic-regression", "naive-bayes", "gru", "conv"]
 
 
 def test_the_best_model_is_an_ordinary_run(search):

@@ -24,6 +24,7 @@ from weft.tasks.registry import find_task
 
 RESERVE = 0.08  # of the time, for evaluation and report
 MIN_RESERVE_SECONDS = 10.0
+MIN_SHARE = 0.5  # of the minimum that a network was planned with; its measurement is uncertain
 STARTUP_SECONDS = 5.0  # of a process that trains: it imports PyTorch and reads the data
 
 
@@ -129,7 +130,7 @@ class SearchTime:
         self.waiting[arch] -= 1
         if RunDir(planned.output_dir).resolved.is_file():
             return planned
-        if seconds < self.networks[arch].minimum:
+        if seconds < MIN_SHARE * self.networks[arch].minimum:
             return Outcome(planned, UsageError.exit_code, "left out, because no time was left for it")
         train = planned.variant.values.get("train", {})
         if "max_minutes" not in train and seconds >= self.networks[arch].planned / MARGIN:
