@@ -5,10 +5,12 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from compare_helpers import InProcessTrainer
 from label_runs import single_label_rows, tagged_sentences, write_conll, write_tsv
@@ -23,9 +25,11 @@ from weft.comparison.plan import PlannedRun, Variant
 from weft.comparison.results import load as load_results
 from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
+from weft.metrics.metric import metrics_of
 from weft.report import fit as fit_module
 from weft.report import fit_refit
 from weft.report.fit_candidates import RESERVE, STARTUP_SECONDS, CandidateArchs, NetworkTime, SearchTime
+from weft.report.fit_choice import standard_error
 from weft.report.fit_ensemble import EnsembleScore
 from weft.report.fit_refit import refit_values
 from weft.runs import trial
@@ -98,8 +102,9 @@ def test_the_best_model_on_validation_data_is_tested_once(search):
     result = search.result
     assert result["task"] == "classification" and result["metric"] == "accuracy"
     assert {row["name"] for row in result["models"]} == {*NETWORKS, *BASELINES}
-    accuracies = [row["valid"]["accuracy"] for row in result["models"]]
-    assert accuracies == sorted(accuracies, reverse=True) and result["run"] == result["models"][0]["run"]
+    chosen, *others = [row["valid"]["accuracy"] for row in result["models"]]
+    assert others == sorted(others, reverse=True) and result["run"] == result["models"][0]["run"]
+    assert chosen >= others[0] or result["models"][0]["name"] in BASELINES
     assert search.evaluated == [*["valid"] * (4 + 2), "test"]  # of the candidates, and of two ensembles
 
 
@@ -110,6 +115,39 @@ def test_of_equally_good_models_the_simplest_is_the_best(search, monkeypatch):
     monkeypatch.setattr(fit_module, "read_timing", lambda run: (seconds[run.name], 0.0))
     ranked, _ = fit_module._rank(find_task("classification"), [equal], [])
     assert [row.name for row in ranked] == ["logistic-regression", "naive-bayes", "gru", "conv"]
+
+
+@pytest.mark.parametrize(("errors_of_baseline", "best"), [(1, "logistic-regression"), (8, "gru")])
+def test_a_network_must_be_better_than_a_baseline_by_a_standard_error(search, errors_of_baseline, best):
+    """With e more errors in 30 texts, the standard error of the difference is about sqrt(e) texts."""
+    gru, regression = (load_results(search.output_dir / "results" / f"{name}-0") for name in ("gru", "logistic-regression"))
+    texts = len(gru.items.keys)
+    results = {}
+    for name, result, errors in (("gru", gru, 0), ("logistic-regression", regression, errors_of_baseline)):
+        statistics = {**result.items.statistics, "exact": (np.arange(texts) >= errors).astype(float)}
+        scores = [
+            score._replace(value=100 * (1 - errors / texts)) if score.name == "accuracy" else score for score in result.scores
+        ]
+        results[name] = result._replace(items=replace(result.items, statistics=statistics), scores=scores)
+    ranked, metric = fit_module._rank(find_task("classification"), [results], [])
+    error = standard_error([results["gru"]], [results["logistic-regression"]], metric)
+    fraction = errors_of_baseline / texts
+    assert error == pytest.approx(100 * np.sqrt(fraction * (1 - fraction) / texts), rel=0.1)
+    assert ranked[0].name == best and len(ranked) == 2
+
+
+def test_the_standard_error_over_folds_is_that_of_paired_differences(search):
+    gru = load_results(search.output_dir / "results" / "gru-0")
+    accuracy = metrics_of(find_task("classification").eval_suites, ["accuracy"])["accuracy"]
+
+    def folds(*values: float) -> list[Any]:
+        return [
+            gru._replace(scores=[s._replace(value=value) if s.name == "accuracy" else s for s in gru.scores])
+            for value in values
+        ]
+
+    error = standard_error(folds(80, 90, 85), folds(79, 86, 84), accuracy)  # differences 1, 4, 1
+    assert error == pytest.approx(np.std([1, 4, 1], ddof=1) / np.sqrt(3))
 
 
 def test_the_best_model_is_an_ordinary_run(search):

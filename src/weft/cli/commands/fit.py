@@ -131,7 +131,7 @@ class Fit(ModelCommand):
         best, task = result.best, find_task(result.task)
         test = ", ".join(" ".join(row) for row in score_rows(default_scores(list(result.test))[:2]))
         again = " trained again" if self.refit or self.folds else ""
-        write(f"\nBest: {best.name}{again}. Test: {test}\n")
+        write(f"\nBest: {best.name}{again}{_reason(result)}. Test: {test}\n")
         command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}"
         lines = [f"Run: {best.run}", f"Report: {result.report}", f"Next: {command}"]
         ensemble = result.ensemble
@@ -141,6 +141,14 @@ class Fit(ModelCommand):
             words += ["--ensemble-weights fitted"] if ensemble.is_fitted else []
             lines.append(f"Better on validation data: {' '.join(words)} {task.example_input}")
         print_error("\n".join(lines))
+
+
+def _reason(result: FitResult) -> str:
+    """Why the best model is not the first of the table."""
+    metric, best = result.metric, result.best.scores[result.metric.name]
+    better = [row.name for row in result.candidates if metric.is_better(row.scores[metric.name], best)]
+    verb = "is" if len(better) == 1 else "are"
+    return f" ({' and '.join(better)} {verb} better by less than a standard error)" if better else ""
 
 
 def _table(result: FitResult) -> str:
