@@ -473,7 +473,7 @@ def test_a_student_of_another_architecture(runs: Runs, tmp_path: Path) -> None:
 
 def test_a_student_of_baselines_has_the_default_architecture(runs: Runs, tmp_path: Path) -> None:
     teacher = runs.labels.run_dir("labels-logistic-regression")
-    settings = ["train.max_steps=2", "train.device=cpu"]
+    settings = {"train.max_steps": 2, "train": {"device": "cpu"}}
     student = weft.distill([teacher], tmp_path / "student", overrides=settings)
     assert student.arch == TASKS["classification"].arch and student.labels == load(teacher).labels
 

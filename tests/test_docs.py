@@ -29,6 +29,7 @@ PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "exampl
 RUNNABLE = [README, *sorted((DOCS / "tutorials").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 STUDIES = sorted((DOCS / "concepts").glob("*.md"))
 SLOW = {  # many trainings, or many commands
+    "docs/how-to/distill-and-average.md",
     "docs/how-to/explain-a-prediction.md",
     "docs/how-to/fine-tune.md",
     "docs/how-to/inspect-representations.md",
@@ -117,7 +118,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         "error" if words[1] in ("import", "export") else "error|warning"
     )  # other formats lack some of a model: they say what
     assert not re.search(rf"^weft: ({serious}): ", err, re.MULTILINE), f"{line}\n{err}"
-    assert out or words[1] in ("train", "compare") or "--output" in words, line
+    assert out or words[1] in ("train", "compare", "distill") or "--output" in words, line
     if output is not None:
         output.write_text(out, encoding="utf-8")
 

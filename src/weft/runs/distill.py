@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.config import Overrides, override
+from weft.config import Overrides, apply_overrides
 from weft.errors import UsageError
 from weft.runs.config import RunConfig
 from weft.runs.job import with_tokenizer_from
@@ -41,7 +41,7 @@ def student_run_file(runs: Sequence[str | Path], *, arch: str | None = None, ove
     networks = [path for path, config in configs.items() if config.preset.estimator.by_steps]
     values = _student_like(configs[(networks or paths)[0]], arch)
     values["train"] = {**values["train"], "distill_from": [str(path) for path in paths]}
-    values = override(values, overrides)
+    values = apply_overrides(values, overrides)
     return with_tokenizer_from(values, networks[0]) if networks and "tokenizer" not in values else values
 
 
