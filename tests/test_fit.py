@@ -117,8 +117,8 @@ def test_of_equally_good_models_the_simplest_is_the_best(search, monkeypatch):
     assert [row.name for row in ranked] == ["logistic-regression", "naive-bayes", "gru", "conv"]
 
 
-@pytest.mark.parametrize(("errors_of_baseline", "best"), [(1, "logistic-regression"), (8, "gru")])
-def test_a_network_must_be_better_than_a_baseline_by_a_standard_error(search, errors_of_baseline, best):
+@pytest.mark.parametrize(("errors_of_baseline", "best"), [(2, "logistic-regression"), (8, "gru")])
+def test_a_network_must_be_significantly_better_than_a_baseline(search, errors_of_baseline, best):
     """With e more errors in 30 texts, the standard error of the difference is about sqrt(e) texts."""
     gru, regression = (load_results(search.output_dir / "results" / f"{name}-0") for name in ("gru", "logistic-regression"))
     texts = len(gru.items.keys)
@@ -136,18 +136,19 @@ def test_a_network_must_be_better_than_a_baseline_by_a_standard_error(search, er
     assert ranked[0].name == best and len(ranked) == 2
 
 
-def test_the_standard_error_over_folds_is_that_of_paired_differences(search):
-    gru = load_results(search.output_dir / "results" / "gru-0")
+def test_the_standard_error_is_that_of_the_examples_of_all_folds(search):
+    gru, bayes = (load_results(search.output_dir / "results" / f"{name}-0") for name in ("gru", "naive-bayes"))
     accuracy = metrics_of(find_task("classification").eval_suites, ["accuracy"])["accuracy"]
-
-    def folds(*values: float) -> list[Any]:
-        return [
-            gru._replace(scores=[s._replace(value=value) if s.name == "accuracy" else s for s in gru.scores])
-            for value in values
-        ]
-
-    error = standard_error(folds(80, 90, 85), folds(79, 86, 84), accuracy)  # differences 1, 4, 1
-    assert error == pytest.approx(np.std([1, 4, 1], ddof=1) / np.sqrt(3))
+    correct = np.arange(len(gru.items.keys)) % 3 > 0
+    gru, bayes = (
+        result._replace(items=replace(result.items, statistics={"exact": values, "examples": np.ones(len(values))}))
+        for result, values in ((gru, np.ones(len(correct))), (bayes, correct.astype(float)))
+    )
+    expected = 100 * np.sqrt(1 / 3 * 2 / 3 / len(correct))
+    assert standard_error([gru], [bayes], accuracy) == pytest.approx(expected, rel=0.1)
+    assert standard_error([gru] * 4, [bayes] * 4, accuracy) == pytest.approx(expected / 2, rel=0.1)
+    other = bayes._replace(items=replace(bayes.items, keys=bayes.items.keys + 1))
+    assert standard_error([gru], [other], accuracy) == 0.0  # nothing to compare
 
 
 def test_the_best_model_is_an_ordinary_run(search):

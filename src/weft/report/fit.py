@@ -37,7 +37,7 @@ from weft.report.fit_candidates import (
     variants_for,
     with_recommended_arch,
 )
-from weft.report.fit_choice import is_as_good
+from weft.report.fit_choice import is_significant, standard_error
 from weft.report.fit_ensemble import EnsembleScore, best_ensemble
 from weft.report.fit_refit import joined_data, refit, refit_values
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
@@ -83,8 +83,8 @@ class Fit:
     Attributes:
         task: The task that was detected or set.
         metric: The metric that chose the best model.
-        candidates: All trained models. The first is the best: the one with the best score, or a baseline that is within one
-            standard error of it. The others are ordered by their score.
+        candidates: All trained models. The first is the best: the one with the best score, or the best baseline if that is not
+            significantly worse. The others are ordered by their score.
         test: The scores of the best model on the test data.
         report: The page that compares all models on the validation data; with folds, on that of the first.
         ensemble: The best ensemble of two or three candidates; None with folds, or if the task has none.
@@ -308,8 +308,8 @@ def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedR
 
 
 def _rank(task: AnyTask, results: Results, failures: Sequence[FailedRun]) -> tuple[list[Candidate], Metric]:
-    """The candidates, the best first, and the metric of the ranking. A baseline is before a network that is not clearly better;
-    of equally good candidates, the one that was trained faster is first."""
+    """The candidates, the best first, and the metric of the ranking. The best baseline is first if no network is significantly
+    better; of equally good candidates, the one that was trained faster is first."""
     names = [name for name in results[0] if all(name in fold for fold in results)]
     if not names:
         raise ModelError("fit", f"no model could be read: {describe_failure(failures[0])}")
@@ -323,8 +323,11 @@ def _rank(task: AnyTask, results: Results, failures: Sequence[FailedRun]) -> tup
 
     ranked = sorted(candidates, key=order)
     baseline = next((row for row in ranked if not task.presets[row.name].estimator.by_steps), None)
-    if baseline is not None and is_as_good(by_fold[baseline.name], by_fold[ranked[0].name], metric):
-        ranked = [baseline, *(row for row in ranked if row != baseline)]
+    if baseline is not None:
+        difference = ranked[0].scores[metric.name] - baseline.scores[metric.name]
+        error = standard_error(by_fold[ranked[0].name], by_fold[baseline.name], metric)
+        if not is_significant(difference, error):
+            ranked = [baseline, *(row for row in ranked if row != baseline)]
     return ranked, metric
 
 

@@ -1,41 +1,40 @@
-"""How `weft.fit` chooses between a network and a baseline: the one-standard-error rule.
+"""How `weft.fit` chooses between a network and a baseline.
 
-The best score on validation data is partly luck, and more so for the best of several networks. A baseline whose score is within
-one standard error of it is the safer choice, and it trains and predicts faster.
+The best score on validation data is partly luck, and more so for the best of several networks. A baseline is the safer choice
+unless a network is significantly better, and it trains and predicts faster.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import stdev
+
+import numpy as np
 
 from weft.comparison.results import RunResults
 from weft.comparison.significance import bootstrap
+from weft.metrics.items import ItemStatistics
 from weft.metrics.metric import Metric
+
+STANDARD_ERRORS = 1.96  # of a difference that is significant at the level of 5%
 
 
 def standard_error(first: Sequence[RunResults], second: Sequence[RunResults], metric: Metric) -> float:
-    """The standard error of the difference of two models, from their results in each fold. With one fold, it is that of a
-    bootstrap over the items; 0 if the models were not scored on the same items."""
-    if len(first) > 1:
-        return stdev(_value(a, metric) - _value(b, metric) for a, b in zip(first, second, strict=True)) / math.sqrt(len(first))
-    items = [first[0].items, second[0].items]
-    if list(items[0].keys) != list(items[1].keys) or not metric.interval:
+    """The standard error of the difference of two models, by a bootstrap over the items of all folds; 0 if they were not scored
+    on the same items."""
+    pairs = zip(first, second, strict=True)
+    if not metric.interval or not all(np.array_equal(a.items.keys, b.items.keys) for a, b in pairs):
         return 0.0
-    a, b = (samples[""].resamples for samples in bootstrap(items, {"": metric.compute}))
+    a, b = (samples[""].resamples for samples in bootstrap([_join(first), _join(second)], {"": metric.compute}))
     return float((a - b).std()) if len(a) else 0.0
 
 
-def is_as_good(baseline: Sequence[RunResults], best: Sequence[RunResults], metric: Metric) -> bool:
-    """Whether the score of a baseline is within one standard error of the best."""
-    difference = abs(_mean(best, metric) - _mean(baseline, metric))
-    return difference <= standard_error(best, baseline, metric)
+def _join(results: Sequence[RunResults]) -> ItemStatistics:
+    """The items of all folds, which do not overlap."""
+    folds = [result.items.statistics for result in results]
+    statistics = {name: np.concatenate([fold[name] for fold in folds]) for name in folds[0]}
+    return ItemStatistics(np.arange(sum(len(result.items.keys) for result in results)), statistics)
 
 
-def _value(result: RunResults, metric: Metric) -> float:
-    return next(score.value for score in result.scores if score.name == metric.name)
-
-
-def _mean(results: Sequence[RunResults], metric: Metric) -> float:
-    return sum(_value(result, metric) for result in results) / len(results)
+def is_significant(difference: float, error: float) -> bool:
+    """Whether a difference with this standard error is not just luck."""
+    return abs(difference) > STANDARD_ERRORS * error

@@ -148,7 +148,7 @@ def _reason(result: FitResult) -> str:
     metric, best = result.metric, result.best.scores[result.metric.name]
     better = [row.name for row in result.candidates if metric.is_better(row.scores[metric.name], best)]
     verb = "is" if len(better) == 1 else "are"
-    return f" ({' and '.join(better)} {verb} better by less than a standard error)" if better else ""
+    return f" ({' and '.join(better)} {verb} not significantly better)" if better else ""
 
 
 def _table(result: FitResult) -> str:
