@@ -348,7 +348,7 @@ def test_validation_files_become_training_files(tmp_path, monkeypatch):
 
 def test_a_model_that_cannot_be_trained_again_is_an_error(search):
     values = {**refit_values(search.output_dir / "gru-0", None), "task": "classification"}
-    values["train"] = {**values["train"], "lr": 1e37}
+    values["train"] = {**values["train"], "lr": 1e37, "max_steps": 50}
     with (
         Display(quiet=True) as display,
         pytest.raises(ModelError, match=r"broken: could not be trained: step \d+: loss is nan"),
