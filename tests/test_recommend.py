@@ -296,8 +296,10 @@ def test_a_wrong_run_file_is_refused_before_data_is_read(tmp_path):
 
 
 def test_the_choice_is_described_in_one_line(tmp_path, on_gpu):
-    line = describe(recommend(write_pairs(tmp_path / "pairs.tsv", 300, word, phones), base=tmp_path))
-    assert line == "270 pairs, single words: char to whitespace, lstm-input-feeding, 1,500 steps"
+    chosen = recommend(write_pairs(tmp_path / "pairs.tsv", 300, word, phones), base=tmp_path)
+    assert describe(chosen) == "270 pairs, single words: char to whitespace, lstm-input-feeding, 1,500 steps"
+    timed = chosen._replace(options={"train.max_minutes": 1.0})
+    assert describe(timed) == "270 pairs, single words: 1 minute"
 
 
 # ---- runs

@@ -140,8 +140,14 @@ def describe(recommendation: Recommendation) -> str:
     options = recommendation.options
     parts = [_describe_tokenizer(options), options.get("model.arch", "")]
     parts += [f"{words} {options[name]:g}" for name, words in DESCRIBED.items() if name in options]
-    parts += [f"{options[f'train.{name}']:,g} {name.removeprefix('max_')}" for name in BUDGETS if f"train.{name}" in options]
+    parts += [_describe_budget(name, options[f"train.{name}"]) for name in BUDGETS if f"train.{name}" in options]
     return f"{recommendation.reason}: {', '.join(filter(None, parts))}" if any(parts) else ""
+
+
+def _describe_budget(name: str, value: float) -> str:
+    """'6,000 steps', '1 minute'."""
+    unit = name.removeprefix("max_")
+    return f"{value:,g} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def _describe_tokenizer(options: Mapping[str, Any]) -> str:
