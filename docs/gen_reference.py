@@ -282,10 +282,13 @@ RUN_FILE_HEAD = f"""# Run file
 
 This page lists every option by task and architecture. {NOTE}
 
-A run file is a TOML file with the tables `[data]`, `[tokenizer]`, `[model]` and `[train]`. Only `task`, `data.train` and
-`model.arch` are required. Any option can be set on the command line: `--set model.hidden_size=512`. Values are read as TOML,
-bare words as strings. An unknown name is an error that suggests the nearest one. An empty default means that the option is
-not set, or that its description gives the default.
+A run file is a TOML file with the tables `[data]`, `[tokenizer]`, `[model]` and `[train]`. Only `task` and `data.train` are
+required. Any option can be set on the command line: `--set model.hidden_size=512`. Values are read as TOML, bare words as
+strings. An unknown name is an error that suggests the nearest one.
+
+An option that is left out gets a value that suits the data ([let weft choose](../how-to/recommended-settings.md)), or, if weft
+knows of none, its default. With `recommend = false`, it has its default. An empty default means that the option is not set, or
+that its description gives the default.
 """
 TRAIN_HEAD = """## `[train]`
 

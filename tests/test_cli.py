@@ -283,6 +283,7 @@ def test_a_template_resolves_and_shows_the_defaults(task, arch):
     assert set(config.spec.data.data_config.model_fields) == {*tomllib.loads(uncommented(text))["data"], *unset(text)} & {
         *config.spec.data.data_config.model_fields
     }
+    assert "\n# recommend = true " in text and f"`weft init {task} --data FILE`" in text
     assert max(map(len, text.split("\n"))) <= 120
 
 

@@ -105,6 +105,11 @@ def test_a_run_file_begins_with_the_command_that_trains_it(path):
     assert path.read_text().startswith("# ")
 
 
+@pytest.mark.parametrize("path", [*FILES, EXAMPLES / "stress" / "stress.toml"], ids=lambda path: path.stem)
+def test_a_run_file_trains_the_model_that_its_comments_describe(path):
+    assert read_toml(path)["recommend"] is False
+
+
 def test_the_readme_names_every_run_file_and_every_row():
     text = README.read_text()
     assert [path.name for path in FILES if f"]({path.name})" not in text] == []

@@ -1,5 +1,6 @@
 """Recommended settings: what recipes choose for which data, and how they are applied to a run file."""
 
+import math
 import random
 import tomllib
 from dataclasses import replace
@@ -296,8 +297,10 @@ def test_a_wrong_run_file_is_refused_before_data_is_read(tmp_path):
 
 
 def test_the_choice_is_described_in_one_line(tmp_path, on_gpu):
-    line = describe(recommend(write_pairs(tmp_path / "pairs.tsv", 300, word, phones), base=tmp_path))
-    assert line == "270 pairs, single words: char to whitespace, lstm-input-feeding, 1,500 steps"
+    chosen = recommend(write_pairs(tmp_path / "pairs.tsv", 300, word, phones), base=tmp_path)
+    assert describe(chosen) == "270 pairs, single words: char to whitespace, lstm-input-feeding, 1,500 steps"
+    timed = chosen._replace(options={"train.max_minutes": 1.0})
+    assert describe(timed) == "270 pairs, single words: 1 minute"
 
 
 # ---- runs
@@ -444,6 +447,7 @@ def test_durations_are_written_in_minutes_or_hours(seconds, text):
     ],
 )
 def test_the_best_model_for_a_time_is_chosen_by_trials(tmp_path, monkeypatch, seconds, minutes, chosen, budget):
+    monkeypatch.setattr(trial, "MAX_SLOWDOWN", math.inf)  # both are tried
     measured = iter(seconds.values())
     monkeypatch.setattr(trial, "_measure", lambda *_: (next(measured), 0.1))
     values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
@@ -453,6 +457,20 @@ def test_the_best_model_for_a_time_is_chosen_by_trials(tmp_path, monkeypatch, se
     assert within.config.model == (best, small)[chosen].config.model
     assert within.config.train.max_minutes == budget
     assert (within.config.train.max_steps is None) == (budget is not None) and within.config.train.max_steps != 7
+
+
+def test_a_model_that_is_far_too_large_for_the_time_is_not_tried(tmp_path, monkeypatch):
+    """A few batches of it would take minutes on a CPU."""
+    tried = []
+    monkeypatch.setattr(trial, "_measure", lambda config, *_: tried.append(config.model.hidden_size) or (1.0, 0.1))
+    text = "".join(f"{sentence(random.Random(number))}.\n" for number in range(3000))
+    (tmp_path / "text.txt").write_text(text)
+    values = {"task": "lm", "data": {"train": "text.txt"}}
+    ladder = recommend_ladder(values, base=tmp_path)
+    assert ladder[0].flops > 10 * ladder[-1].flops > 0
+    minutes = ladder[-1].flops / module.CPU_FLOPS / 60
+    trial.recommend_within(values, minutes, base=tmp_path, callback=CallbackAdapter(TrainCallback()))
+    assert tried == [ladder[-1].config.model.hidden_size]
 
 
 def test_a_time_too_short_for_any_training_is_refused(tmp_path, capsys):

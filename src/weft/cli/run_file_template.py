@@ -31,7 +31,11 @@ RARE = ("layer_type", "init_strict", "lr_multipliers")
 DECODER_OPTIONS = ("attention_dim", "attention_placement", "input_feeding", "bridge", "feed_context")
 # options of a character encoder; the others are those of the tagger
 CHAR_ENCODER = ("layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling")
-HEADER = "# weft run file. Options that are commented out show their default value.\n#\n"
+HEADER = """\
+# weft run file. Options that are commented out show their default value. weft train chooses values that suit the data
+# instead: `weft init {task} --data FILE` prints them, and `recommend = false` switches that off.
+#
+"""
 _ONLY = re.compile(r"([\w, -]+) only: ")
 _NOT_WITH = re.compile(r"Not with (\w+)")
 
@@ -53,7 +57,7 @@ def render_template(task: str, arch: str) -> str:
     commands = template.commands(arch)
     width = max(len(command) for command, _ in commands) + 4
     usage = "".join(f"#   {command:<{width}}{about}\n" for command, about in commands)
-    return HEADER + usage + "\n" + "".join(format_line(line, column) for line in lines)
+    return HEADER.format(task=task) + usage + "\n" + "".join(format_line(line, column) for line in lines)
 
 
 def format_line(line: Line | str, column: int) -> str:
@@ -68,7 +72,7 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
     spec = find_task(config.task)
     hidden = {*template.hidden, *RARE, *(SAMPLING if spec.samples is None else ())}
     yield Line(f'task = "{config.task}"', TASKS[config.task].description)
-    yield from _options(RunFile, {"seed": 0}, {}, ())
+    yield from _options(RunFile, {"seed": 0, "recommend": True}, {}, ())
     yield from ("", "[data]")
     train = comment(described_fields(type(config.data))["train"])
     files = train.replace("training files", f"training files: {template.files}", 1) if template.files else train

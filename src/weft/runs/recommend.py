@@ -39,6 +39,7 @@ class Recommendation(NamedTuple):
     reason: str = ""  # what about the data they follow from; "" if nothing was filled in
     warning: str = ""
     profile: DataProfile | None = None  # None if the data was not read
+    flops: float = 0.0  # of the whole training, roughly; 0 if it takes seconds, or nothing was filled in
     step_seconds: float = 0.0  # the time of a training step, if it was measured
 
 
@@ -141,8 +142,14 @@ def describe(recommendation: Recommendation) -> str:
     options = recommendation.options
     parts = [_describe_tokenizer(options), options.get("model.arch", "")]
     parts += [f"{words} {options[name]:g}" for name, words in DESCRIBED.items() if name in options]
-    parts += [f"{options[f'train.{name}']:,g} {name.removeprefix('max_')}" for name in BUDGETS if f"train.{name}" in options]
+    parts += [_describe_budget(name, options[f"train.{name}"]) for name in BUDGETS if f"train.{name}" in options]
     return f"{recommendation.reason}: {', '.join(filter(None, parts))}" if any(parts) else ""
+
+
+def _describe_budget(name: str, value: float) -> str:
+    """'6,000 steps', '1 minute'."""
+    unit = name.removeprefix("max_")
+    return f"{value:,g} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def _describe_tokenizer(options: Mapping[str, Any]) -> str:
@@ -182,7 +189,8 @@ def _apply(recipe: Recipe, plain: Recommendation, values: Mapping[str, Any], bas
     if config.data == plain.config.data:
         config.__dict__["datasets"] = plain.config.datasets  # that have read their files
     options = dict(_added(new, values))
-    return Recommendation(new, config, options, recipe.reason if options else "", profile=plain.profile)
+    reason = recipe.reason if options else ""
+    return Recommendation(new, config, options, reason, profile=plain.profile, flops=recipe.flops)
 
 
 def _applicable_train(recommended: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,17 @@ from weft.config import BUDGETS
 from weft.errors import UsageError
 from weft.runs.config import RunConfig
 from weft.runs.job import Job, JobCallback
-from weft.runs.recommend import Recommendation, recommend_ladder
+from weft.runs.recommend import CPU_FLOPS, Recommendation, recommend_ladder
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
 from weft.runs.teachers import load_teachers
 from weft.tasks.prepare import prepare
-from weft.training.duration import format_minutes, seconds_per_step, training_seconds
+from weft.training.duration import budget_steps, format_minutes, seconds_per_step
 from weft.training.neural import NeuralTrainer
 
 MIN_SHARE = 0.5  # of a recommended budget that must fit into the time: a larger model trained for less is worse
 MIN_STEPS = 100  # of a run that learns anything
+MAX_SLOWDOWN = 10  # the estimate of the operations per second may be wrong by this factor
 MARGIN = 1.3  # a recommended budget is kept if the time is this much longer: few batches are measured, and no validation
 
 
@@ -46,7 +47,7 @@ class TimeTooShort(UsageError):
 def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, callback: JobCallback) -> Recommendation:
     """The recommended settings for a run of this many minutes on this machine. They replace a budget of the run file."""
     train = {name: value for name, value in values.get("train", {}).items() if name not in BUDGETS}
-    ladder = recommend_ladder({**values, "train": train}, base=base)
+    ladder = _worth_trying(recommend_ladder({**values, "train": train}, base=base), minutes)
     trial = choose_by_trial([step.config for step in ladder], minutes, callback)
     chosen = ladder[trial.chosen]._replace(step_seconds=trial.step_seconds)
     if trial.fits:
@@ -58,6 +59,14 @@ def recommend_within(values: Mapping[str, Any], minutes: float, *, base: Path, c
         whole, part = format_minutes(trial.seconds), format_minutes(60 * minutes)
         callback.on_note(f"{chosen.config.arch}: the recommended training would take {whole}; it will end after {part}")
     return chosen._replace(values=new, config=resolve(new, base=base), options={**options, "train.max_minutes": minutes})
+
+
+def _worth_trying(ladder: Sequence[Recommendation], minutes: float) -> Sequence[Recommendation]:
+    """The ladder without models that are far too large for the time on a CPU: even a few batches of them would take minutes."""
+    if ladder[0].profile is None or ladder[0].profile.is_gpu:
+        return ladder
+    limit = MAX_SLOWDOWN * CPU_FLOPS * 60 * minutes
+    return [step for step in ladder[:-1] if step.flops <= limit] + [ladder[-1]]
 
 
 def choose_by_trial(configs: Sequence[RunConfig], minutes: float, callback: JobCallback) -> Trial:
@@ -86,4 +95,5 @@ def _measure(config: RunConfig, directory: RunDir, callback: JobCallback) -> tup
         return 0.0, 0.0
     vocabulary, corpora = prepare(config.spec, config, directory, callback)
     loop = NeuralTrainer(task).loop(Job(config, directory, vocabulary, corpora, callback, load_teachers(config)))
-    return training_seconds(loop) or 0.0, seconds_per_step(loop) or 0.0
+    step_seconds = seconds_per_step(loop) or 0.0
+    return (budget_steps(loop) or 0) * step_seconds, step_seconds

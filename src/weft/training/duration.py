@@ -48,11 +48,17 @@ def _timed(run: Callable[[], None], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def training_seconds(loop: Loop) -> float | None:
-    """The time of the whole budget without validations; None if it is not known, or set in minutes."""
+def budget_steps(loop: Loop) -> int | None:
+    """The number of steps of the whole budget; None if it is not known, or set in minutes."""
     steps = loop.total_steps()
     if steps is None and loop.config.max_tokens is not None:
-        steps = -(-loop.config.max_tokens // loop.config.batch_tokens)
+        return -(-loop.config.max_tokens // loop.config.batch_tokens)
+    return steps
+
+
+def training_seconds(loop: Loop) -> float | None:
+    """The time of the whole budget without validations; None if it is not known, or set in minutes."""
+    steps = budget_steps(loop)
     step_seconds = None if steps is None else seconds_per_step(loop)
     return None if steps is None or step_seconds is None else steps * step_seconds
 

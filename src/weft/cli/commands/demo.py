@@ -47,7 +47,7 @@ def _tasks() -> list[str]:
 
 @dataclass(kw_only=True)
 class Demo(ModelCommand):
-    """Train and compare three small models (about three minutes).
+    """Train and compare three small models (about 5 minutes).
 
     seq2seq: English pronunciation with an LSTM, an LSTM with attention and a Transformer; then type words of your own.
     lm: the text of Python's help with an n-gram model, an LSTM and a GPT.
