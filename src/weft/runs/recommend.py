@@ -17,6 +17,7 @@ from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
 from weft.runs.run_dir import RunDir
 from weft.tasks.registry import TASKS
+from weft.text.reading import subject
 from weft.training.device import uses_gpu
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 MIN_EXAMPLES = 100  # nothing is known about settings for less data
 CPU_FLOPS = 4e10  # operations per second of training on two cores, roughly
-MAX_CPU_SECONDS = 3600.0  # of the training that is recommended on a CPU
+MAX_CPU_SECONDS = 5400.0  # of the training that is recommended on a CPU
 TABLES = ("data", "tokenizer", "model", "train")
 DESCRIBED = {"model.num_layers": "layers", "model.hidden_size": "hidden size", "model.dropout": "dropout"}
 OPTIMIZER_OPTIONS = ("optimizer", "lr", "muon_lr", "adam_beta2", "momentum", "weight_decay")
@@ -95,7 +96,8 @@ def _find_recipes(
         return Recommendation(named, config), ()
     profile = profile or _profile(config)
     if profile.num_examples < MIN_EXAMPLES:
-        warning = f"{profile.num_examples:,} training examples are too few to recommend settings for; using general ones"
+        few = subject(profile.num_examples, "training example", "is", "are")
+        warning = f"{few} too few to recommend settings for; using general ones"
         return Recommendation(named, config, warning=warning, profile=profile), ()
     return Recommendation(named, config, profile=profile), task.recipes(profile, _tables(values))
 
@@ -163,7 +165,7 @@ def _describe_tokenizer(options: Mapping[str, Any]) -> str:
 
 
 def choose(ladder: Sequence[Recipe], *, is_gpu: bool) -> Recipe:
-    """The best settings; on a CPU, the best that train in about an hour, or the fastest."""
+    """The best settings; on a CPU, the best that train in an hour and a half, or the fastest."""
     if is_gpu:
         return ladder[0]
     return next((recipe for recipe in ladder if recipe.flops <= MAX_CPU_SECONDS * CPU_FLOPS), ladder[-1])

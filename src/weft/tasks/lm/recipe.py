@@ -88,7 +88,7 @@ def _text(profile: DataProfile, arch: str, given: Mapping[str, Any]) -> list[Rec
         flops=training_flops(11e6, steps * 16384),
     )
     fewer = [epochs] if given_epochs else [min(epochs, limit) for limit in CPU_EPOCHS]
-    return [best, *(_small(best, num_tokens, number) for number in fewer)]
+    return [best, *(_small(best, num_tokens, number) for number in fewer), _tiny(best, num_tokens, fewer[-1])]
 
 
 def _small(best: Recipe, num_tokens: int, epochs: float) -> Recipe:
@@ -98,6 +98,16 @@ def _small(best: Recipe, num_tokens: int, epochs: float) -> Recipe:
         model={**best.model, "num_layers": 4, "hidden_size": 192, **_regularization(epochs)["model"]},
         train={**best.train, "max_steps": steps, "batch_tokens": 4096, **_regularization(epochs)["train"]},
         flops=training_flops(2e6, steps * 4096),
+    )
+
+
+def _tiny(best: Recipe, num_tokens: int, epochs: float) -> Recipe:
+    """A model for a few minutes: the CPU size of nanoGPT."""
+    steps = max(500, 100 * round(epochs * num_tokens / 1024 / 100))
+    return best._replace(
+        model={**best.model, "num_layers": 4, "hidden_size": 128, **_regularization(epochs)["model"]},
+        train={**best.train, "max_steps": steps, "batch_tokens": 1024, **_regularization(epochs)["train"]},
+        flops=training_flops(8e5, steps * 1024),
     )
 
 
