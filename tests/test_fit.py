@@ -228,6 +228,31 @@ def test_a_run_file_is_not_data(capsys):
     assert "run.toml is a run file, not data; use weft train run.toml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("reviews.tsv",), "reviews.tsv: named twice; name each file once"),
+        (("--test", "copy.tsv"), "--test: copy.tsv is also the training data; name another file, or leave out --test"),
+        (("--valid", "other.tsv", "--test", "other.tsv"), "--test: other.tsv is also the validation data"),
+        (("--valid", "missing.tsv"), "missing.tsv: file not found"),
+        (("--set", "data.train=other.tsv"), "data.train: the training data of a search is its argument"),
+        (("--set", "train.max_steps=5"), "train.max_steps: the time of a search is divided among its models; set --minutes"),
+        (("--task", "classification", "--set", "task=lm"), "--task: set to 'classification' and to 'lm'"),
+        (("--task", "clasification"), "--task: unknown task 'clasification'; did you mean 'classification'?"),
+        (("--set", "data.label_column=source"), "reviews.tsv: all examples have the same label; add examples with other"),
+        (("--folds", "95"), "--folds: 90 training examples are too few for 95 folds; use fewer"),
+    ],
+)
+def test_a_search_that_cannot_give_a_result_is_refused_before_training(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("reviews", 0), ("other", 1)):
+        rows = [(label, text, "web") for label, text in single_label_rows(100, seed=seed)]
+        write_tsv(Path(f"{name}.tsv"), rows, header="label\ttext\tsource")
+    Path("copy.tsv").symlink_to("reviews.tsv")
+    assert fit(*words) in (2, 3)
+    assert message in capsys.readouterr().err and not Path("runs").exists()
+
+
 def weights_of(directory: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in directory.rglob("model.safetensors")}
 

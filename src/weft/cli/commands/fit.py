@@ -62,7 +62,8 @@ class Fit(ModelCommand):
         from weft.cli.signals import Stop
         from weft.config import override, parse_config
         from weft.errors import TrainingInterrupted
-        from weft.report.fit import FitOptions, default_output_dir, fit_models, run_file
+        from weft.report.fit import fit_models
+        from weft.report.fit_options import FitOptions, default_output_dir, run_file
 
         if not 0 < self.minutes < math.inf:
             raise UsageError("minutes", f"must be greater than 0, got {self.minutes:g}")
