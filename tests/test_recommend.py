@@ -186,6 +186,11 @@ def test_texts_are_classified_by_logistic_regression(tmp_path):
     assert chosen.config.arch == "logistic-regression" and chosen.options == {"model.arch": "logistic-regression"}
 
 
+def test_a_device_is_no_option_of_networks(tmp_path):
+    values = write_labeled(tmp_path / "labels.tsv", single_label_rows())
+    assert recommend({**values, "train": {"device": "cpu"}}, base=tmp_path).config.arch == "logistic-regression"
+
+
 @pytest.mark.parametrize("table", [{"train": {"max_steps": 5}}, {"model": {"hidden_size": 8}}, {"tokenizer": {"type": "char"}}])
 def test_a_run_file_with_options_of_networks_gets_one(table, tmp_path):
     values = write_labeled(tmp_path / "labels.tsv", single_label_rows())
@@ -256,6 +261,12 @@ def test_what_a_run_file_sets_wins(tmp_path, on_gpu):
     assert (config.train.max_epochs, config.train.max_steps, config.train.optimizer) == (2.0, None, "sgd")
     assert (config.train.patience, config.tokenizer.type) == (3, "byte")
     assert not {"train.max_epochs", "train.patience", "tokenizer.type", "train.muon_lr"} & set(chosen.options)
+
+
+def test_the_recommended_optimizer_keeps_its_options_if_the_run_file_names_it(tmp_path, on_gpu):
+    values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    chosen = [recommend({**values, "train": train}, base=tmp_path).config.train for train in ({}, {"optimizer": "adamw"})]
+    assert chosen[0] == chosen[1] and chosen[0].optimizer == "adamw"
 
 
 def test_options_inside_a_table_are_completed(tmp_path, on_gpu):
