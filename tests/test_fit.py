@@ -5,6 +5,8 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from weft.cli.main import main
 from weft.cli.signals import Stop
 from weft.comparison import runner
 from weft.comparison.plan import PlannedRun, Variant
+from weft.comparison.scores import ranking_metric
 from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.report import fit as fit_module
@@ -251,6 +254,27 @@ def test_a_search_that_cannot_give_a_result_is_refused_before_training(words, me
     Path("copy.tsv").symlink_to("reviews.tsv")
     assert fit(*words) in (2, 3)
     assert message in capsys.readouterr().err and not Path("runs").exists()
+
+
+def test_the_metric_of_the_table_is_tested(search, monkeypatch, capsys):
+    monkeypatch.chdir(search.directory)
+    monkeypatch.setattr(fit_module, "ranking_metric", lambda task, runs, _: ranking_metric(task, runs, "f1_macro"))
+    assert fit() == 0
+    out = capsys.readouterr().out
+    assert "valid F1 (macro)" in out and " Test: F1 (macro) " in out
+
+
+def test_infinite_scores_are_null_in_json(search, monkeypatch, capsys):
+    monkeypatch.chdir(search.directory)
+    evaluate = Run.evaluate
+
+    def infinite(self: Run[Any, Any], *args: Any, **options: Any) -> Any:
+        evaluation = evaluate(self, *args, **options)
+        return replace(evaluation, scores={name: score._replace(value=inf) for name, score in evaluation.scores.items()})
+
+    monkeypatch.setattr(Run, "evaluate", infinite)
+    assert fit("--json") == 0
+    assert json.loads(capsys.readouterr().out)["test"]["accuracy"] is None
 
 
 def weights_of(directory: Path) -> dict[Path, int]:
