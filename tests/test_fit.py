@@ -21,13 +21,13 @@ from weft.cli.display import Display
 from weft.cli.main import main
 from weft.cli.signals import Stop
 from weft.comparison import runner
-from weft.comparison.plan import PlannedRun, Variant
+from weft.comparison.plan import COMPARISON, PlannedRun, Variant
 from weft.comparison.scores import ranking_metric
 from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.report import fit as fit_module
 from weft.report import fit_refit
-from weft.report.fit_candidates import RESERVE, STARTUP_SECONDS, CandidateArchs, NetworkTime, SearchTime
+from weft.report.fit_candidates import RESERVE, STARTUP_SECONDS, CandidateArchs, Comparison, NetworkTime, SearchTime
 from weft.report.fit_ensemble import EnsembleScore
 from weft.report.fit_refit import refit_values
 from weft.runs import trial
@@ -275,6 +275,12 @@ def test_infinite_scores_are_null_in_json(search, monkeypatch, capsys):
     monkeypatch.setattr(Run, "evaluate", infinite)
     assert fit("--json") == 0
     assert json.loads(capsys.readouterr().out)["test"]["accuracy"] is None
+
+
+@pytest.mark.parametrize("failures", [1, [1], [{"name": "gru"}]])
+def test_damaged_failures_of_an_earlier_search_are_ignored(failures, tmp_path):
+    (tmp_path / COMPARISON).write_text(json.dumps({"failures": failures}))
+    assert Comparison(tmp_path, {}, overwrite=False).earlier_failures() == []
 
 
 def weights_of(directory: Path) -> dict[Path, int]:

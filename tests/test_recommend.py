@@ -473,6 +473,12 @@ def test_a_time_too_short_for_any_training_is_refused(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_minutes_and_another_budget_on_the_command_line_are_refused(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(write_pairs(tmp_path / "pairs.tsv", 300, word, phones)))
+    assert main(["train", str(tmp_path / "run.toml"), "--minutes", "1", "--set", "train.max_steps=5"]) == 2
+    assert "--minutes: cannot be combined with train.max_steps in --set" in capsys.readouterr().err
+
+
 def test_training_for_some_minutes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trial, "_measure", lambda *_: (600.0, 0.01))
     (tmp_path / "run.toml").write_text(tomli_w.dumps(tiny_run(tmp_path)))
