@@ -475,7 +475,10 @@ def test_a_time_too_short_for_any_training_is_refused(tmp_path, capsys):
 
 def test_minutes_and_another_budget_on_the_command_line_are_refused(tmp_path, capsys):
     (tmp_path / "run.toml").write_text(tomli_w.dumps(write_pairs(tmp_path / "pairs.tsv", 300, word, phones)))
-    assert main(["train", str(tmp_path / "run.toml"), "--minutes", "1", "--set", "train.max_steps=5"]) == 2
+    assert (
+        main(["train", str(tmp_path / "run.toml"), "--minutes", "1", "--set", "train.max_steps=5", "-o", str(tmp_path / "run")])
+        == 2
+    )
     assert "--minutes: cannot be combined with train.max_steps in --set" in capsys.readouterr().err
 
 
