@@ -18,6 +18,7 @@ from weft.cli.main import main
 from weft.config import override
 from weft.errors import UsageError
 from weft.runs.average import share_initialization
+from weft.runs.distill import student_run_file
 from weft.runs.job import with_tokenizer_from
 from weft.runs.load import load
 from weft.tensors import read_tensors
@@ -172,3 +173,10 @@ def test_the_command(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(output.out)["share_initialization"] is False
     code, message = expect_error(capsys, "average", *paths, "-o", str(tmp_path / "two"))
     assert code == 2 and "already contains a run" in message and "--output-dir" in message
+
+
+def test_a_student_of_an_average_does_not_start_from_its_teacher(runs: Runs, tmp_path: Path) -> None:
+    tuned = runs.fine_tuned(1)
+    weft.average([tuned, runs.fine_tuned(2)], tmp_path / "average", device="cpu")
+    assert "init_from" not in student_run_file([tmp_path / "average"])["train"]
+    assert student_run_file([tuned])["train"]["init_from"] == str(runs.run_dir("lstm"))

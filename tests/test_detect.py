@@ -278,6 +278,12 @@ CASES: dict[str, tuple[str, str | bytes, str, dict[str, Any]]] = {
     ),
     "answers that are not spans": ("a.jsonl", jsonl(question=QUESTIONS, context=PASSAGES, answer=SENTENCES), "seq2seq",
                                    {"source_column": "question", "target_column": "answer"}),
+    "many labels": (
+        "a.tsv",
+        lines([f"intent {n % 400}" for n in range(1200)], [f"the text {n} of a customer" for n in range(1200)], header="label\ttext"),
+        "classification",
+        {"text_column": "text", "label_column": "label"},
+    ),
     # plain text
     "one sentence per line": ("a.txt", "\n".join(SENTENCES), "lm", {"read_as": "lines"}),
     "sentences that start with frequent words": (
@@ -446,6 +452,11 @@ ERRORS: dict[str, tuple[str, str | bytes, str]] = {
         "a.csv",
         lines(LABELS, LABELS[::-1], sep=",", header="color,shape"),
         "labels without texts: column 'color' has 3",
+    ),
+    "texts that repeat": (
+        "a.csv",
+        lines(LABELS, ["the same"] * len(LABELS), sep=",", header="label,text"),
+        "column 'label' has 3 distinct values, but column 'text' only 1 distinct value",
     ),
     "dates": ("a.csv", lines([f"2026-01-{n % 28 + 1:02}" for n in range(60)], range(60), sep=","), "cannot tell the task"),
 }

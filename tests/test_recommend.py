@@ -187,6 +187,11 @@ def test_texts_are_classified_by_logistic_regression(tmp_path):
     assert chosen.config.arch == "logistic-regression" and chosen.options == {"model.arch": "logistic-regression"}
 
 
+def test_a_device_is_no_option_of_networks(tmp_path):
+    values = write_labeled(tmp_path / "labels.tsv", single_label_rows())
+    assert recommend({**values, "train": {"device": "cpu"}}, base=tmp_path).config.arch == "logistic-regression"
+
+
 @pytest.mark.parametrize("table", [{"train": {"max_steps": 5}}, {"model": {"hidden_size": 8}}, {"tokenizer": {"type": "char"}}])
 def test_a_run_file_with_options_of_networks_gets_one(table, tmp_path):
     values = write_labeled(tmp_path / "labels.tsv", single_label_rows())
@@ -257,6 +262,12 @@ def test_what_a_run_file_sets_wins(tmp_path, on_gpu):
     assert (config.train.max_epochs, config.train.max_steps, config.train.optimizer) == (2.0, None, "sgd")
     assert (config.train.patience, config.tokenizer.type) == (3, "byte")
     assert not {"train.max_epochs", "train.patience", "tokenizer.type", "train.muon_lr"} & set(chosen.options)
+
+
+def test_the_recommended_optimizer_keeps_its_options_if_the_run_file_names_it(tmp_path, on_gpu):
+    values = write_pairs(tmp_path / "pairs.tsv", 300, word, phones)
+    chosen = [recommend({**values, "train": train}, base=tmp_path).config.train for train in ({}, {"optimizer": "adamw"})]
+    assert chosen[0] == chosen[1] and chosen[0].optimizer == "adamw"
 
 
 def test_options_inside_a_table_are_completed(tmp_path, on_gpu):
@@ -478,6 +489,15 @@ def test_a_time_too_short_for_any_training_is_refused(tmp_path, capsys):
     assert main(["train", str(tmp_path / "run.toml"), "--minutes", "0.0001", "-o", str(tmp_path / "run")]) == 2
     assert "--minutes: 0.0001 is too short for lstm-input-feeding: a step takes" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_minutes_and_another_budget_on_the_command_line_are_refused(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(write_pairs(tmp_path / "pairs.tsv", 300, word, phones)))
+    assert (
+        main(["train", str(tmp_path / "run.toml"), "--minutes", "1", "--set", "train.max_steps=5", "-o", str(tmp_path / "run")])
+        == 2
+    )
+    assert "--minutes: cannot be combined with train.max_steps in --set" in capsys.readouterr().err
 
 
 def test_training_for_some_minutes(tmp_path, capsys, monkeypatch):

@@ -4,7 +4,6 @@ architectures, each with its recommended settings; validation data chooses the b
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 
 from weft.comparison.evaluation import REPORT, cached_results, describe_failure, evaluate_runs
 from weft.comparison.observer import Observer
@@ -20,7 +18,7 @@ from weft.comparison.plan import ComparisonOptions, FailedRun, Variants, with_ab
 from weft.comparison.results import EvaluationOptions, RunResults
 from weft.comparison.runner import ComparisonRunner, RunnerConfig
 from weft.comparison.scores import ranking_metric
-from weft.config import Config, apply_overrides, parse_config
+from weft.config import apply_overrides, parse_config
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.lock import Lock
 from weft.metrics.metric import Metric
@@ -39,6 +37,7 @@ from weft.report.fit_candidates import (
 )
 from weft.report.fit_choice import is_significant, standard_error
 from weft.report.fit_ensemble import EnsembleScore, best_ensemble
+from weft.report.fit_options import FitOptions, check_data, default_output_dir, run_file
 from weft.report.fit_refit import joined_data, refit, refit_values
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.load import load
@@ -46,23 +45,10 @@ from weft.runs.recommend import recommend
 from weft.runs.resolve import resolve
 from weft.runs.status import read_timing
 from weft.tasks.detect import detect
-from weft.tasks.detection import Detection
 from weft.tasks.registry import find_task
 from weft.tasks.spec import AnyTask, Evaluation
 
-FRACTION = 0.1  # of the data for validation, and for the test, unless there are files for them
 Paths = str | Path | Sequence[str | Path]
-
-
-class FitOptions(Config):
-    """The keyword options of `weft.fit`."""
-
-    valid: str | list[str] | float | None = None  # validation data: files, or a fraction of the training data
-    test: str | list[str] | float | None = None  # test data, in the same way
-    refit: bool = False  # train the best model again, on training and validation data
-    folds: int | None = Field(default=None, ge=2, le=100)  # of cross-validation
-    overrides: list[str] | dict[str, Any] = Field(default_factory=list)  # run file options of all models, as in weft.train
-    overwrite: bool = False  # start over and replace the search in the directory
 
 
 class Candidate(NamedTuple):
@@ -161,21 +147,6 @@ def fit(
                 raise TrainingInterrupted(path, "the search was interrupted and has saved", "fit again to resume") from None
 
 
-def default_output_dir(paths: Sequence[Path]) -> Path:
-    """runs/fit-NAME, by the name of the first file up to its first dot."""
-    stem = re.sub(r"[^\w-]", "_", paths[0].resolve().name.partition(".")[0])[:80] or "data"
-    return Path("runs") / f"fit-{stem}"
-
-
-def run_file(paths: Sequence[Path], detection: Detection, options: FitOptions) -> dict[str, Any]:
-    """The run file of all candidates, without an architecture, with validation and test data."""
-    train = str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
-    values = apply_overrides({"task": detection.task, "data": {**detection.data, "train": train}}, options.overrides)
-    data = values["data"]
-    splits = {"valid": options.valid or data.get("valid") or FRACTION, "test": options.test or data.get("test") or FRACTION}
-    return {**values, "data": {**data, **splits}}
-
-
 def fit_models(
     values: Mapping[str, Any], output_dir: Path, options: FitOptions, observer: Observer, *, minutes: float, base: Path
 ) -> Fit:
@@ -203,6 +174,7 @@ def fit_models(
     if trains_again:
         joined = joined_data(resolve(values, base=base))  # refuses files that cannot be joined
         values = values if options.folds is None else {**values, "data": joined}
+    check_data(resolve(values, base=base), options.folds)
     comparisons = split_comparisons(values, output_dir, options.folds, overwrite=options.overwrite)
     search = _Search(values, comparisons, output_dir, options, observer)
     results, failures = _evaluate(search, _train(search, minutes, trains_again=trains_again))
@@ -309,7 +281,7 @@ def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedR
 
 def _rank(task: AnyTask, results: Results, failures: Sequence[FailedRun]) -> tuple[list[Candidate], Metric]:
     """The candidates, the best first, and the metric of the ranking. The best baseline is first if no network is significantly
-    better; of equally good candidates, the one that was trained faster is first."""
+    better; of equally good candidates, the smallest is first."""
     names = [name for name in results[0] if all(name in fold for fold in results)]
     if not names:
         raise ModelError("fit", f"no model could be read: {describe_failure(failures[0])}")
@@ -317,9 +289,9 @@ def _rank(task: AnyTask, results: Results, failures: Sequence[FailedRun]) -> tup
     by_fold = {name: [fold[name] for fold in results] for name in names}
     candidates = [_candidate(name, by_fold[name], metric) for name in names]
 
-    def order(candidate: Candidate) -> tuple[float, bool, float]:
-        score = candidate.scores[metric.name]
-        return -score if metric.higher_is_better else score, task.presets[candidate.name].estimator.by_steps, candidate.seconds
+    def order(candidate: Candidate) -> tuple[float, bool, int]:
+        score, preset = candidate.scores[metric.name], task.presets[candidate.name]
+        return -score if metric.higher_is_better else score, preset.estimator.by_steps, candidate.num_parameters
 
     ranked = sorted(candidates, key=order)
     baseline = next((row for row in ranked if not task.presets[row.name].estimator.by_steps), None)

@@ -47,7 +47,9 @@ class Comparison(NamedTuple):
             return []
         document = files.read_json(path)
         failures: Any = document.get("failures") if isinstance(document, dict) else None
-        is_intact = isinstance(failures, list) and all(failure.keys() == set(FailedRun._fields) for failure in failures)
+        is_intact = isinstance(failures, list) and all(
+            isinstance(failure, dict) and failure.keys() == set(FailedRun._fields) for failure in failures
+        )
         return [FailedRun(**failure) for failure in failures] if is_intact else []
 
     def is_trained(self, arch: str) -> bool:

@@ -226,7 +226,7 @@ def average(
         >>> weft.average(["runs/a", "runs/b"], "runs/average").is_better
     """
     if isinstance(runs, str | Path) or len(runs) < MIN_RUNS:
-        raise UsageError("average", "expected two or more run directories", "use [path, path]")
+        raise UsageError("average", "expected two or more run directories")
     out, members = Path(output_dir), [load(path, device="cpu") for path in runs]
     _check(members)
     evaluator = _Evaluator(

@@ -41,6 +41,8 @@ def student_run_file(runs: Sequence[str | Path], *, arch: str | None = None, ove
     networks = [path for path, config in configs.items() if config.preset.estimator.by_steps]
     values = _student_like(configs[(networks or paths)[0]], arch)
     values["train"] = {**values["train"], "distill_from": [str(path) for path in paths]}
+    if values["train"].get("init_from") in values["train"]["distill_from"]:
+        del values["train"]["init_from"]  # an averaged or pruned run starts from itself
     values = apply_overrides(values, overrides)
     return with_tokenizer_from(values, networks[0]) if networks and "tokenizer" not in values else values
 

@@ -18,6 +18,7 @@ from weft.runs.resolve import RunFile, resolve
 from weft.runs.run_dir import RunDir
 from weft.tasks.registry import TASKS
 from weft.text.reading import subject
+from weft.training.config import TrainConfig
 from weft.training.device import uses_gpu
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ def _apply(recipe: Recipe, plain: Recommendation, values: Mapping[str, Any], bas
 def _applicable_train(recommended: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of [train] without those that belong to a budget or an optimizer that the run file replaces."""
     removed = set(BUDGETS) if any(name in given for name in BUDGETS) else set()
-    if given.get("optimizer", recommended.get("optimizer")) != recommended.get("optimizer"):
+    optimizer = recommended.get("optimizer", TrainConfig.model_fields["optimizer"].default)
+    if given.get("optimizer", optimizer) != optimizer:
         removed |= set(OPTIMIZER_OPTIONS)
     return {name: value for name, value in recommended.items() if name not in removed}
 

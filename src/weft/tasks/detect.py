@@ -21,7 +21,7 @@ from weft.data.config import expand_files
 from weft.data.sample import SAMPLE_BYTES, SAMPLE_ROWS, TableSample, detect_encoding, sample_lines, sample_objects, sample_table
 from weft.data.source import Source, display_name
 from weft.data.table_rows import OBJECT_FORMATS, TYPED_TABLES, TableOptions, file_format
-from weft.errors import DataError, UsageError
+from weft.errors import DataError, UsageError, unknown_name
 from weft.tasks.classification.files import File, find_files
 from weft.tasks.detect_lines import (
     are_sentences,
@@ -34,7 +34,7 @@ from weft.tasks.detect_lines import (
 from weft.tasks.detect_tables import table_readings, unclear_table
 from weft.tasks.detection import UNKNOWN, Detection, Known
 from weft.tasks.qa.files import is_squad
-from weft.tasks.registry import find_task
+from weft.tasks.registry import TASKS, find_task
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, as_paths, pluralize, preview, read_file_text
 
@@ -212,10 +212,13 @@ def detect(
 
     Raises:
         DataError: The files cannot be read, or their task cannot be told.
+        UsageError: The task is unknown, or there are no files.
     """
     files, known = as_paths(paths), Known(task, data or {})
     if not files:
         raise UsageError("paths", "no files")
+    if task is not None and task not in TASKS:
+        raise UsageError("task", *unknown_name("task", task, TASKS))
     readings = _files(files, known)
     # the other options of [data] do not decide how files are read
     fits = [

@@ -74,9 +74,12 @@ def _can_be_label(column: ColumnValues) -> bool:
     is_named = isinstance(column.name, str) and has_role(column.name, "label")
     if column.is_label or column.is_multilabel:
         return is_named or column.is_code or not column.is_number  # other numbers are counts and measurements
+    is_exact = normalized(column.name) in EXACT_LABEL_NAMES and not column.is_number
+    is_repeated = is_exact and 2 * column.num_distinct <= len(column.texts)  # a thousand labels, named so
     is_tiny = len(column.texts) < 10 or column.num_distinct == 1  # a file may be sorted by label
     is_float = any(isinstance(value, float) for value in column.values)
-    return is_named and is_tiny and column.is_short and bool(column.texts) and not column.is_date and not is_float
+    is_few = is_named and (is_tiny or is_repeated)
+    return is_few and column.is_short and bool(column.texts) and not column.is_date and not is_float
 
 
 def _label_columns(sample: TableSample) -> list[ColumnValues]:
@@ -225,6 +228,10 @@ def unclear_table(path: str, sample: TableSample) -> DataError:
     if labels and not texts:
         values = pluralize(labels[0].num_distinct, "distinct value")
         return DataError(path, f"labels without texts: {_named(labels[0])} has {values}", "add a column of texts")
+    if labels and len(texts) == 1 and texts[0].num_distinct < labels[0].num_distinct:
+        num_labels, num_texts = (pluralize(column.num_distinct, "distinct value") for column in (labels[0], texts[0]))
+        problem = f"{_named(labels[0])} has {num_labels}, but {_named(texts[0])} only {num_texts}: too few for texts"
+        return DataError(path, problem, "check the columns, or set data.text_column and data.label_column")
     if numbers and texts:
         count = pluralize(numbers[-1].num_distinct, "distinct number")
         problem = f"{_named(numbers[-1])} has {count} in {num_sampled(sample.num_rows, 'row')}, and no task predicts numbers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import FILES, ModelCommand, Overrides
-from weft.cli.output import format_duration, print_error, status, write, write_json, write_table
+from weft.cli.output import finite, format_duration, print_error, status, write, write_json, write_table
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Fit(ModelCommand):
         from weft.cli.signals import Stop
         from weft.config import override, parse_config
         from weft.errors import TrainingInterrupted
-        from weft.report.fit import FitOptions, default_output_dir, fit_models, run_file
+        from weft.report.fit import fit_models
+        from weft.report.fit_options import FitOptions, default_output_dir, run_file
 
         if not 0 < self.minutes < math.inf:
             raise UsageError("minutes", f"must be greater than 0, got {self.minutes:g}")
@@ -108,16 +110,16 @@ class Fit(ModelCommand):
                     {
                         "name": row.name,
                         "run": str(row.run),
-                        "valid": dict(row.scores),
-                        "standard_deviation": dict(row.deviations),
+                        "valid": _finite(row.scores),
+                        "standard_deviation": _finite(row.deviations),
                         "seconds": row.seconds,
                     }
                     for row in result.candidates
                 ],
                 "ensemble": None
                 if ensemble is None
-                else {"runs": [str(run) for run in ensemble.runs], "valid": {result.metric.name: ensemble.score}},
-                "test": {score.name: score.value for score in result.test},
+                else {"runs": [str(run) for run in ensemble.runs], "valid": _finite({result.metric.name: ensemble.score})},
+                "test": _finite({score.name: score.value for score in result.test}),
                 "report": str(result.report),
             }
         )
@@ -129,7 +131,9 @@ class Fit(ModelCommand):
         write("\n")
         write_table(_table(result))
         best, task = result.best, find_task(result.task)
-        test = ", ".join(" ".join(row) for row in score_rows(default_scores(list(result.test))[:2]))
+        # the metric of the table first, so that the two scores can be compared
+        scores = sorted(default_scores(list(result.test)), key=lambda score: score.name != result.metric.name)
+        test = ", ".join(" ".join(row) for row in score_rows(scores[:2]))
         again = " trained again" if self.refit or self.folds else ""
         write(f"\nBest: {best.name}{again}{_reason(result)}. Test: {test}\n")
         command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}"
@@ -168,6 +172,11 @@ def _table(result: FitResult) -> str:
         rows.append((ensemble.score, [ensemble.name, metric.format(ensemble.score), f"{size:,}", ""]))
     ordered = sorted(rows, key=lambda row: row[0], reverse=metric.higher_is_better)
     return columns([head, *(cells for _, cells in ordered)])
+
+
+def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """The scores in JSON, which has no infinity."""
+    return {name: finite(value) for name, value in scores.items()}
 
 
 def _names(paths: list[Path] | None) -> str | list[str] | None:

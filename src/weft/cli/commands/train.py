@@ -49,10 +49,13 @@ class Train(ModelCommand):
     ] = None
 
     def run(self) -> int:
-        from weft.config import override, read_toml
+        from weft.config import BUDGETS, override, read_toml
         from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
 
         values = override(read_toml(self.run_file), self.overrides or [])
+        given = override({}, self.overrides or []).get("train", {})
+        if self.minutes is not None and (budgets := [name for name in BUDGETS if name in given]):
+            raise UsageError("minutes", f"cannot be combined with train.{budgets[0]} in --set", "leave out one of them")
         if self.init_from is not None:
             values = {**values, "train": {**values.get("train", {}), "init_from": str(self.init_from.absolute())}}
         if self.tokenizer_from is not None:

@@ -13,9 +13,11 @@ from typing import Any
 from weft.data.profile import DataProfile
 from weft.nn.mixers import recurrent_mixers
 from weft.tasks.recipe import Recipe, Tables, early_stopping, scaled, scaled_steps, training_flops
+from weft.text.reading import pluralize
 
 WORDS, NAMES = 100_000, 16_000  # of the data that the numbers were found on
 MANY_TEXTS = 200_000  # from which networks win
+NOT_OF_NETWORKS = ("device",)  # options of [train] that say nothing about the model
 BASELINES = ("naive-bayes", "logistic-regression")
 SIZES: Mapping[str, tuple[int, int]] = {"conv": (512, 256), "rnn": (384, 128), "lstm": (384, 128), "gru": (384, 128)}
 SPELLED: Mapping[str, Any] = {"embedding_dim": 64, "dropout": 0.5, "pooling": "last"}
@@ -27,7 +29,7 @@ def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
     num_labels, text = len(profile.summary.labels), profile.texts[0]
     kind = "single words" if text.is_single_words else f"texts of {text.mean_words:.0f} words"
     pairs = "pairs of " if len(profile.texts) > 1 else ""
-    reason = f"{profile.num_examples:,} {pairs}{kind}, {num_labels} labels"
+    reason = f"{profile.num_examples:,} {pairs}{kind}, {pluralize(num_labels, 'label')}"
     if arch in BASELINES:
         return [Recipe(reason, {"arch": arch})]
     is_spelled = text.is_single_words and tables["tokenizer"].get("type", "char") == "char"
@@ -47,7 +49,8 @@ def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
 
 def _arch(profile: DataProfile, tables: Tables) -> str:
     """A bag of words can't relate one text to another; options of networks in the run file ask for a network."""
-    is_pair, sets_network = len(profile.texts) > 1, any(tables[table] for table in ("tokenizer", "model", "train"))
+    train = [name for name in tables["train"] if name not in NOT_OF_NETWORKS]
+    is_pair, sets_network = len(profile.texts) > 1, bool(tables["tokenizer"] or tables["model"] or train)
     return "gru" if is_pair or sets_network or profile.num_examples >= MANY_TEXTS else "logistic-regression"
 
 
