@@ -153,6 +153,12 @@ def test_the_standard_error_is_that_of_the_examples_of_all_folds(search):
     assert standard_error([gru], [other], accuracy) == 0.0  # nothing to compare
 
 
+def test_few_validation_examples_are_noted(search):
+    assert (
+        "note: 30 validation examples can hardly tell models apart; --folds compares on all of the training data" in search.err
+    )
+
+
 def test_the_best_model_is_an_ordinary_run(search):
     run = weft.load(search.directory / search.result["run"])
     assert search.result["test"]["accuracy"] == run.evaluate()["accuracy"].value >= 80

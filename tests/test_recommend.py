@@ -146,6 +146,13 @@ def test_languages_with_other_letters_have_a_tokenizer_each(tmp_path, on_gpu):
     assert not config.model.share_embeddings
 
 
+@pytest.mark.parametrize("option", ["share_embeddings", "copy_mechanism"])
+def test_a_model_that_shares_tokens_gets_one_tokenizer(tmp_path, option):
+    values = {**write_pairs(tmp_path / "pairs.tsv", 300, word, phones), "model": {option: True}}
+    chosen = recommend(values, base=tmp_path)
+    assert chosen.config.tokenizer.type == "char" and chosen.config.train.monitor == "token_error_rate"
+
+
 def test_on_a_cpu_a_smaller_model_is_chosen_where_the_large_one_takes_hours(tmp_path):
     chosen = recommend(write_pairs(tmp_path / "pairs.tsv", 20_000, sentence, sentence), base=tmp_path)
     assert chosen.config.arch == "transformer" and chosen.config.model.hidden_size == 128

@@ -47,8 +47,10 @@ from weft.runs.status import read_timing
 from weft.tasks.detect import detect
 from weft.tasks.registry import find_task
 from weft.tasks.spec import AnyTask, Evaluation
+from weft.text.reading import pluralize
 
 Paths = str | Path | Sequence[str | Path]
+FEW_ITEMS = 50  # validation examples: one of them changes the accuracy by 2 points
 
 
 class Candidate(NamedTuple):
@@ -179,6 +181,10 @@ def fit_models(
     search = _Search(values, comparisons, output_dir, options, observer)
     results, failures = _evaluate(search, _train(search, minutes, trains_again=trains_again))
     ranked, metric = _rank(search.task, results, failures)
+    num_items = sum(len(fold[ranked[0].name].items.keys) for fold in results)
+    if metric.percent and num_items < FEW_ITEMS:
+        advice = "" if options.folds else "; `folds` compares on all of the training data"
+        observer.line(f"note: {pluralize(num_items, 'validation example')} can hardly tell models apart{advice}")
     ensemble = None
     if options.folds is None:
         ensemble = best_ensemble(search.task, [(row.name, row.run) for row in ranked], metric, observer)

@@ -17,12 +17,13 @@ from weft.tasks.recipe import MUON, Recipe, Tables, bpe_size, early_stopping, sc
 WORDS, SENTENCES = 3_600, 29_000  # examples of the data that the numbers were found on
 MIN_SENTENCES = 2_000  # fewer sentences have too few words to learn subwords from
 SHARED_ALPHABET = 0.5  # languages that share more than that of their letters also share subwords
+ONE_TOKENIZER = ("share_embeddings", "copy_mechanism")  # options of models that read and write the same tokens
 SIZES = ("hidden_size", "num_layers", "num_heads", "ffn_dim", "embedding_dim", "encoder", "decoder")
 
 
 def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
     """The ladder for pairs of texts."""
-    tokenizer = _tokenizer(profile, tables["tokenizer"])
+    tokenizer = _tokenizer(profile, tables)
     spelled = _is_spelled(tables["tokenizer"] or tokenizer)
     arch = tables["model"].get("arch") or ("lstm-input-feeding" if spelled else "transformer")
     kind = "single words" if profile.texts[0].is_single_words else f"sentences of {profile.texts[0].mean_words:.0f} words"
@@ -47,13 +48,16 @@ def _without_sizes(model: Mapping[str, Any], tables: Tables) -> dict[str, Any]:
 # ---- tokenizers
 
 
-def _tokenizer(profile: DataProfile, given: Mapping[str, Any]) -> dict[str, Any]:
+def _tokenizer(profile: DataProfile, tables: Tables) -> dict[str, Any]:
     """The options of [tokenizer]; of one whose type is given, only the vocabulary size."""
+    given = tables["tokenizer"]
     if "file" in given or "source" in given:
         return {}
     if "type" in given:
         return {"vocab_size": bpe_size(profile.num_words)} if given["type"] in ("bpe", "unigram", "wordpiece") else {}
     source, target = (_side(text, profile) for text in profile.texts)
+    if any(tables["model"].get(option) for option in ONE_TOKENIZER):
+        return source if source == target else {"type": "char"}
     if source["type"] == target["type"] == "bpe" and profile.shared_alphabet < SHARED_ALPHABET:
         return {"source": _subwords(profile, 0), "target": _subwords(profile, 1)}
     return source if source == target else {"source": source, "target": target}
