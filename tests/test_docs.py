@@ -29,9 +29,9 @@ PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "exampl
 RUNNABLE = [README, *sorted((DOCS / "tutorials").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 STUDIES = sorted((DOCS / "concepts").glob("*.md"))
 SLOW = {  # many trainings, or many commands
-    "docs/how-to/find-the-best-model.md",
     "docs/how-to/distill-and-average.md",
     "docs/how-to/explain-a-prediction.md",
+    "docs/how-to/find-the-best-model.md",
     "docs/how-to/fine-tune.md",
     "docs/how-to/inspect-representations.md",
     "docs/how-to/predict-in-bulk.md",
