@@ -262,6 +262,7 @@ def test_utf_16_without_a_byte_order_mark(work_dir, capsys, monkeypatch):
 # ---- standard files and signals
 
 
+@pytest.mark.slow
 def test_closed_standard_files(trained_dir):
     command = f"exec {sys.executable} -m weft evaluate runs/run --data text.txt"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}

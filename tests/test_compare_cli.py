@@ -628,6 +628,7 @@ def test_ctrl_c_stops_every_run(work_dir, capsys, monkeypatch):
     assert sorted(path.name for path in work_dir.glob("here/*.ready")) == ["gru-5.ready", "lstm-5.ready"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_after_a_kill_it_resumes_to_the_same_table(work_dir, capsys):
     """kill -9 in the middle of its second run; then the same command to its end."""

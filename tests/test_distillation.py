@@ -81,6 +81,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 NAMES = ["seq2seq:lstm", "seq2seq:joint", "lm:windows", "lm:lines", "lm:stream", "labels:labels-lstm", "labels:several-lstm"]
 NAMES += ["labels:speech-lstm", "labels:spans-lstm"]
+# the others are run by `make test-all`
+SOME = [
+    pytest.param(name, marks=[] if name in ("seq2seq:lstm", "lm:stream", "labels:spans-lstm") else pytest.mark.slow)
+    for name in NAMES
+]
 
 
 # ---- the loss
@@ -105,7 +110,7 @@ def expected_loss(loop: Loop, teachers: list[Any]) -> float:
     return (1 - WEIGHT) * float(cross_entropy) + WEIGHT * TEMPERATURE**2 * divergence
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_the_loss_equals_its_equation(runs: Runs, tmp_path: Path, name: str) -> None:
     """For each task, with label smoothing, padding and two teachers."""
     smoothing = [] if "speech" in name or "spans" in name else [f"train.label_smoothing={SMOOTHING}"]

@@ -89,6 +89,7 @@ def test_missing_png_support_is_reported_before_any_work(monkeypatch):
     assert str(caught.value) == "--plot: .png requires the package resvg-py; run pip install resvg-py, or write .svg"
 
 
+@pytest.mark.slow
 def test_explain_writes_a_png_for_every_figure(tmp_path, capsys, restore_openmp_env):
     run = Seq2SeqRuns(tmp_path).run_dir("lstm", "train.max_steps=3", "train.num_validations=1")
     views = ["attention", "surprisal", "beam-search", "gradient-flow"]

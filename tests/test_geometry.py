@@ -222,6 +222,7 @@ def test_geometry_of_source_and_target(pairs: Seq2SeqRuns, name: str) -> None:
     torch.testing.assert_close(sides[1][-1], y[0, [unit.tokens[0] for unit in line.units[1]]].double())
 
 
+@pytest.mark.slow
 def test_every_task_has_a_geometry(work_dir: Path, text: Path) -> None:
     runs = LabelRuns(work_dir)
     model = {"arch": "bert", "hidden_size": 12, "num_layers": 2, "num_heads": 2}

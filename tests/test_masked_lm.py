@@ -317,6 +317,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, kind, read):
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_it_learns_from_left_and_right_context_together(tmp_path):
     """In lines 'x k y', the middle follows from both ends together but from neither alone."""
     lines = [f"a{i} m{(i + j) % 6} b{j}" for i in range(6) for j in range(6)] * 8

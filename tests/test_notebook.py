@@ -29,6 +29,7 @@ def run_cell(source: str, names: dict[str, Any]) -> object:
     return eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names) if isinstance(last, ast.Expr) else None
 
 
+@pytest.mark.slow
 def test_cells_run_and_produce_the_saved_outputs(tmp_path, monkeypatch):
     (tmp_path / "examples").mkdir()
     shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")

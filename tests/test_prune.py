@@ -151,6 +151,7 @@ def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
     assert weft.load(tmp_path / "small").generate("the cat", max_new_tokens=5, seed=1)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_pruned_seq2seq_run_supports_all_commands(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
     shaken(run)
