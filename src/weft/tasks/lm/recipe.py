@@ -7,7 +7,7 @@ The numbers were found on 25,600 names and on Tiny Shakespeare (1.1 million char
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.data.profile import DataProfile
 from weft.nn.mixers import recurrent_mixers
@@ -18,6 +18,19 @@ SUBWORDS_PER_WORD = 1.3
 MAX_SPELLED = 5_000_000  # characters of a text that is read letter by letter
 CPU_EPOCHS = (8.0, 3.0)
 SIZES = ("hidden_size", "num_layers")
+
+
+class Size(NamedTuple):
+    """The size of a model of running text, and of its batches."""
+
+    num_layers: int
+    hidden_size: int
+    batch_tokens: int
+    num_parameters: float
+
+
+LARGE, SMALL = Size(6, 384, 16_384, 11e6), Size(4, 192, 4096, 2e6)
+TINY = Size(4, 128, 1024, 8e5)  # the CPU size of nanoGPT, for a few minutes
 WORDS_GPT: Mapping[str, Any] = {"num_layers": 6, "hidden_size": 96, "dropout": 0.25, "embedding_dropout": 0.0}
 WORDS_RECURRENT: Mapping[str, Any] = {"num_layers": 2, "hidden_size": 192, "dropout": 0.3}
 
@@ -80,34 +93,19 @@ def _text(profile: DataProfile, arch: str, given: Mapping[str, Any]) -> list[Rec
         return [Recipe(reason, {"dropout": 0.2} if arch in recurrent_mixers() else {}, stop)]
     given_epochs = _given_epochs(given, num_tokens)
     epochs = given_epochs or scaled(22, num_tokens, CHARACTERS, -0.5, (1, 30))
-    steps = max(500, 100 * round(epochs * num_tokens / 16384 / 100))
-    best = Recipe(
-        reason,
-        {"num_layers": 6, "hidden_size": 384, **_modern(arch), **_regularization(epochs)["model"]},
-        {"max_steps": steps, "batch_tokens": 16384, **_regularization(epochs)["train"], **stop},
-        flops=training_flops(11e6, steps * 16384),
-    )
     fewer = [epochs] if given_epochs else [min(epochs, limit) for limit in CPU_EPOCHS]
-    return [best, *(_small(best, num_tokens, number) for number in fewer), _tiny(best, num_tokens, fewer[-1])]
+    ladder = [(LARGE, epochs), *((SMALL, number) for number in fewer), (TINY, fewer[-1])]
+    return [_sized(size, number, num_tokens, Recipe(reason, _modern(arch), stop)) for size, number in ladder]
 
 
-def _small(best: Recipe, num_tokens: int, epochs: float) -> Recipe:
-    """A small model that sees the text a few times, for a CPU."""
-    steps = max(500, 100 * round(epochs * num_tokens / 4096 / 100))
-    return best._replace(
-        model={**best.model, "num_layers": 4, "hidden_size": 192, **_regularization(epochs)["model"]},
-        train={**best.train, "max_steps": steps, "batch_tokens": 4096, **_regularization(epochs)["train"]},
-        flops=training_flops(2e6, steps * 4096),
-    )
-
-
-def _tiny(best: Recipe, num_tokens: int, epochs: float) -> Recipe:
-    """A model for a few minutes: the CPU size of nanoGPT."""
-    steps = max(500, 100 * round(epochs * num_tokens / 1024 / 100))
-    return best._replace(
-        model={**best.model, "num_layers": 4, "hidden_size": 128, **_regularization(epochs)["model"]},
-        train={**best.train, "max_steps": steps, "batch_tokens": 1024, **_regularization(epochs)["train"]},
-        flops=training_flops(8e5, steps * 1024),
+def _sized(size: Size, epochs: float, num_tokens: int, common: Recipe) -> Recipe:
+    """The settings of a model of this size that sees the text this often; `common` has those of all sizes."""
+    steps = max(500, 100 * round(epochs * num_tokens / size.batch_tokens / 100))
+    regularization = _regularization(epochs)
+    return common._replace(
+        model={"num_layers": size.num_layers, "hidden_size": size.hidden_size, **common.model, **regularization["model"]},
+        train={"max_steps": steps, "batch_tokens": size.batch_tokens, **regularization["train"], **common.train},
+        flops=training_flops(size.num_parameters, steps * size.batch_tokens),
     )
 
 
