@@ -38,8 +38,8 @@ def pad_frames(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class FrameExamples(Examples[FrameBatch]):
-    """Files and their texts. `records` (N,) are the numbers of the examples among all records of the split: files that cannot be
-    used are left out."""
+    """Files and their texts. `records` (N,) are the numbers of the examples among all records of the split: files that cannot
+    be used are left out."""
 
     source: Frames
     target: Corpus
@@ -48,7 +48,8 @@ class FrameExamples(Examples[FrameBatch]):
     @cached_property
     def sizes(self) -> np.ndarray:
         """int64 (N, 2): frames, and tokens with </s>."""
-        return np.stack([self.source.lengths(), np.diff(self.target.line_starts())], axis=1)[self.records]
+        sizes: np.ndarray = np.stack([self.source.lengths(), np.diff(self.target.line_starts())], axis=1)[self.records]
+        return sizes
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): frames; texts are shorter."""

@@ -1,6 +1,7 @@
 """Word and character error rates of recognized speech, with the kinds of errors.
 
-The errors are those of a minimal alignment of the output with the reference; of several minimal ones, the one that jiwer reports.
+The errors are those of a minimal alignment of the output with the reference; of several minimal ones, the one that jiwer
+reports.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def speech_items(outputs: Sequence[str], references: Sequence[Sequence[str]]) ->
 
 def _rate(errors: Array, total: Array) -> Array:
     """Percent; NaN without words."""
-    return 100 * np.divide(errors, total, out=np.full_like(errors, np.nan), where=total > 0)
+    rate: Array = 100 * np.divide(errors, total, out=np.full_like(errors, np.nan), where=total > 0)
+    return rate
 
 
 def _kind(name: str) -> Metric:

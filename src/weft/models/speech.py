@@ -41,6 +41,8 @@ from weft.nn.stack import Stack
 from weft.nn.state import tree_leaves, where
 from weft.text.tokenizers import Tokenizer
 
+WINDOWS_PER_SECOND = 40  # a window of features has 25 ms
+
 
 class SpeechEncoder(nn.Module):
     """Encode recordings into a memory."""
@@ -181,11 +183,11 @@ class Recognizer(nn.Module):
 
 
 def speech_front(config: SpeechConfig, *, rate: int, hop: int) -> SpeechFront:
-    encoder = config.encoder
+    encoder, window = config.encoder, rate // WINDOWS_PER_SECOND
     return SpeechFront(
-        LogMel(rate=rate, num_mels=config.num_mels, hop=hop),
+        LogMel(rate=rate, num_mels=config.num_mels, window=window, hop=hop, n_fft=1 << (window - 1).bit_length()),
         Subsampling(config.num_mels, encoder.input_dim(), factor=encoder.subsampling, channels=encoder.subsampling_channels),
-        running_norm=RunningNorm(config.num_mels) if config.normalization == "running" else None,
+        running_norm=RunningNorm() if config.normalization == "running" else None,
         spec_augment=SpecAugment(
             num_freq_masks=config.num_freq_masks,
             freq_width=config.freq_mask_width,
@@ -197,9 +199,7 @@ def speech_front(config: SpeechConfig, *, rate: int, hop: int) -> SpeechFront:
     )
 
 
-def recognizer(
-    config: SpeechConfig, tokenizer: Tokenizer, *, max_positions: int, rate: int, hop: int
-) -> Recognizer:
+def recognizer(config: SpeechConfig, tokenizer: Tokenizer, *, max_positions: int, rate: int, hop: int) -> Recognizer:
     """The model of a resolved configuration, initialized with torch's default random generator."""
     encoder, vocab_size = config.encoder, tokenizer.vocab_size
     layers = build.stack(encoder, context_length=max_positions, input_size=encoder.input_dim())

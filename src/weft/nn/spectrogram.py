@@ -29,8 +29,8 @@ def mel_to_hz(mel: Tensor) -> Tensor:
 def mel_filters(*, rate: int, num_mels: int, n_fft: int) -> Tensor:
     """Triangular filters of equal area (Slaney 1998), from bins of the spectrum to mel bands, (n_fft / 2 + 1, F) in float64."""
     bins = torch.linspace(0, rate / 2, n_fft // 2 + 1, dtype=torch.float64)[:, None]
-    highest = hz_to_mel(torch.tensor(rate / 2, dtype=torch.float64)).item()
-    edges = mel_to_hz(torch.linspace(0, highest, num_mels + 2, dtype=torch.float64))
+    # interpolated, because models are also built without memory, where a tensor has no value to start a range with
+    edges = mel_to_hz(torch.linspace(0, 1, num_mels + 2, dtype=torch.float64) * hz_to_mel(bins[-1]))
     left, center, right = edges[:-2], edges[1:-1], edges[2:]
     triangles = torch.minimum((bins - left) / (center - left), (right - bins) / (right - center)).clamp(min=0)
     return triangles * 2 / (right - left)

@@ -40,8 +40,7 @@ class Subsampling(nn.Module):
             history = x.new_zeros(*x.shape[:2], KERNEL - 1, x.size(3)) if state is None else state[number]
             padded = torch.cat([history, x], 2)
             new_state.append(padded[:, :, -(KERNEL - 1) :])
-            # the first window ends with the first frame
-            x = F.relu(conv(F.pad(padded, (0, 0, 0, padded.size(2) % 2 == 0))))
+            x = F.relu(conv(padded))  # the first window ends with the first frame
         return self.projection(x.transpose(1, 2).flatten(2)), tuple(new_state)
 
     def mask(self, mask: Tensor) -> Tensor:
