@@ -100,11 +100,16 @@ class SoundFileDecoder:
         self.rate, self.num_channels = self.sound.samplerate, self.sound.channels
         is_known = self.sound.seekable() and 0 <= self.sound.frames < 1 << 48
         self.num_frames: int | None = self.sound.frames if is_known else None
+        # after each read, soundfile seeks to where it is: that fails if the length is unknown, and MP3 loses its bit reservoir
+        self.sound.seekable = lambda: False
         if self.sound.format == "OGG" and _has_truncated_page(stream):
             raise DataError(str(file), "truncated: the last page of the Ogg file is incomplete")
 
     def seek(self, frame: int) -> None:
-        self.sound.seek(frame)
+        # MP3 stores bits of a sample in earlier blocks: decode them as well
+        skipped = min(frame, self.rate if self.sound.format == "MP3" else 0)
+        self.sound.seek(frame - skipped)
+        self.sound.read(skipped)
 
     def read(self, num_frames: int) -> np.ndarray:
         block: np.ndarray = self.sound.read(num_frames, dtype="float32", always_2d=True)
