@@ -94,9 +94,9 @@ def check_pixels(where: str, width: int, height: int) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """The text of an error without line breaks."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    """The text of an error, without line breaks and numbers."""
+    has_number = len(error.args) > 1 and isinstance(error.args[0], int)  # of the system or of FFmpeg, before the text
+    return " ".join(str(error.args[1] if has_number else error).split()) or type(error).__name__
 
 
 def pixels(image: PillowImage.Image, *, size: tuple[int, int], mode: str, resize: Resize = "stretch") -> Array:
@@ -182,10 +182,10 @@ def read_array(file: MediaFile) -> Array:
     offset, shape, is_fortran, dtype = _array_header(file, content)
     if dtype.hasobject or dtype.kind not in "fiub":
         raise DataError(str(file), f"values of type {dtype}", "save an array of numbers")
-    if len(shape) not in (1, 2) or 0 in shape:
+    if len(shape) not in (1, 2) or min(shape) < 1:
         raise DataError(str(file), f"an array of shape {shape}", "save an array of shape (positions, features)")
     num_bytes = math.prod(shape) * dtype.itemsize
-    if min(shape) < 0 or num_bytes != len(content) - offset:
+    if num_bytes != len(content) - offset:
         problem = f"the header promises {num_bytes:,} bytes of values, the file has {len(content) - offset:,}"
         raise DataError(str(file), problem, "write the file again")
     values = np.frombuffer(content, dtype, offset=offset).reshape(shape, order="F" if is_fortran else "C")

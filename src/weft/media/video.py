@@ -141,7 +141,8 @@ def _decode(
     except Exception as error:  # decoders raise anything on damaged files
         problem = one_line(error)
     if clip.is_truncated:
-        raise DataError(str(clip.file), f"the end of the file is missing: only {len(times):,} frames can be decoded")
+        number = f"only {len(times):,}" if times else "no"
+        raise DataError(str(clip.file), f"the end of the file is missing: {number} frames can be decoded")
     if problem:
         raise DataError(str(clip.file), f"cannot be decoded after {len(times):,} frames: {problem}")
     if not times:
