@@ -11,8 +11,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -69,7 +70,8 @@ class FrameSelection(NamedTuple):
         if not length * rate <= MAX_FRAMES:
             raise DataError(str(file), f"{length:,.0f} seconds at {rate:g} frames per second exceed {MAX_FRAMES:,} frames")
         ticks = times[0] + np.arange(max(1, round(length * rate))) / rate
-        return np.searchsorted(times, ticks + TOLERANCE, side="right") - 1
+        shown: Array = np.searchsorted(times, ticks + TOLERANCE, side="right") - 1
+        return shown
 
 
 def read_video(
@@ -157,7 +159,8 @@ class _Animation:
         self.file = file
         self.is_truncated = is_truncated(file.read())
         with opened_image(file) as image:
-            self.num_frames = image.n_frames if image.format in ("GIF", "WEBP", "PNG", "AVIF") else 1
+            is_animation = image.format in ("GIF", "WEBP", "PNG", "AVIF")
+            self.num_frames: int = cast(Any, image).n_frames if is_animation else 1
         if self.num_frames > MAX_FRAMES:
             raise DataError(str(file), f"{self.num_frames:,} frames are more than the limit of {MAX_FRAMES:,}")
 
@@ -213,19 +216,19 @@ class _Clip:
 
     def expected_times(self) -> Sequence[float]:
         """Times of the packets, which are those of the frames in most files."""
-        times = list[float]()
         with self._open() as container:
-            stream = container.streams.video[0]
+            packets = container.demux(container.streams.video[0])
+            times = list[float]()
             try:
-                for packet in container.demux(stream):
-                    if packet.size:
-                        times.append(float((packet.pts or packet.dts or 0) * packet.time_base))
-                    if len(times) > MAX_FRAMES:
-                        raise DataError(str(self.file), f"more than {MAX_FRAMES:,} frames", "split it into clips")
-            except DataError:
-                raise
+                times.extend(
+                    float((packet.pts or packet.dts or 0) * packet.time_base)
+                    for packet in islice(packets, MAX_FRAMES + 2)  # the last packet is empty
+                    if packet.size
+                )
             except Exception:  # the frames before it are decoded and counted, then it is an error
                 return times or [0.0]
+        if len(times) > MAX_FRAMES:
+            raise DataError(str(self.file), f"more than {MAX_FRAMES:,} frames", "split it into clips")
         return sorted(times) or [0.0]
 
     def frames(self) -> Iterator[Decoded]:

@@ -140,7 +140,7 @@ def _bleu(order: int) -> Function:
         table = totals["ngrams"]
         matching, count = table[:, :order], table[:, ORDER : ORDER + order]
         length, reference_length = table[:, -2], table[:, -1]
-        is_defined = (matching > 0).all(1)
+        is_defined: Array = matching.min(1) > 0
         precision = np.where(is_defined[:, None], ratio(matching, count), 1.0)
         log_brevity_penalty = np.minimum(0.0, 1 - ratio(reference_length, length))
         return np.where(is_defined, 100 * np.exp(np.log(precision).mean(1) + log_brevity_penalty), 0.0)

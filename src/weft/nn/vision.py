@@ -92,13 +92,13 @@ class GridPositions(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.half = (dim + 1) // 2
-        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, self.half, 2) / self.half), persistent=False)
+        self.half_dim = (dim + 1) // 2
+        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, self.half_dim, 2) / self.half_dim), persistent=False)
 
     def _encoding(self, length: int, x: Tensor) -> Tensor:
         """(length, D / 2)"""
         angle = angles(torch.arange(length, device=x.device), self.frequencies)
-        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[:, : self.half].to(x.dtype)
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[:, : self.half_dim].to(x.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         _, dim, height, width = x.shape
@@ -136,22 +136,24 @@ class SpatioTemporalConv(nn.Module):
     def __init__(self, channels: int, *, hidden_channels: int = 32) -> None:
         super().__init__()
         widths = [channels, hidden_channels, 2 * hidden_channels, 3 * hidden_channels]
-        shapes = [((3, 5, 5), (1, 2, 2)), ((3, 5, 5), (1, 1, 1)), ((3, 3, 3), (1, 1, 1))]  # kernel, stride
-        self.convs = nn.ModuleList(
-            nn.Conv3d(widths[i], widths[i + 1], kernel, stride, padding=tuple(size // 2 for size in kernel))
-            for i, (kernel, stride) in enumerate(shapes)
-        )
-        self.norms = nn.ModuleList(group_norm(width) for width in widths[1:])
-        for conv in self.convs:
+        convs = [
+            nn.Conv3d(widths[0], widths[1], (3, 5, 5), (1, 2, 2), padding=(1, 2, 2)),
+            nn.Conv3d(widths[1], widths[2], (3, 5, 5), padding=(1, 2, 2)),
+            nn.Conv3d(widths[2], widths[3], (3, 3, 3), padding=(1, 1, 1)),
+        ]
+        for conv in convs:
             nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
-            nn.init.zeros_(conv.bias)
+            if conv.bias is not None:
+                nn.init.zeros_(conv.bias)
+        self.convs = nn.ModuleList(convs)
+        self.norms = nn.ModuleList(group_norm(width) for width in widths[1:])
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = x.masked_fill(~mask[:, :, None, None, None], 0.0)
             y = conv(x.transpose(1, 2)).transpose(1, 2)  # (B, T, C, H, W)
             y = F.max_pool2d(norm(y.flatten(0, 1)).relu(), 2, ceil_mode=True)
-            x = y.unflatten(0, x.shape[:2])
+            x = y.view(*x.shape[:2], *y.shape[1:])
         return x
 
 
@@ -166,7 +168,7 @@ class _ResNetFrames(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         grid: Tensor = self.positions(self.net(x.flatten(0, 1)))
         features = grid.mean((2, 3))[:, None] if self.per_frame else grid.flatten(2).transpose(1, 2)
-        return features.unflatten(0, x.shape[:2])
+        return features.reshape(*x.shape[:2], *features.shape[1:])
 
 
 class _PatchFrames(nn.Module):
@@ -178,7 +180,7 @@ class _PatchFrames(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         y: Tensor = self.patches(x.flatten(0, 1))
-        return y.unflatten(0, x.shape[:2])
+        return y.reshape(*x.shape[:2], *y.shape[1:])
 
 
 class _SpatioTemporalFrames(nn.Module):
@@ -193,10 +195,11 @@ class _SpatioTemporalFrames(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         grid: Tensor = self.net(x, mask)
         if self.per_frame:
-            return self.output(grid.flatten(2))[:, :, None]
-        y = self.output(grid.flatten(0, 1).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        positions: Tensor = self.positions(y)
-        return positions.flatten(2).transpose(1, 2).unflatten(0, x.shape[:2])
+            vectors: Tensor = self.output(grid.flatten(2))
+            return vectors[:, :, None]
+        features = self.output(grid.flatten(0, 1).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        y: Tensor = self.positions(features).flatten(2).transpose(1, 2)
+        return y.reshape(*x.shape[:2], *y.shape[1:])
 
 
 class FrameEncoder(nn.Module):
@@ -236,7 +239,7 @@ class FrameEncoder(nn.Module):
     def forward(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         height, width, channels = self.shape
         dtype = next(self.parameters()).dtype
-        images = frames.unflatten(2, (height, width, channels)).permute(0, 1, 4, 2, 3)  # (B, T, C, H, W)
+        images = frames.view(*frames.shape[:2], height, width, channels).permute(0, 1, 4, 2, 3)  # (B, T, C, H, W)
         y: Tensor = self.frames(images.to(dtype) / 127.5 - 1.0, mask)  # (B, T, P, D)
         y = y.masked_fill(~mask[:, :, None, None], 0.0)
         return y.flatten(1, 2), mask.repeat_interleave(y.size(2), dim=1)
@@ -279,7 +282,7 @@ class ImageAugment(nn.Module):
         columns = self._moved(width, right)
         if self.flip:
             columns = torch.where(draws[4, :, None] < 0.5, columns.flip(1), columns)
-        images = frames.unflatten(2, self.shape)  # (B, T, H, W, C)
+        images = frames.view(*frames.shape[:2], *self.shape)  # (B, T, H, W, C)
         row, frame = (torch.arange(size, device=frames.device) for size in frames.shape[:2])
         images = images[row[:, None, None, None], frame[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
         contrast = 1.0 + self.contrast * (2 * draws[2, :, None, None] - 1)  # (B, 1, 1)
