@@ -35,6 +35,7 @@ from weft.media.images import (
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
+    from av.video.reformatter import VideoReformatter
     from PIL import Image as PillowImage
 
 Array = np.ndarray
@@ -240,22 +241,23 @@ class _Clip:
             end = math.inf if self.file.duration is None else start + self.file.duration
             if start > 1.0 and self.format in ("mov", "matroska"):  # to a key frame before the start
                 container.seek(int((first + start - 1.0) * 1_000_000))
+            converter = import_extra("av.video.reformatter", "av", "video").VideoReformatter()
             for index, frame in enumerate(container.decode(stream)):
                 time = index / rate if frame.time is None else frame.time - first
                 if time >= end - TOLERANCE:
                     return
                 if time >= start - TOLERANCE:
-                    yield time, _image(self.file, frame)
+                    yield time, _image(self.file, frame, converter)
 
 
-def _image(file: MediaFile, frame: VideoFrame) -> Callable[[], PillowImage.Image]:
+def _image(file: MediaFile, frame: VideoFrame, converter: VideoReformatter) -> Callable[[], PillowImage.Image]:
     """A function that converts a frame to an upright image."""
     if frame.is_corrupt:
         raise ValueError("damaged frame")
     check_pixels(str(file), frame.width, frame.height)
 
     def convert() -> PillowImage.Image:
-        image = import_extra("PIL.Image", "Pillow", "video").fromarray(frame.to_ndarray(format="rgb24"))
+        image = import_extra("PIL.Image", "Pillow", "video").fromarray(converter.reformat(frame, format="rgb24").to_ndarray())
         upright: PillowImage.Image = image.rotate(frame.rotation, expand=True)  # counterclockwise, as FFmpeg counts
         return upright
 
