@@ -109,8 +109,9 @@ SPEECH = (WER, CER, *map(_kind, KINDS), EXACT)
 SPEECH_VALIDATION = (*LANGUAGE_VALIDATION, WER, CER)
 
 
-def validation_values(items: ItemStatistics) -> dict[str, float]:
-    return metric_values(items, (WER, CER))
+def validation_values(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """The error rates of outputs."""
+    return metric_values(speech_items(outputs, references), (WER, CER))
 
 
 def speech_scores(items: ItemStatistics, *, search: str, samples: int = 1000, seed: int = 0) -> list[Score]:

@@ -9,13 +9,12 @@ from pydantic import Field, model_validator
 
 from weft.config import Choice, invalid
 from weft.models import seq2seq_config
-from weft.models.seq2seq_config import EncoderConfig, Seq2SeqConfig
+from weft.models.frame_to_text_config import FrameEncoderConfig, FrameToTextConfig
 
 NORMALIZATIONS = ("utterance", "running")
-UNUSED = {"copy_mechanism": False, "share_embeddings": False}  # a recording has no tokens
 
 
-class SpeechEncoderConfig(EncoderConfig):
+class SpeechEncoderConfig(FrameEncoderConfig):
     """The stack that reads the recording, and the convolutions before it."""
 
     subsampling: Literal[2, 4, 8] = 4
@@ -23,15 +22,8 @@ class SpeechEncoderConfig(EncoderConfig):
     subsampling_channels: int = Field(32, ge=1, le=4096)
     """Channels of the convolutions that subsample."""
 
-    @model_validator(mode="after")
-    def check_speech(self) -> Self:
-        for option in ("reverse_source", "embedding_norm"):
-            if getattr(self, option):
-                raise invalid(option, "not possible for speech", "remove it")
-        return self
 
-
-class SpeechConfig(Seq2SeqConfig):
+class SpeechConfig(FrameToTextConfig):
     """An encoder of speech with a CTC output, an attention decoder, or both."""
 
     encoder: SpeechEncoderConfig = Field(default_factory=lambda: SpeechEncoderConfig.model_validate({}))
@@ -56,20 +48,9 @@ class SpeechConfig(Seq2SeqConfig):
 
     @model_validator(mode="after")
     def check_recognizer(self) -> Self:
-        for option, value in UNUSED.items():
-            if getattr(self, option) != value:
-                raise invalid(option, "not possible for speech", "remove it")
         if not self.speed_perturbation:
             raise invalid("speed_perturbation", "expected at least one speed", "set it to [1.0] for none")
         return self
-
-    @property
-    def has_ctc(self) -> bool:
-        return self.ctc_weight > 0
-
-    @property
-    def has_decoder(self) -> bool:
-        return self.ctc_weight < 1
 
     @property
     def can_stream(self) -> bool:

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from weft.data.dataset import Dataset
-from weft.data.frames import write_frames
-from weft.data.manifest import MediaRecord
 from weft.decode.prediction import Prediction
-from weft.errors import DataError, UsageError
+from weft.errors import UsageError
 from weft.metrics.speech import speech_items, speech_scores
-from weft.nn import ctc
-from weft.runs.eval_data import eval_source
 from weft.tasks.asr.compare import item_predictions
-from weft.tasks.asr.predict import SpeechEvaluation, SpeechOptions, SpeechScore
-from weft.tasks.media_data import references
-from weft.tasks.media_predict import MediaInput, MediaPredictor
-from weft.tasks.spec import Evaluation, Files, InvalidInput, ProgressCallback, scores_by_name
-from weft.text.reading import check_text, subject
+from weft.tasks.asr.predict import SpeechEvaluation, SpeechOptions
+from weft.tasks.media_predict import Frames, MediaPredictor
+from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
 
 if TYPE_CHECKING:
     from weft.nn.memory import Memory
     from weft.tasks.asr.alignment import SpeechAlignment
-
-BATCH_SOURCES = 32
-Frames = tuple[np.ndarray, ...]  # of one recording, for each member
 
 
 class SpeechPredictor(MediaPredictor):
@@ -41,56 +28,19 @@ class SpeechPredictor(MediaPredictor):
         """The positions of the encoder for a number of frames; of an ensemble, the fewest."""
         return min(-(-frames // int(member.config.model.encoder.subsampling)) for member in self.members)
 
-    def read_or_raise(self, value: MediaInput) -> Frames:
-        """The frames of one recording."""
-        (frames,) = self.read([value])
-        if isinstance(frames, InvalidInput):
-            raise DataError("input", frames.reason)
-        return frames
-
-    @property
-    def is_ctc_alone(self) -> bool:
-        """Whether outputs depend on nothing but the CTC output of one model."""
-        return len(self.members) == 1 and self.lm is None and self.members[0].model.decoder is None
-
     # ---- recognizing
 
     def recognize(
-        self, frames: Sequence[Frames], options: SpeechOptions | SpeechEvaluation, progress: ProgressCallback | None
+        self, frames: Sequence[Frames], options: SpeechOptions, progress: ProgressCallback | None
     ) -> list[Prediction]:
         """The best output for each recording, with its alternatives."""
-        is_greedy = not options.is_sampling and options.resolved_beam_size == 1
-        prefix = options.target_prefix if isinstance(options, SpeechOptions) else ""
-        if is_greedy and self.is_ctc_alone and not (prefix or options.banned_tokens or options.min_new_tokens):
-            predictions = self._best_paths(frames, progress)
-        else:
-            numbers = options.numbers if isinstance(options, SpeechOptions) else None
-            outputs = self.search(frames, options, prefix=prefix, lengths=self.positions, numbers=numbers, progress=progress)
-            predictions = [best._replace(alternatives=tuple(rest)) for best, *rest in outputs]
-        if not (isinstance(options, SpeechOptions) and options.return_alignments):
+        predictions = self.outputs(frames, options, prefix=options.target_prefix, numbers=options.numbers, progress=progress)
+        if not options.return_alignments:
             return predictions
         return [
             prediction._replace(alignment=self.align(row, prediction))
             for row, prediction in zip(frames, predictions, strict=True)
         ]
-
-    @torch.inference_mode()
-    def _best_paths(self, frames: Sequence[Frames], progress: ProgressCallback | None) -> list[Prediction]:
-        """Greedy decoding of CTC: the most probable label at each position."""
-        predictions: dict[int, Prediction] = {}
-        order = sorted(range(len(frames)), key=lambda row: len(frames[row][0]))
-        model: Any = self.members[0].model
-        for low in range(0, len(order), BATCH_SOURCES):
-            rows = order[low : low + BATCH_SOURCES]
-            memory = model.encoder(*self.batch([frames[row] for row in rows]))
-            log_probs = model.frame_log_probs(memory)
-            paths = ctc.best_path(log_probs, memory.token_mask, blank=model.blank)
-            scores = log_probs.amax(-1).masked_fill(~memory.token_mask, 0.0).sum(1).tolist()
-            for row, path, score in zip(rows, paths, scores, strict=True):
-                predictions[row] = Prediction(self.tokenizer.decode(path), [*path, model.blank], score, score)
-            if progress is not None:
-                progress(len(predictions), len(frames))
-        return [predictions[row] for row in range(len(frames))]
 
     # ---- alignments
 
@@ -120,55 +70,13 @@ class SpeechPredictor(MediaPredictor):
             features=features[0].cpu().numpy(),
         )
 
-    # ---- scoring
-
-    @torch.inference_mode()
-    def score(
-        self, pairs: Sequence[tuple[MediaInput, str]], progress: ProgressCallback | None
-    ) -> list[SpeechScore | InvalidInput]:
-        """The log-probability of each transcript, and of each of its tokens."""
-        results: list[SpeechScore | InvalidInput] = []
-        for number, (value, text) in enumerate(pairs, 1):
-            (frames,) = self.read([value])
-            if isinstance(frames, InvalidInput):
-                results.append(frames)
-                continue
-            ids = self.tokenizer.encode(check_text(text, f"line {number}")).tolist()
-            tokens = [self.tokenizer.bos_id, *ids, self.tokenizer.eos_id]
-            scores = self.run.model.score(torch.tensor([tokens], device=self.device), None, self.encode([frames]))
-            log_probs = scores[0].double().cpu().tolist()
-            names = [self.tokenizer.token_text(token) for token in tokens[1:]]
-            results.append(SpeechScore(str(value), text, sum(log_probs), names, log_probs))
-            if progress is not None:
-                progress(number, len(pairs))
-        return results
-
     # ---- evaluating
 
     def evaluate(self, data: Files | None, options: SpeechEvaluation, progress: ProgressCallback | None) -> Evaluation:
         """Error rates on recordings with transcripts."""
-        dataset: Dataset[MediaRecord] = eval_source(self.run.directory, self.run.config, data)
-        with TemporaryDirectory(prefix="weft-") as directory:
-            stored = [
-                write_frames(dataset, reader, Path(directory), f"data.{number}") for number, reader in enumerate(self.readers)
-            ]
-            texts = references(dataset)
-            num_frames = np.stack([np.diff(frames.starts) for frames in stored])
-            items = np.flatnonzero((num_frames > 0).all(0))
-            frames = [tuple(part.values[part.starts[item] : part.starts[item + 1]] for part in stored) for item in items]
-            predictions = self.recognize(frames, options, progress)
-            lengths = num_frames[0][items]
-        files, expected = [str(file) for file in texts], list(texts.values())
-        kept = [expected[item] for item in items]
-        statistics = speech_items([prediction.text for prediction in predictions], kept)
+        with self.evaluation_frames(data) as inputs:
+            predictions = self.outputs(inputs.frames, options, progress=progress)
+        statistics = speech_items([prediction.text for prediction in predictions], inputs.references)
         scores = speech_scores(statistics, search=self.signature(options))
-        skipped = len(texts) - len(items)
-        note = f"{subject(skipped, 'file', 'was', 'were')} skipped" if skipped else ""
-        return Evaluation(
-            scores_by_name(scores),
-            statistics,
-            partial(item_predictions, [files[item] for item in items], kept, lengths, statistics),
-            "recordings/s",
-            len(items),
-            notes=tuple(filter(None, [note])),
-        )
+        details = partial(item_predictions, inputs.files, inputs.references, inputs.lengths, statistics)
+        return Evaluation(scores_by_name(scores), statistics, details, "recordings/s", len(predictions), notes=inputs.notes)

@@ -13,10 +13,12 @@ from weft.data.corpus import Corpus
 from weft.data.frames import Frames
 from weft.data.manifest import MediaRecord
 from weft.errors import DataError
-from weft.models.speech import Recognizer, recognizer
+from weft.metrics.speech import SPEECH_VALIDATION, validation_values
+from weft.models.frame_to_text import FrameToText
+from weft.models.speech import recognizer
 from weft.nn.ctc import frames_needed
-from weft.tasks.asr.objective import SpeechExamples, SpeechObjective
 from weft.tasks.media_data import references
+from weft.tasks.media_objective import MediaExamples, MediaObjective
 from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
 from weft.training.neural import NetworkTask, Progress
@@ -38,10 +40,10 @@ def positions_needed(target: Corpus) -> np.ndarray:
     return np.array([frames_needed(target.tokens[low : high - 1]) for low, high in pairwise(starts)])
 
 
-class SpeechBuilder(NetworkTask[SpeechExamples]):
+class SpeechBuilder(NetworkTask[MediaExamples]):
     """Builds recognizers, their examples and objectives."""
 
-    def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], Recognizer]:
+    def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], FrameToText]:
         data = config.data
         max_frames = int(data.max_seconds * data.sample_rate / data.reader().width)
         return lambda: recognizer(
@@ -61,7 +63,7 @@ class SpeechBuilder(NetworkTask[SpeechExamples]):
         *,
         learned: bool,
         progress: Progress | None = None,
-    ) -> SpeechExamples:
+    ) -> MediaExamples:
         source: Frames
         target: Corpus
         source, target = columns
@@ -71,13 +73,13 @@ class SpeechBuilder(NetworkTask[SpeechExamples]):
         if learned:
             if not usable.any():
                 raise DataError(dataset.name, "no recording is long enough for its text", "check the texts")
-            return SpeechExamples(source, target, np.flatnonzero(usable))
+            return MediaExamples(source, target, np.flatnonzero(usable))
         texts = list(references(dataset).values())
         _, first = np.unique(source.index, return_index=True)  # files with several references are evaluated once
         records = first[usable[first]]
-        return SpeechExamples(source, target, records, [texts[source.index[record]] for record in records])
+        return MediaExamples(source, target, records, [texts[source.index[record]] for record in records])
 
-    def notes(self, config: RunConfig, train: SpeechExamples) -> Sequence[str]:
+    def notes(self, config: RunConfig, train: MediaExamples) -> Sequence[str]:
         """The recordings that are left out, because their texts are too long for CTC."""
         is_read = train.source.lengths() > 0
         left_out = np.setdiff1d(np.flatnonzero(is_read), train.records)
@@ -92,9 +94,16 @@ class SpeechBuilder(NetworkTask[SpeechExamples]):
         self,
         config: RunConfig,
         vocabulary: Tokenizer,
-        train: SpeechExamples | None,
-        valid: SpeechExamples | None,
+        train: MediaExamples | None,
+        valid: MediaExamples | None,
         device: torch.device,
-    ) -> SpeechObjective:
+    ) -> MediaObjective:
         smoothing = 0.0 if train is None else config.train.label_smoothing
-        return SpeechObjective(valid=valid, tokenizer=vocabulary, device=device, smoothing=smoothing)
+        return MediaObjective(
+            valid=valid,
+            tokenizer=vocabulary,
+            device=device,
+            smoothing=smoothing,
+            score=validation_values,
+            monitors=SPEECH_VALIDATION,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.tasks.asr.decoding import SpeechPredictor
-    from weft.tasks.media_predict import MediaInput
+    from weft.tasks.media_predict import MediaInput, MediaScore
 
 
 class SpeechOptions(PredictionConfig):
@@ -40,25 +40,6 @@ class SpeechEvaluation(PredictionConfig):
     @property
     def resolved_length_penalty(self) -> float:
         return 0.0 if self.length_penalty is None else self.length_penalty
-
-
-class SpeechScore(NamedTuple):
-    """The log-probability of a transcript given the recording; the tokens include </s>."""
-
-    source: str
-    target: str
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float]
-
-    @property
-    def text(self) -> str:
-        """The pair as an input line."""
-        return f"{self.source}\t{self.target}"
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(-self.log_prob / len(self.tokens)))
 
 
 def predictor(run: Run[Any, Prediction]) -> SpeechPredictor:
@@ -111,6 +92,6 @@ def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvalu
 
 def score(
     run: Run[Any, Prediction], pairs: Sequence[tuple[MediaInput, str]], truncate: bool, progress: Progress | None
-) -> list[SpeechScore | InvalidInput]:
+) -> list[MediaScore | InvalidInput]:
     predictor: SpeechPredictor = run.predictor
     return predictor.score(list(pairs), phase(progress, "scoring"))

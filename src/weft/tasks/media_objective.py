@@ -1,8 +1,8 @@
-"""The training objective of speech recognizers: CTC, attention, or both."""
+"""The training objective of models that write a text for frames: CTC, attention, or both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,38 +12,48 @@ from weft.data.bucketing import by_length
 from weft.data.frame_batching import FrameBatch, FrameExamples
 from weft.decode.predict import PredictionRequest, predict
 from weft.decode.predict_options import PredictionConfig
-from weft.metrics.speech import SPEECH_VALIDATION, speech_items, validation_values
+from weft.metrics.metric import Metric
 from weft.nn import ctc
+from weft.nn.state import select
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
 BATCH_FRAMES = 16_384  # validated at once
 GREEDY = PredictionConfig(beam_size=1)
+# the scores of outputs with references, by the name of the metric
+OutputScores = Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
 
 
 @dataclass(frozen=True)
-class SpeechExamples(FrameExamples):
-    """Recordings with references; training data has none."""
+class MediaExamples(FrameExamples):
+    """Files with references; training data has none."""
 
     references: Sequence[Sequence[str]] = ()
 
 
-class SpeechObjective:
+class MediaObjective:
     """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token."""
 
     unit = "token"
-    monitors = SPEECH_VALIDATION
     inner_steps, prepare = 0, None
 
     def __init__(
-        self, *, valid: SpeechExamples | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0
+        self,
+        *,
+        valid: MediaExamples | None,
+        tokenizer: Tokenizer,
+        device: torch.device,
+        smoothing: float,
+        score: OutputScores,
+        monitors: Sequence[Metric],
     ) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
+        self.score, self.monitors = score, monitors  # `score` computes all monitors but the first, the loss
 
     def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
         total = self._losses(model, model.encoder(batch.source, batch.source_mask), batch, self.smoothing)
         count = batch.token_mask[:, 1:].sum()
-        # a recording that a faster speed made too short for its text has no path: it does not count
+        # a file that an augmentation made too short for its text has no path: it does not count
         return Loss(total.nan_to_num(posinf=0.0).sum(), count, None)
 
     def _losses(self, model: Any, memory: Any, batch: FrameBatch, smoothing: float) -> torch.Tensor:
@@ -74,8 +84,7 @@ class SpeechObjective:
             done += len(members)
             if progress is not None:
                 progress(done, len(outputs))
-        items = speech_items(outputs, valid.references)
-        return {self.monitors[0].name: nll / max(1, count), **validation_values(items)}
+        return {self.monitors[0].name: nll / max(1, count), **self.score(outputs, valid.references)}
 
     def _outputs(self, model: Any, memory: Any) -> list[str]:
         """Greedy outputs."""
@@ -86,7 +95,7 @@ class SpeechObjective:
 
         def encode(rows: Sequence[int]) -> Any:
             index = torch.tensor(rows, device=self.device)
-            states = tuple(_select(state, index) for state in memory.states)
+            states = tuple(select(state, index) for state in memory.states)
             selected = memory._replace(
                 values=memory.values[index],
                 token_mask=memory.token_mask[index],
@@ -97,9 +106,3 @@ class SpeechObjective:
 
         request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)
         return [outputs[0].text for outputs in predict(request, GREEDY)]
-
-
-def _select(state: Any, index: torch.Tensor) -> Any:
-    from weft.nn.state import select
-
-    return select(state, index)
