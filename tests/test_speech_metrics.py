@@ -79,7 +79,7 @@ def test_scores_have_intervals_and_signatures():
         assert "search:beam:5" in score.signature and "lines:50" in score.signature
     assert scores["wer"].low < scores["wer"].value < scores["wer"].high
     assert "tok:char" in scores["cer"].signature and "tok:space" in scores["wer"].signature
-    with pytest.raises(DataError, match="no utterances"):
+    with pytest.raises(DataError, match="no utterances to evaluate"):
         speech_scores(speech_items([], []), search="greedy")
 
 

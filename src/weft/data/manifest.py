@@ -64,6 +64,15 @@ def record_location(record: MediaRecord) -> str:
     return file_location(record.path, record.line)
 
 
+def media_file(path: str, base: Path) -> MediaFile:
+    """The file of a path relative to `base`, which may be a zip archive; a path may lead into one."""
+    if is_archive(base):
+        return MediaFile(base, path)
+    if (match := ARCHIVE_MEMBER.fullmatch(path)) is not None:
+        return MediaFile(base / match[1], match[2])
+    return MediaFile(base / path)
+
+
 class ManifestColumns(NamedTuple):
     """The columns of a manifest; None: recognized by its name or, in a table without a header, by its position."""
 
@@ -174,11 +183,7 @@ class ManifestFormat:
     def _locate(self, entry: _Entry, manifest: Path) -> MediaFile:
         """The file that an entry names."""
         base = self.root or (manifest if manifest.is_dir() else manifest.parent)
-        if is_archive(base):
-            return MediaFile(base, entry.source, entry.start, entry.duration)
-        if (match := ARCHIVE_MEMBER.fullmatch(entry.source)) is not None:
-            return MediaFile(base / match[1], match[2], entry.start, entry.duration)
-        return MediaFile(base / entry.source, "", entry.start, entry.duration)
+        return media_file(entry.source, base)._replace(start=entry.start, duration=entry.duration)
 
     def summary(self, inputs: tuple[Path, ...], summary: FileSummary) -> ManifestSummary:
         return ManifestSummary(summary, self.rows)
@@ -214,7 +219,7 @@ class _Entry(NamedTuple):
     path: Path | None = None  # if not the manifest itself
 
 
-def _known(names: Sequence[str], known: Sequence[str]) -> str | None:
+def known_name(names: Sequence[str], known: Sequence[str]) -> str | None:
     """The first of the known names that occurs, in upper or lower case."""
     by_lower = {name.strip().lower(): name for name in names}
     return next((by_lower[name] for name in known if name in by_lower), None)
@@ -234,7 +239,7 @@ def _column(table: OpenTable, name: Name) -> int:
 
 def _read_table(path: Path, names: ManifestColumns, options: TableOptions, summary: FileSummary) -> Iterator[_Entry]:
     table = open_table(path, options, summary)
-    known_source, known_target = _known(table.first, SOURCE_NAMES), _known(table.first, TARGET_NAMES)
+    known_source, known_target = known_name(table.first, SOURCE_NAMES), known_name(table.first, TARGET_NAMES)
     has_names = any(isinstance(name, str) for name in (names.source, names.group, *(names.targets or ())))
     has_header = has_names or (known_source is not None and known_target is not None)
     source: Name | None = names.source or known_source
@@ -250,7 +255,7 @@ def _read_table(path: Path, names: ManifestColumns, options: TableOptions, summa
         if names.source is None and names.targets is None:
             summary.notes.append(f"{path.name}: no header; the path is column {source}, the text column {target}")
     elif group is None:
-        group = _known(table.first, GROUP_NAMES)
+        group = known_name(table.first, GROUP_NAMES)
     targets = target if isinstance(target, tuple) else (target,)
     source_index, *indices = (_column(table, name) for name in (source, *targets))
     group_index = None if group is None else _column(table, group)
@@ -292,9 +297,9 @@ def _read_objects(path: Path, names: ManifestColumns, options: TableOptions, sum
     expected = keys if keys or is_parquet else SOURCE_NAMES[:1]
     for line, row in read_objects(path, expected, options.encoding, summary, optional_keys=KNOWN_KEYS):
         where = file_location(path, line)
-        source = names.source or _known(tuple(row), SOURCE_NAMES) or SOURCE_NAMES[0]
-        targets = names.targets or (_known(tuple(row), TARGET_NAMES) or TARGET_NAMES[0],)
-        group = names.group or _known(tuple(row), GROUP_NAMES)
+        source = names.source or known_name(tuple(row), SOURCE_NAMES) or SOURCE_NAMES[0]
+        targets = names.targets or (known_name(tuple(row), TARGET_NAMES) or TARGET_NAMES[0],)
+        group = names.group or known_name(tuple(row), GROUP_NAMES)
         start, duration = (_seconds(row, key, where, is_text=is_parquet) for key in TIME_KEYS)
         has_group = group is not None and has_key(row, str(group))
         yield _Entry(
