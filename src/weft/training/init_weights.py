@@ -226,11 +226,13 @@ def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *
     if not strict:
         common = [name for name in common if _part_of(name, weights) not in differences]
     elif differences:
-        listed = "; ".join(dict.fromkeys(text for texts in differences.values() for text in texts))
+        listed = list(dict.fromkeys(text for texts in differences.values() for text in texts))
+        other_tokens = any(text.startswith("tokenizer: ") for text in listed)
+        same = "use its tokenizer (`tokenizer_from`), and the same options" if other_tokens else "use the same options"
         raise ConfigError(
             "train.init_from",
-            f"the weights of {run} would compute another function here ({listed})",
-            "use the same options, or set train.init_strict = false to skip these weights",
+            f"the weights of {run} would compute another function here ({'; '.join(listed)})",
+            f"{same}, or set train.init_strict = false to skip these weights",
         )
     for name in common:
         _check_shape(name, ours[name], theirs[name], run)

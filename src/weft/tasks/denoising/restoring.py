@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.data.corpus import corpus_from_lines
 from weft.data.noise import Corrupted, fill_sentinels, join_texts
 from weft.decode.predict import PredictionRequest
 from weft.decode.predict import predict as search
@@ -23,9 +24,9 @@ from weft.runs.eval_data import eval_source
 from weft.tasks.denoising.batching import SEED, NoisyTexts
 from weft.tasks.denoising.compare import item_predictions
 from weft.tasks.denoising.corruption import Corrupter
-from weft.tasks.denoising.data import limit_lengths, texts
 from weft.tasks.denoising.objective import target_statistics
 from weft.tasks.encoder_decoder.predictor import EncoderDecoderPredictor
+from weft.tasks.prepare import tokenize
 from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
 from weft.text.noise_tokenizer import NoiseTokenizer
 from weft.text.tokenizer_pair import TokenizerPair
@@ -140,8 +141,9 @@ class DenoisingPredictor(EncoderDecoderPredictor):
     def noisy_texts(self, data: Files | None) -> NoisyTexts:
         """The tokens of `data`, or of the run's test data; long texts are refused or truncated."""
         dataset = eval_source(self.directory, self.config, data)
-        corpus = corpus_from_lines(self.plain, list(texts(dataset)))
-        return NoisyTexts(limit_lengths(self.config, dataset, [corpus]).corpora[0], self.corrupter)
+        with TemporaryDirectory() as directory:  # a memory map outlives its file
+            (corpus,) = tokenize(self.run.spec, self.config, self.plain, dataset, Path(directory))
+        return NoisyTexts(corpus, self.corrupter)
 
     def evaluate(self, data: Files | None, options: PredictionConfig, progress: ProgressCallback | None) -> Evaluation:
         """Loss and token accuracy of the targets, and scores of the restored texts."""
