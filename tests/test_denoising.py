@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from seq2seq_runs import make_pairs
-from small_runs import SilentCallback, make_text, run_hashes, train_here
+from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft.cli.main import main
@@ -97,6 +98,25 @@ def test_noise_tokens_are_read_and_written(kind):
         assert all(noisy.pattern.fullmatch(text[low:high]) for low, high in places)
         batch = noisy.encode_batch(["", text, SENTENCE])
         assert [part.tolist() for part in batch] == [[], ids, plain.encode(SENTENCE).tolist()]
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "word", "whitespace"])
+def test_corrupted_texts_are_read_as_they_are_shown(kind):
+    plain = tokenizer(kind, "the old cat sees a dog then a bird hears the river")
+    for noise, sentinels in (("infilling", 0), ("span-corruption", 30)):
+        noisy = NoiseTokenizer(plain, sentinels)
+        config = data_config(noise=noise, mean_span_length=1.5, **({"num_sentinels": sentinels} if sentinels else {}))
+        texts = join_texts([plain.encode("then the old bird sees a dog")] * 60)
+        for source in Corrupter(config, plain).corrupt(texts, np.arange(60), seed=1, epoch=0).source.split():
+            assert noisy.encode(noisy.decode(source)).tolist() == source.tolist() or (
+                kind == "bpe" and b" " in _pieces(plain, source)
+            )
+
+
+def _pieces(plain: Tokenizer, ids: np.ndarray) -> set[bytes]:
+    """The last byte of each token before a noise token: a space there is read as part of the mask."""
+    before = [token for token, following in pairwise(ids.tolist()) if following >= plain.vocab_size > token]
+    return {plain.decode([token]).encode()[-1:] for token in before}
 
 
 def test_a_sentinel_that_does_not_exist_is_unknown():
@@ -374,6 +394,26 @@ def test_the_commands_work(runs, capsys, tmp_path):
     assert "token accuracy" in capsys.readouterr().out
     assert main(["compare", folder, str(runs.run_dir("bart-lstm")), "--output-dir", str(tmp_path / "report")]) == 0
     assert "chrF" in capsys.readouterr().out
+
+
+def test_check_shows_the_noise_of_the_first_epoch(runs, capsys, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(denoising_run_file(runs.text, "data.noise=span-corruption")))
+    assert main(["check", str(path), "--show-examples", "3", "--json"]) == 0
+    examples = json.loads(capsys.readouterr().out)["examples"]
+    noisy = NoiseTokenizer(runs.load("t5-transformer").vocabulary, 100)
+    lines = runs.text.read_text().split("\n")[:3]
+    for example, line in zip(examples, lines, strict=True):
+        source, target = (noisy.encode(example[name]).tolist() for name in ("corrupted", "target"))
+        assert noisy.decode(fill_sentinels(source, target, noisy.first_noise_id)) == line
+    assert main(["check", str(path), "--show-examples", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{examples[0]['corrupted']} " in shown and examples[1]["target"] in shown
+    path.write_text(tomli_w.dumps(run_file(runs.text)))
+    assert main(["check", str(path), "--show-examples", "2"]) == 2
+    assert capsys.readouterr().err == (
+        "weft: error: --show-examples: not available for task 'lm', which reads examples as they are\n"
+    )
 
 
 def test_texts_in_memory_are_trained_on(tmp_path):

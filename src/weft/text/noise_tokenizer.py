@@ -71,24 +71,22 @@ class NoiseTokenizer(Tokenizer):
         return super().unknown_parts(list(chain.from_iterable(self.pattern.split(text) for text in texts)))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the token IDs, with the names of noise tokens; a space separates them from words."""
+        """The text of the token IDs, with the names of noise tokens. `encode` reads it as the same tokens."""
         runs = [(is_noise, list(tokens)) for is_noise, tokens in groupby(map(int, ids), lambda i: i >= self.first_noise_id)]
         if not any(is_noise for is_noise, _ in runs):
             return super().decode(chain.from_iterable(tokens for _, tokens in runs))
-        decode = super().decode
-        return self._separated(
-            [" ".join(map(self.noise_text, tokens)) if is_noise else decode(tokens) for is_noise, tokens in runs]
-        )
-
-    def _separated(self, texts: Sequence[str]) -> str:
-        """Parts of a text as one text. Characters and bytes have spaces of their own; words and subwords do not, or lose the
-        one at the start of a text."""
-        if self.type in ("char", "byte"):
-            return "".join(texts)
         text = ""
-        for part in filter(None, texts):
-            text += part if not text or text[-1:].isspace() or part[:1].isspace() else f" {part}"
+        for is_noise, tokens in runs:
+            for part in map(self.noise_text, tokens) if is_noise else [super().decode(tokens)]:
+                text += f" {part}" if self._needs_space(text, part, is_noise) else part
         return text
+
+    def _needs_space(self, text: str, part: str, is_noise: bool) -> bool:
+        """Whether a space separates a text from a noise token after it, or from the words after a noise token. Characters and
+        bytes have spaces of their own, and subwords begin with theirs."""
+        if not text or not part or text[-1].isspace() or part[0].isspace() or self.type in ("char", "byte"):
+            return False
+        return is_noise or not self.lossless
 
     def id_to_token(self, token_id: int) -> str:
         return self.noise_text(token_id) if token_id >= self.first_noise_id else super().id_to_token(token_id)

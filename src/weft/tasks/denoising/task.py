@@ -19,6 +19,7 @@ from weft.tasks.denoising.data import (
     open_texts,
     texts,
 )
+from weft.tasks.denoising.examples import training_examples
 from weft.tasks.denoising.lines import RestoredLines
 from weft.tasks.denoising.predict import DenoisingEvaluation, DenoisingOptions, evaluate, predict, predictor
 from weft.tasks.denoising.presets import PRESETS
@@ -51,6 +52,7 @@ DATA = Data(
     open_input=open_texts,
     input_output_pairs=lines,
     limit_lengths=limit_lengths,
+    training_examples=training_examples,
     in_memory=in_memory,
 )
 DENOISING_TASK: Task[str, Prediction] = Task(
