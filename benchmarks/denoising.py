@@ -5,13 +5,14 @@
                 and, in another order, all training pronunciations
 
 Each seed samples other pairs and pre-trains another model. Both arms, fine-tuned and from scratch, have the same model, the
-same tokenizer, the same pairs, the same number of steps and validations. The learning rate is chosen for each arm, on
-validation data. The gain is paired by seed and item, with a 95% confidence interval over both (docs/concepts/significance.md).
-Targets: BLEU +3 and word error rate -3, both significant.
+same tokenizer, the same pairs and the same options of [train]; the best weights are those with the best validation score. The
+gain is paired by seed and item, with a 95% confidence interval over both (docs/concepts/significance.md). Targets: BLEU +3 and
+word error rate -3, both significant. --recommended also trains what weft recommends for these pairs alone, with its own
+tokenizers: for words, an LSTM.
 
 Results are those of the validation data; --test also evaluates on the test data.
 
-    python benchmarks/denoising.py --jobs 16 --test
+    python benchmarks/denoising.py --jobs 18 --test
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,7 +38,7 @@ from weft.text.reading import read_lines
 
 LANGUAGES = ("fre", "hun", "hin", "gre", "bul")
 NUM_WORDS, NUM_SENTENCES = 400, 1000
-SCRATCH, TUNED = "from scratch", "fine-tuned"
+SCRATCH, TUNED, RECOMMENDED = "from scratch", "fine-tuned", "recommended"
 METRICS = {metric.name: metric.compute for metric in TRANSLATION}
 MUON: dict[str, Any] = {"optimizer": "muon", "adam_beta2": 0.98, "lr_schedule": "cosine", "warmup_ratio": 0.05}
 
@@ -61,7 +62,6 @@ class Experiment(NamedTuple):
     denoising: dict[str, Any]  # [data] and [train] of pre-training
     pretraining: dict[str, Any]
     training: dict[str, Any]  # [train] of both arms
-    muon_lrs: dict[str, float]  # by arm, chosen on validation data
 
 
 TRANSFORMER: dict[str, Any] = {
@@ -74,10 +74,9 @@ EXPERIMENTS = {
         {**TRANSFORMER, "hidden_size": 256, "num_layers": 4, "ffn_dim": 512},
         0.3,
         {"noise_density": 0.35, "mean_span_length": 3.0, "max_length": 128, "truncate": True},
-        {"max_steps": 5000, "batch_tokens": 6144, "muon_lr": 0.01, "lr": 1e-3, "weight_decay": 0.1, "ema_decay": 0.998},
-        {"max_steps": 1000, "batch_tokens": 4096, "lr": 1e-3, "weight_decay": 0.1, "label_smoothing": 0.1,
+        {"max_steps": 4000, "batch_tokens": 6144, "muon_lr": 0.01, "lr": 1e-3, "weight_decay": 0.1, "ema_decay": 0.998},
+        {"max_steps": 1000, "batch_tokens": 4096, "muon_lr": 0.01, "lr": 1e-3, "weight_decay": 0.1, "label_smoothing": 0.1,
          "ema_decay": 0.99, "num_validations": 5, "monitor": "bleu"},
-        {SCRATCH: 0.01, TUNED: 0.005},
     ),
     "g2p": Experiment(
         LANGUAGES, "WER", word_error_rate, -1, 3.0,
@@ -85,10 +84,9 @@ EXPERIMENTS = {
         {**TRANSFORMER, "hidden_size": 128, "num_layers": 3, "ffn_dim": 256},
         0.3,
         {"noise_density": 0.3, "mean_span_length": 2.0, "max_length": 64},
-        {"max_steps": 2000, "batch_tokens": 2048, "muon_lr": 0.01, "lr": 1e-3, "weight_decay": 0.1, "ema_decay": 0.998},
-        {"max_steps": 600, "batch_tokens": 1400, "lr": 1e-3, "weight_decay": 0.1, "label_smoothing": 0.1,
+        {"max_steps": 1500, "batch_tokens": 2048, "muon_lr": 0.01, "lr": 1e-3, "weight_decay": 0.1, "ema_decay": 0.998},
+        {"max_steps": 600, "batch_tokens": 1400, "muon_lr": 0.01, "lr": 1e-3, "weight_decay": 0.1, "label_smoothing": 0.1,
          "ema_decay": 0.99, "num_validations": 5, "monitor": "exact_match"},
-        {SCRATCH: 0.01, TUNED: 0.005},
     ),
 }  # fmt: skip
 
@@ -105,7 +103,7 @@ def shuffled(texts: Sequence[str], seed: int) -> list[str]:
     return [texts[index] for index in np.random.default_rng(seed).permutation(len(texts))]
 
 
-def write_pairs(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
+def write_pairs(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
     path.write_bytes(("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in pairs)).encode())
 
 
@@ -133,11 +131,13 @@ def write_data(experiment: str, unit: str, data: Path, directory: Path, seeds: i
     size = NUM_SENTENCES if experiment == "multi30k" else NUM_WORDS
     texts = [text for pair in splits["train"] for text in pair]
     (directory / f"{experiment}-{unit}-text.txt").write_bytes("".join(f"{text}\n" for text in shuffled(texts, 0)).encode())
-    for split in ("valid", "test"):
-        write_pairs(directory / f"{experiment}-{unit}-{split}.tsv", iter(splits[split]))
+    pairs = {split: splits[split] for split in ("valid", "test")}
     for seed in range(1, seeds + 1):
-        chosen = sampled(len(splits["train"]), size, seed)
-        write_pairs(directory / f"{experiment}-{unit}-train-{seed}.tsv", (splits["train"][index] for index in chosen))
+        pairs[f"train-{seed}"] = [splits["train"][index] for index in sampled(len(splits["train"]), size, seed)]
+    for name, rows in pairs.items():
+        write_pairs(directory / f"{experiment}-{unit}-{name}.tsv", rows)
+        if experiment == "g2p":  # as dictionaries are, for recommended settings
+            write_pairs(directory / f"{experiment}-{unit}-{name}-words.tsv", [(word.replace(" ", ""), ph) for word, ph in rows])
 
 
 # ---- runs
@@ -147,6 +147,7 @@ class Plan(NamedTuple):
     """Names, run files and the order of the runs."""
 
     directory: Path
+    arms: Sequence[str]
     scale: float  # of the numbers of steps
     overrides: Sequence[str]
 
@@ -171,31 +172,34 @@ class Plan(NamedTuple):
             "train": {**MUON, **self.steps(plan.pretraining), "num_validations": 4},
         }
 
+    def pair_file(self, experiment: str, unit: str, split: str, arm: str) -> str:
+        suffix = "-words" if arm == RECOMMENDED and experiment == "g2p" else ""
+        return self.file(f"{experiment}-{unit}-{split}{suffix}.tsv")
+
     def pairs(self, experiment: str, unit: str, seed: int, arm: str) -> dict[str, Any]:
-        """The run file of an arm. Both have the tokenizer of pre-training."""
+        """The run file of an arm. Those of the same model have the tokenizer of pre-training."""
         plan, source = EXPERIMENTS[experiment], self.name(experiment, unit, seed).resolve()
-        train = {**MUON, **self.steps(plan.training), "muon_lr": plan.muon_lrs[arm]}
+        files = {"train": self.pair_file(experiment, unit, f"train-{seed}", arm)}
+        files["valid"] = self.pair_file(experiment, unit, "valid", arm)
+        if arm == RECOMMENDED:
+            return {"task": "seq2seq", "seed": seed, "data": files}
+        train = {**MUON, **self.steps(plan.training)}
         return {
             "task": "seq2seq",
             "recommend": False,
             "seed": seed,
-            "data": {
-                "train": self.file(f"{experiment}-{unit}-train-{seed}.tsv"),
-                "valid": self.file(f"{experiment}-{unit}-valid.tsv"),
-                "max_length": plan.denoising["max_length"],
-                "truncate": True,
-            },
+            "data": {**files, "max_length": plan.denoising["max_length"], "truncate": True},
             "tokenizer": {"file": str(source / "tokenizer.json")},
             "model": {**plan.model, "dropout": plan.dropout},
             "train": {**train, "init_from": str(source)} if arm == TUNED else train,
         }
 
     def train(self, job: tuple[str, str, int]) -> None:
-        """Pre-train a model, fine-tune it, and train the same model from scratch."""
+        """Pre-train a model, fine-tune it, and train the other arms."""
         experiment, unit, seed = job
         start = time.perf_counter()
         train_subprocess(self.denoising(experiment, unit, seed), self.name(experiment, unit, seed), threads=1)
-        for arm in (SCRATCH, TUNED):
+        for arm in self.arms:
             run_dir = self.name(experiment, unit, seed, arm)
             train_subprocess(self.pairs(experiment, unit, seed, arm), run_dir, threads=1, overrides=self.overrides)
         print(f"{experiment} {unit}, seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
@@ -207,7 +211,7 @@ class Plan(NamedTuple):
 def evaluate(job: tuple[Path, Path]) -> ItemStatistics:
     """The item statistics of a run on a file of pairs, beam size 5."""
     run_dir, file = job
-    return weft.load(run_dir).evaluate([file], truncate=True).items
+    return weft.load(run_dir).evaluate(file, truncate=True).items
 
 
 def joined(parts: Sequence[ItemStatistics]) -> ItemStatistics:
@@ -228,27 +232,27 @@ def estimate_gain(tuned: Sequence[BootstrapSamples], scratch: Sequence[Bootstrap
 def report(name: str, split: str, items: Mapping[tuple[str, str, int], ItemStatistics], seeds: int) -> None:
     """Print the scores of both arms and the gain. `items` are by arm, unit and seed."""
     plan = EXPERIMENTS[name]
-    runs = {
-        arm: [joined([items[arm, unit, seed] for unit in plan.units]) for seed in range(1, seeds + 1)]
-        for arm in (SCRATCH, TUNED)
-    }
-    samples = [sample["score"] for sample in bootstrap([*runs[SCRATCH], *runs[TUNED]], {"score": plan.compute})]
-    scratch, tuned = samples[:seeds], samples[seeds:]
-    gain = estimate_gain(tuned, scratch, plan.sign)
-    is_met = gain.value >= plan.target and gain.low is not None and gain.low > 0
-    print(f"{name}, {split}: {plan.metric} of {scratch[0].items:,} items, mean of {seeds} seeds")
-    for arm, arm_samples in ((SCRATCH, scratch), (TUNED, tuned)):
-        by_seed = " ".join(f"{sample.value:.2f}" for sample in arm_samples)
-        print(f"  {arm:<13} {estimate(arm_samples).value:6.2f}   by seed {by_seed}")
+    arms = list(dict.fromkeys(arm for arm, _, _ in items))
+    runs = [joined([items[arm, unit, seed] for unit in plan.units]) for arm in arms for seed in range(1, seeds + 1)]
+    flat = [sample["score"] for sample in bootstrap(runs, {"score": plan.compute})]
+    samples = {arm: flat[index * seeds : (index + 1) * seeds] for index, arm in enumerate(arms)}
+    print(f"{name}, {split}: {plan.metric} of {flat[0].items:,} items, mean of {seeds} seeds")
+    for arm in arms:
+        by_seed = " ".join(f"{sample.value:.2f}" for sample in samples[arm])
+        print(f"  {arm:<13} {estimate(samples[arm]).value:6.2f}   by seed {by_seed}")
     for unit in plan.units if len(plan.units) > 1 else ():
         means = [
             np.mean([plan.compute({key: value.sum(0, keepdims=True) for key, value in part.statistics.items()}).item()
                      for part in (items[arm, unit, seed] for seed in range(1, seeds + 1))])
-            for arm in (SCRATCH, TUNED)
+            for arm in arms
         ]  # fmt: skip
-        print(f"  {unit:<13} {means[0]:6.2f} -> {means[1]:.2f}")
-    bounds = "" if gain.low is None else f" [{gain.low:.2f}, {gain.high:.2f}]"
-    print(f"  gain {gain.value:.2f}{bounds}, target {plan.target:g} and significant: {verdict(is_met)}", flush=True)
+        print(f"  {unit:<13} {'  '.join(f'{arm} {mean:.2f}' for arm, mean in zip(arms, means, strict=True))}")
+    for other in (arm for arm in arms if arm != TUNED):
+        gain = estimate_gain(samples[TUNED], samples[other], plan.sign)
+        bounds = "" if gain.low is None else f" [{gain.low:.2f}, {gain.high:.2f}]"
+        is_met = gain.value >= plan.target and gain.low is not None and gain.low > 0
+        target = f", target {plan.target:g} and significant: {verdict(is_met)}" if other == SCRATCH else ""
+        print(f"  gain over {other} {gain.value:.2f}{bounds}{target}", flush=True)
 
 
 def main() -> None:
@@ -260,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel processes")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the numbers of steps, for a quick try")
+    parser.add_argument("--recommended", action="store_true", help="also train what weft recommends for the pairs alone")
     parser.add_argument("--test", action="store_true", help="evaluate on the test data as well; do not tune on it")
     parser.add_argument("--set", action="append", default=[], help="change an option of every run on pairs")
     args = parser.parse_args()
@@ -268,7 +273,8 @@ def main() -> None:
     if args.units:
         EXPERIMENTS["g2p"] = EXPERIMENTS["g2p"]._replace(units=tuple(args.units.split(",")))
     names = args.only or list(EXPERIMENTS)
-    plan = Plan(args.output_dir, args.scale, args.set)
+    arms = [SCRATCH, TUNED, *([RECOMMENDED] if args.recommended else [])]
+    plan = Plan(args.output_dir, arms, args.scale, args.set)
     cells = [(name, unit) for name in names for unit in EXPERIMENTS[name].units]
     for name, unit in cells:
         write_data(name, unit, args.data, args.output_dir, args.seeds)
@@ -278,9 +284,9 @@ def main() -> None:
         list(pool.map(plan.train, [(name, unit, seed) for name, unit in cells for seed in seeds]))
     print(f"trained in {time.perf_counter() - start:.0f} s, {args.jobs} in parallel", flush=True)
     for split in ("valid", "test") if args.test else ("valid",):
-        keys = [(name, arm, unit, seed) for name, unit in cells for arm in (SCRATCH, TUNED) for seed in seeds]
+        keys = [(name, arm, unit, seed) for name, unit in cells for arm in arms for seed in seeds]
         jobs = [
-            (plan.name(name, unit, seed, arm), args.output_dir / f"{name}-{unit}-{split}.tsv") for name, arm, unit, seed in keys
+            (plan.name(name, unit, seed, arm), Path(plan.pair_file(name, unit, split, arm))) for name, arm, unit, seed in keys
         ]
         with get_context("spawn").Pool(min(args.jobs, len(jobs))) as processes:
             items = dict(zip(keys, processes.map(evaluate, jobs, chunksize=1), strict=True))

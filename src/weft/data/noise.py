@@ -55,7 +55,8 @@ class Texts(NamedTuple):
     @property
     def starts(self) -> np.ndarray:
         """int64 (B,): the position of the first token of each text."""
-        return np.cumsum(self.lengths) - self.lengths
+        starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
+        return starts
 
     def split(self) -> list[np.ndarray]:
         """The tokens of each text."""
@@ -90,7 +91,8 @@ def _mix(values: np.ndarray) -> np.ndarray:
     """The finalizer of SplitMix64 (Steele et al. 2014): uint64 to uint64."""
     values = (values ^ (values >> np.uint64(30))) * _MIX_1
     values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return values ^ (values >> np.uint64(31))
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def _absorb(state: np.ndarray, values: np.ndarray | int) -> np.ndarray:
@@ -126,7 +128,8 @@ def _ranks(rows: np.ndarray, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def _sum_before(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     """The sum of the values before each item in its group; `rows` (K,), the groups, are sorted."""
     totals = np.cumsum(values) - values
-    return totals - totals[np.searchsorted(rows, rows)]
+    before: np.ndarray = totals - totals[np.searchsorted(rows, rows)]
+    return before
 
 
 def _index_in_row(rows: np.ndarray) -> np.ndarray:
@@ -140,7 +143,8 @@ def _index_in_row(rows: np.ndarray) -> np.ndarray:
 def _num_noise(num_units: np.ndarray, noise: Noise, random: RandomNumbers) -> np.ndarray:
     """int64 (B,): how many units are noise; rounded at random, so that the mean is exact, but at least one."""
     numbers = np.floor(num_units * noise.density + random.uniform(_COUNT, np.arange(len(num_units)))).astype(np.int64)
-    return np.clip(numbers, np.minimum(num_units, 1), num_units)
+    clipped: np.ndarray = np.clip(numbers, np.minimum(num_units, 1), num_units)
+    return clipped
 
 
 def poisson_quantiles(mean: float) -> np.ndarray:

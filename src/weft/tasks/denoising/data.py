@@ -114,7 +114,7 @@ class DenoisingDataConfig(TableFilesConfig):
     span_unit: Literal["token", "word"] | None = None
     """Unit of spans. Default: token."""
     num_sentinels: int | None = Field(None, ge=3, le=10**5)
-    """span-corruption only: number of sentinels. Default: 100."""
+    """Number of sentinels of span-corruption. Default: 100."""
     deletion_prob: float = Field(0.0, ge=0.0, lt=1.0)
     """Probability that a token is deleted."""
     permute_sentences: bool = False

@@ -19,7 +19,7 @@ EMPTY = Prediction("", [], 0.0, 0.0)
 
 
 class OutputLines(Lines[str, Prediction]):
-    columns = ("prediction",)
+    columns: Sequence[str] = ("prediction",)
 
     def __init__(self, config: RunConfig, options: EncoderDecoderOptions) -> None:
         super().__init__(config, options)
