@@ -38,6 +38,7 @@ class PredictionRequest(NamedTuple):
     device: torch.device
     # index of each source in the whole input, which seeds its random numbers; None: its index in the request
     indices: Sequence[int] | None = None
+    suppressed_tokens: Sequence[int] = ()  # never generated, in addition to <unk> and <s>
 
 
 def max_new_tokens_for(request: PredictionRequest, row: int, options: PredictionConfig) -> int:
@@ -89,7 +90,7 @@ def _batches(request: PredictionRequest, options: PredictionConfig) -> Iterator[
 
 def _banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list[int]:
     """Tokens that are never generated."""
-    banned_tokens = [request.tokenizer.unk_id, request.tokenizer.bos_id]
+    banned_tokens = [request.tokenizer.unk_id, request.tokenizer.bos_id, *request.suppressed_tokens]
     for text in options.banned_tokens:
         token_ids = request.tokenizer.encode(text).tolist()
         if request.tokenizer.unk_id in token_ids:

@@ -137,6 +137,14 @@ def _one_stack(model: Any) -> dict[str, int]:
     return {"encoder": model.num_layers}
 
 
+def one_mask(config: RunConfig) -> int:
+    return 1
+
+
+def no_noise_tokens(config: RunConfig) -> int:
+    return 0
+
+
 def _one_scale(model: Any) -> dict[str, float]:
     return {"encoder": 1.0}
 
@@ -150,7 +158,8 @@ class Weights(NamedTuple):
     layers: Callable[[Any], dict[str, int]] = _one_stack  # from [model]: the number of layers of each stack
     scales: Callable[[Any], dict[str, float]] = _one_scale  # from [model]: the factor of each embedding
     encoder_name: Callable[[str], str] = _unchanged  # from the name of a weight: its name in a network with an encoder
-    has_mask_token: bool = True  # the last row of the embedding is the mask token
+    # rows of the embeddings and of the output layer after the tokens of the tokenizer: masks, sentinels
+    num_noise_tokens: Callable[[RunConfig], int] = one_mask
     is_causal: bool = False  # predicts the next token: can initialize a decoder, and has no encoder
     # from the name of a weight of a language model, and [model]: its name in the decoder
     decoder_name: Callable[[str, Any], str] | None = None

@@ -10,23 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from weft.data.batch import FULL, crop_batch
 from weft.data.batching import pad_lines, preview
 from weft.data.bucketing import ExampleBatchSampler, Examples, by_length
 from weft.data.corpus import Corpus
 from weft.errors import DataError
-
-
-class PairBatch(NamedTuple):
-    source: Tensor  # int64 (B, S): tokens, </s>; right-padded with 0
-    source_mask: Tensor  # bool (B, S), False on padding
-    tokens: Tensor  # int64 (B, T + 1): <s>, tokens, </s>; right-padded with 0
-    token_mask: Tensor  # bool (B, T + 1)
+from weft.tasks.encoder_decoder.pair_batch import PairBatch as PairBatch
 
 
 def _lengths(source: Corpus, target: Corpus) -> np.ndarray:
