@@ -86,7 +86,14 @@ MIXERS: dict[str, Mixer] = {
         bidirectional="weft.nn.attention.bidirectional_attention",
         compiles=True,
         small_init=True,
-        options={"num_heads": None, "head_dim": None, "qk_norm": False, "alibi_slopes": None, "attention_dropout": None},
+        options={
+            "num_heads": None,
+            "head_dim": None,
+            "qk_norm": False,
+            "alibi_slopes": None,
+            "attention_dropout": None,
+            "bias": True,
+        },
     ),
 }
 

@@ -31,6 +31,9 @@ SHAPE_OPTIONS = {
     "char_encoder",
     "bridge",
     "copy_mechanism",
+    "bias",
+    "head_bias",
+    "scale_embeddings",  # embeddings are rescaled
 }
 # options that only the weights above the stack depend on
 HEAD_OPTIONS = {"pooling", "head_transform", "head", "logit_softcap"}
