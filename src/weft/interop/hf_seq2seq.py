@@ -40,6 +40,12 @@ def feature_order(dim: int) -> Tensor:
     return torch.arange(dim).view(2, -1).T.flatten()
 
 
+def sinusoidal_table(max_positions: int, dim: int) -> Tensor:
+    """The positions of Marian, (P, D)."""
+    ours = SinusoidalPositions(dim).add_to(torch.zeros(1, max_positions, dim), torch.arange(max_positions)[None])[0]
+    return ours[:, feature_order(dim).argsort()]
+
+
 # the dimension of a weight that is read from or added to the residual stream, by the end of its name
 STREAM_DIMS = {
     **dict.fromkeys(("embedding.weight", "head.weight", "to_qkv.weight", "to_q.weight", "to_kv.weight", "up_proj.weight"), 1),
@@ -180,9 +186,7 @@ def _check_sinusoidal(source: Source, max_positions: int, hidden_size: int) -> N
     for name in (names.POSITIONS.format(side=side) for side in SIDES):
         if name in source.checkpoint:
             table = source.checkpoint.take(name, (max_positions, hidden_size))
-            positions = torch.arange(max_positions)[None]
-            expected = SinusoidalPositions(hidden_size).add_to(torch.zeros(1, max_positions, hidden_size), positions)[0]
-            if (table[:, feature_order(hidden_size)] - expected).abs().max() > 1e-3:
+            if (table - sinusoidal_table(max_positions, hidden_size)).abs().max() > 1e-3:
                 raise ModelError(source.directory, f"{name!r} are not sinusoidal positions")
 
 

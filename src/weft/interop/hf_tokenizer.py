@@ -14,6 +14,7 @@ from weft import files
 from weft.errors import ModelError, ResourceError
 from weft.text.external_tokenizer import parse_tokenizer, wrap_errors
 from weft.text.pipelines import BOS, EOS, SPECIALS, UNK
+from weft.text.start_tokens import post_processor
 from weft.text.tokenizers import MAX_BYTES, Tokenizer
 
 GPT2_END = "<|endoftext|>"
@@ -216,6 +217,24 @@ def export_tokenizer(tokenizer: Tokenizer, *, has_mask: bool, max_length: int | 
             "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,
         }  # fmt: skip
         tokens.append(mask)
+    return _with_specials(parts, tokens, names, max_length)
+
+
+def export_seq2seq_tokenizer(
+    tokenizer: Tokenizer, *, pad_id: int, max_length: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json of an encoder-decoder. The tokenizer adds start tokens and </s> to sources."""
+    parts = json.loads(tokenizer.data)
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    parts["post_processor"] = post_processor(tokenizer.start_tokens, tokens)
+    names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "pad_token": tokens[pad_id]}
+    return _with_specials(parts, tokens, names, max_length)
+
+
+def _with_specials(
+    parts: dict[str, Any], tokens: list[str], names: Mapping[str, str], max_length: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json with special tokens by their names in Hugging Face."""
     specials = [_special_token(tokens.index(name), name) for name in dict.fromkeys(names.values())]
     ordinary = [token for token in parts.get("added_tokens") or [] if token["content"] not in names.values()]
     parts["added_tokens"] = sorted([*specials, *ordinary], key=lambda token: token["id"])
