@@ -45,6 +45,7 @@ class Architecture(NamedTuple):
     stack: Mapping[str, tuple[Any, ...]]  # options of the encoder and the decoder
     model: Mapping[str, tuple[Any, ...]]  # options of [model]
     equal: tuple[str, ...]  # options that the encoder and the decoder have in common
+    any_head_size: bool  # whether heads need not fill the hidden size, but are equal on both sides
     convert: Callable[[str, AnyRun], tuple[dict[str, Any], dict[str, Tensor]]]  # to config.json and tensors
 
 
@@ -104,7 +105,7 @@ def problems(run: AnyRun, architecture: Architecture) -> list[Problem]:
             found.append(Problem(f"model.encoder.{option} = {encoder!r} with model.decoder.{option} = {decoder!r}", fix))
     if not (config.encoder.ffn_dim and config.decoder.ffn_dim):
         found.append(Problem("model.ffn_dim = 0", "model.ffn_dim greater than 0"))
-    found += _head_problems(config, any_size="num_heads" in architecture.equal)
+    found += _head_problems(config, any_size=architecture.any_head_size)
     if not vocabulary.is_shared:
         found.append(Problem("two tokenizers", "one [tokenizer] for both sides"))
     return found
@@ -139,12 +140,12 @@ def _family(model_type: str, run: AnyRun) -> tuple[dict[str, Any], dict[str, Ten
             tensors[f"{names.EMBEDDING_NORM.format(side=side)}.{part}"] = ours[f"{side}.stack.input_proj.{part}"]
         if not (config.share_embeddings and config.tie_embeddings):  # the shared table does not replace them
             tensors[names.SIDE_EMBEDDING.format(side=side)] = ours[f"{side}.embedder.embedding.weight"].clone()
-    if config.share_embeddings:
+    if config.share_embeddings or model_type != "marian":  # without shared embeddings, Marian does not have this table
         tensors[names.SHARED] = ours["decoder.embedder.embedding.weight"]
     tensors = {f"{family.names.prefix}{name}": tensor for name, tensor in tensors.items()}
     tensors[names.LOGITS_BIAS] = ours.get("head.head.bias", torch.zeros(len(ours["head.head.weight"])))[None]
-    if not config.tie_embeddings:
-        tensors[names.HEAD] = ours["head.head.weight"]
+    if not (config.share_embeddings and config.tie_embeddings):
+        tensors[names.HEAD] = ours["head.head.weight"].clone()
     values: dict[str, Any] = {
         "d_model": hidden_size,
         "max_position_embeddings": max_length,
@@ -152,7 +153,7 @@ def _family(model_type: str, run: AnyRun) -> tuple[dict[str, Any], dict[str, Ten
         "dropout": config.decoder.dropout,
         "attention_dropout": config.decoder.attention_dropout or 0.0,
         "scale_embedding": embedding_scales(config)[1] != 1.0,
-        "tie_word_embeddings": config.tie_embeddings,
+        "tie_word_embeddings": config.tie_embeddings and (config.share_embeddings or model_type == "marian"),
         "forced_eos_token_id": None,
     }
     for side, stack in tables.items():
@@ -214,7 +215,6 @@ LAYER_NORM: Mapping[str, tuple[Any, ...]] = {
     "norm": ("layernorm",), "norm_eps": (None, LAYER_NORM_EPS), "activation": tuple(ACTIVATIONS),
 }  # fmt: skip
 MODEL: Mapping[str, tuple[Any, ...]] = {"attention": ("scaled-dot",), "copy_mechanism": (False,), "logit_softcap": (0.0,)}
-SHARED: Mapping[str, tuple[Any, ...]] = {**MODEL, "share_embeddings": (True,)}
 SIZES = ("hidden_size", "activation")
 
 
@@ -225,9 +225,11 @@ def _family_stack(model_type: str) -> dict[str, tuple[Any, ...]]:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "bart": Architecture("BART", "BartForConditionalGeneration", _family_stack("bart"), SHARED, SIZES, _family),
-    "marian": Architecture("Marian", "MarianMTModel", _family_stack("marian"), MODEL, SIZES, _marian),
-    "pegasus": Architecture("Pegasus", "PegasusForConditionalGeneration", _family_stack("pegasus"), SHARED, SIZES, _family),
+    "bart": Architecture("BART", "BartForConditionalGeneration", _family_stack("bart"), MODEL, SIZES, False, _family),
+    "marian": Architecture("Marian", "MarianMTModel", _family_stack("marian"), MODEL, SIZES, False, _marian),
+    "pegasus": Architecture(
+        "Pegasus", "PegasusForConditionalGeneration", _family_stack("pegasus"), MODEL, SIZES, False, _family
+    ),
     "t5": Architecture(
         "T5",
         "T5ForConditionalGeneration",
@@ -240,8 +242,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "bias": (False,),
             "activation": tuple(T5_ACTIVATIONS),
         },
-        {**SHARED, "head_bias": (False,)},
-        (*SIZES, "num_heads", "head_dim", "ffn_dim", "norm_eps"),
+        {**MODEL, "share_embeddings": (True,), "head_bias": (False,)},
+        (*SIZES, "ffn_dim", "norm_eps"),
+        True,
         _t5,
     ),
 }
@@ -297,4 +300,6 @@ def export_seq2seq(run: AnyRun) -> Exported:
         "bad_words_ids": [[tokenizer.unk_id], [tokenizer.bos_id]],
     }
     files = export_seq2seq_tokenizer(tokenizer, pad_id=pad_id, max_length=max_length)
-    return Exported(config, tensors, files, [], generation)
+    is_separate = not run.config.model.share_embeddings and model_type != "marian"
+    notes = [f"source and target have their own embeddings, which {architecture.title} has since transformers 5"]
+    return Exported(config, tensors, files, notes if is_separate else [], generation)

@@ -42,16 +42,17 @@ def _template(parts: Mapping[str, Any]) -> tuple[list[int], list[int]] | None:
         if processor.get("type") in ("RobertaProcessing", "BertProcessing"):
             return [processor["cls"][1]], [processor["sep"][1]]
         if processor.get("type") == "TemplateProcessing":
-            before: list[int] = []
-            after: list[int] = []
-            ids = before
-            for item in processor["single"]:
-                if "Sequence" in item:
-                    ids = after
-                else:
-                    ids += processor["special_tokens"][item["SpecialToken"]["id"]]["ids"]
-            return before, after
+            is_text = ["Sequence" in item for item in processor["single"]]
+            place = is_text.index(True) if any(is_text) else len(is_text)
+            before, after = processor["single"][:place], processor["single"][place + 1 :]
+            return _template_ids(processor, before), _template_ids(processor, after)
     return None
+
+
+def _template_ids(processor: Mapping[str, Any], items: list[Any]) -> list[int]:
+    """The IDs of special tokens in a template."""
+    names = [item["SpecialToken"]["id"] for item in items if "SpecialToken" in item]
+    return [token_id for name in names for token_id in processor["special_tokens"][name]["ids"]]
 
 
 def _generation_id(config: HFConfig, name: str) -> int | None:
@@ -102,6 +103,7 @@ def renumber_seq2seq(config: HFConfig, directory: Path) -> RenumberedTokenizer:
     original_ids = [vocab[token] for token in ordered if token is not None]
     new_ids = {original: token_id for token_id, original in enumerate(original_ids)}
     start = StartTokens(tuple(new_ids[token_id] for token_id in before), tuple(new_ids[token_id] for token_id in target))
-    our_tokens = {token_id: token for token, token_id in vocabulary(parts, directory).items()}
+    renumbered = vocabulary(parts, directory)
+    our_tokens = sorted(renumbered, key=lambda token: renumbered[token])
     parts["post_processor"] = None if start == DEFAULT_START else post_processor(start, our_tokens)
     return RenumberedTokenizer(as_tokenizer(parts, directory), list(original_ids))

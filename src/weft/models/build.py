@@ -13,6 +13,7 @@ from weft.nn.bidirectional import Bidirectional
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
     AlibiBias,
+    HasPositions,
     LearnedPositions,
     PositionEncoding,
     RelativeBias,
@@ -80,9 +81,9 @@ def with_bias(config: StackConfig, module: nn.Module) -> nn.Module:
     return module
 
 
-def share_relative_bias(mixers: Sequence[nn.Module]) -> None:
-    """Make all layers of a stack use the relative bias of the first, as in T5."""
-    owners = [module for module in mixers if isinstance(dict(module.named_children()).get("positions"), RelativeBias)]
+def share_positions(mixers: Sequence[nn.Module]) -> None:
+    """Make all layers of a stack use the position encoding of the first, if it is one that is shared."""
+    owners = [module for module in mixers if isinstance(module, HasPositions) and module.positions.is_shared]
     for module in owners[1:]:
         module.positions = owners[0].positions
 
@@ -145,7 +146,7 @@ def build_stack(
 
     With `dropout_on_top=False`, the last layer has no dropout.
     """
-    share_relative_bias(mixers)
+    share_positions(mixers)
     # post-norm layers normalize their outputs: no norm before mixers, and no final norm
     norm_name = "none" if config.is_post_norm else config.norm
     dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,13 @@ def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return positions[..., None] * frequencies.double()
 
 
+@runtime_checkable
+class HasPositions(Protocol):
+    """Attention, or another module with a position encoding."""
+
+    positions: PositionEncoding
+
+
 class PositionEncoding(nn.Module):
     """The base class, which encodes nothing. A position can enter a model in three ways; each encoding overrides one method.
 
@@ -27,6 +35,7 @@ class PositionEncoding(nn.Module):
     """
 
     max_positions: int | None = None  # None: unlimited
+    is_shared = False  # whether all layers of a stack use one instance
 
     def add_to(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add to the input of a stack; x (B, T, D)."""
@@ -104,6 +113,8 @@ class RelativeBias(PositionEncoding):
     Half of the buckets are single distances; the others grow logarithmically up to `max_distance`, and the last one is for all
     larger distances. With `bidirectional`, keys to the left and to the right have half of the buckets each.
     """
+
+    is_shared = True
 
     def __init__(self, num_heads: int, *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
