@@ -595,6 +595,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             {"arch": "transformer", "position_encoding": "rotary"},
             NOT_THERE.format("position_encoding", "'rotary'", "'learned'"),
         ),
+        ("lm", {"arch": "transformer", "bias": False}, NOT_THERE.format("bias", "False", "True")),
         ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
         (
             "lm",

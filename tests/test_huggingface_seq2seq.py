@@ -86,6 +86,12 @@ def test_encoder_states_and_logits_match_transformers(pair):
     assert (actual - expected)[token_mask].abs().max() < NEAR
     logits = our_logits(run, LINES, [TARGET] * len(LINES))
     assert (logits - theirs.logits[..., order]).abs().max() < NEAR
+    weights = run.model.state_dict()
+    tables = {
+        weights[f"{name}.weight"].data_ptr()
+        for name in ("encoder.embedder.embedding", "decoder.embedder.embedding", "head.head")
+    }
+    assert len(tables) == {"bart-scaled": 3, "t5-gated": 2, "marian-unshared": 2}.get(pair.kind, 1)
     assert logits.std() > 0.1
 
 
@@ -429,7 +435,11 @@ def test_sizes_that_the_weights_do_not_have_are_rejected(theirs):
     (theirs / "config.json").write_text(json.dumps({**config, option: 4}))
     assert " is missing" in error_message(theirs)
     (theirs / "config.json").write_text(json.dumps({**config, option: "many"}))
-    assert error_message(theirs) == f"{theirs / 'config.json'}: {option}: expected a number, got 'many'"
+    assert error_message(theirs) == f"{theirs / 'config.json'}: {option}: expected an integer greater than 0, got 'many'"
+    for size in (24.0, -24, True):
+        (theirs / "config.json").write_text(json.dumps({**config, "d_model": size}))
+        message = f"d_model: expected an integer greater than 0, got {size!r}"
+        assert error_message(theirs) == f"{theirs / 'config.json'}: {message}"
 
 
 def test_a_pickle_is_not_read(theirs):
@@ -451,7 +461,7 @@ UNSUPPORTED = [
     ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder = False is not supported, only True"),
     ("bart", {"normalize_before": True}, "normalize_before = True is not supported, only False"),
     ("marian", {"decoder_vocab_size": 9}, "decoder_vocab_size differs from vocab_size: two vocabularies are not supported"),
-    ("marian", {"max_position_embeddings": "x"}, "max_position_embeddings: expected a number, got 'x'"),
+    ("marian", {"max_position_embeddings": "x"}, "max_position_embeddings: expected an integer greater than 0, got 'x'"),
 ]
 
 

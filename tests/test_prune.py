@@ -53,7 +53,7 @@ class Runs:
         positions = options[0] if options else "learned"
         if task in ("lm", "masked"):
             model = {"arch": "transformer" if task == "lm" else "bert", **SMALL, "position_encoding": positions}
-            model |= {"qk_norm": True} if positions == "rotary" else {}
+            model |= {"qk_norm": True} if positions == "rotary" else {"bias": positions != "sinusoidal"}
             actual = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
             return {**actual, "model": model}
         if task == "pairs":

@@ -107,6 +107,12 @@ class HFConfig:
             raise ModelError(self.path, f"{name}: expected a number, got {value!r}")
         return value
 
+    def size(self, name: str, default: int | None = None) -> int:
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ModelError(self.path, f"{name}: expected an integer greater than 0, got {value!r}")
+        return value
+
     def activation(self, name: str, default: str) -> str:
         value = self.values.get(name, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:

@@ -54,11 +54,16 @@ STREAM_DIMS = {
 
 
 def reorder_features(tensors: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """Weights by our names with the features of the residual stream in another order."""
+    """Weights by our names with the features of the residual stream in another order. Shared weights stay shared."""
+    done: dict[int, Tensor] = {}
 
     def reordered(name: str, tensor: Tensor) -> Tensor:
         dim = next((dim for end, dim in STREAM_DIMS.items() if name.endswith(end)), None)
-        return tensor if dim is None else tensor.index_select(dim, order)
+        if dim is None:
+            return tensor
+        if tensor.data_ptr() not in done:
+            done[tensor.data_ptr()] = tensor.index_select(dim, order)
+        return done[tensor.data_ptr()]
 
     return {name: reordered(name, tensor) for name, tensor in tensors.items()}
 
@@ -108,7 +113,7 @@ class Source(NamedTuple):
 
     def embeddings(self) -> Embeddings:
         """The embeddings and output weights in the order of our tokens. Tables that are not in the file are shared ones."""
-        shape = self.config.number("vocab_size"), self.config.number("d_model")
+        shape = self.config.size("vocab_size"), self.config.size("d_model")
 
         def table(name: str, default: str) -> Tensor:
             return self.checkpoint.take(name if name in self.checkpoint else default, shape)
@@ -195,14 +200,14 @@ def _plan_family(source: Source) -> ImportPlan:
     config, family = source.config, FAMILIES[source.config.model_type]
     for name, value in {**family.required, "is_decoder": False}.items():
         config.require(name, (value,))
-    hidden_size, max_positions = config.number("d_model"), config.number("max_position_embeddings")
-    if config.values.get("decoder_vocab_size") not in (None, config.number("vocab_size")):
+    hidden_size, max_positions = config.size("d_model"), config.size("max_position_embeddings")
+    if config.values.get("decoder_vocab_size") not in (None, config.size("vocab_size")):
         raise ModelError(config.path, "decoder_vocab_size differs from vocab_size: two vocabularies are not supported")
     sides = {
         side: {
-            "num_layers": config.number(f"{side}_layers"),
-            "num_heads": config.number(f"{side}_attention_heads"),
-            "ffn_dim": config.number(f"{side}_ffn_dim"),
+            "num_layers": config.size(f"{side}_layers"),
+            "num_heads": config.size(f"{side}_attention_heads"),
+            "ffn_dim": config.size(f"{side}_ffn_dim"),
         }
         for side in SIDES
     }
@@ -225,10 +230,10 @@ def _plan_family(source: Source) -> ImportPlan:
     def tensors(run_config: RunConfig) -> dict[str, Tensor]:
         checkpoint, shapes = source.checkpoint, _shapes(run_config, len(source.original_ids))
         new = checkpoint.convert(seq2seq_mappings(family.names, _num_layers(run_config)), shapes) | embeddings.tensors()
-        bias = torch.zeros(config.number("vocab_size"))
+        new["head.head.bias"] = torch.zeros(len(source.original_ids))
         if names.LOGITS_BIAS in checkpoint:
-            bias = checkpoint.take(names.LOGITS_BIAS, (1, len(bias)))[0]
-        new["head.head.bias"] = reorder(bias, source.original_ids, source.directory)
+            bias = checkpoint.take(names.LOGITS_BIAS, (1, config.size("vocab_size")))[0]
+            new["head.head.bias"] = reorder(bias, source.original_ids, source.directory)
         if is_sinusoidal:
             return reorder_features(new, feature_order(hidden_size))
         for side in SIDES:
@@ -262,9 +267,9 @@ def _plan_t5(source: Source) -> ImportPlan:
         ("is_decoder", False),
     ):
         config.require(name, (value,))
-    hidden_size, num_heads, head_dim = (config.number(name) for name in ("d_model", "num_heads", "d_kv"))
-    num_layers, embeddings = config.number("num_layers"), source.embeddings()
-    decoder_layers = num_layers if config.values.get("num_decoder_layers") is None else config.number("num_decoder_layers")
+    hidden_size, num_heads, head_dim = (config.size(name) for name in ("d_model", "num_heads", "d_kv"))
+    num_layers, embeddings = config.size("num_layers"), source.embeddings()
+    decoder_layers = num_layers if config.values.get("num_decoder_layers") is None else config.size("num_decoder_layers")
     shared = shared_options(embeddings)
     is_scaled = config.values.get("scale_decoder_outputs", config.tied())
     if is_scaled:  # the output of the decoder is divided by the square root of the hidden size
@@ -275,7 +280,7 @@ def _plan_t5(source: Source) -> ImportPlan:
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "head_dim": head_dim,
-        "ffn_dim": config.number("d_ff"),
+        "ffn_dim": config.size("d_ff"),
         "activation": activation,
         "dropout": config.number("dropout_rate", 0.1),
         "attention_dropout": config.number("dropout_rate", 0.1),
@@ -299,7 +304,7 @@ def _plan_t5(source: Source) -> ImportPlan:
             new |= {f"{sublayers(side, layer)[0]}.mixer.positions.table.weight": bias for layer in range(count)}
         return scale_queries(new, math.sqrt(head_dim))
 
-    n_positions = config.number("n_positions", T5_MAX_LENGTH)
+    n_positions = config.size("n_positions", T5_MAX_LENGTH)
     return ImportPlan({"task": "seq2seq", "data": {"train": False, "max_length": n_positions}, "model": model}, tensors, [])
 
 
