@@ -373,6 +373,11 @@ def test_runs_of_weft_give_the_same_outputs_in_transformers(tmp_path, name):
             "train with model.qk_norm = False, model.position_encoding = 'sinusoidal'",
         ),
         (
+            {"hidden_size": 15, "num_heads": 3, "norm_eps": 1e-3},
+            "Pegasus, the nearest architecture, has no equivalent of model.norm_eps = 0.001, model.hidden_size = 15; "
+            "train with model.norm_eps = 1e-05, an even model.hidden_size",
+        ),
+        (
             {"norm_position": "post", "encoder": {"ffn_dim": 8, "hidden_size": 8}, "decoder": {"num_cross_heads": 2}},
             "Marian, the nearest architecture, has no equivalent of model.encoder.hidden_size = 8 with model.decoder.hidden_size = 16, "
             "model.decoder.num_cross_heads = 2; train with equal values of model.encoder.hidden_size and "
@@ -389,10 +394,22 @@ def test_runs_of_weft_give_the_same_outputs_in_transformers(tmp_path, name):
     ],
 )
 def test_a_run_without_an_equal_architecture_is_refused(tmp_path, model, message):
+    """All options of the nearest architecture that do not fit are named."""
     with pytest.raises(UsageError) as caught:
         export_model(native_run(tmp_path, model, max_steps=1), tmp_path / "out")
     assert str(caught.value) == f"export: {message}"
     assert not (tmp_path / "out").exists()
+
+
+def test_recurrent_runs_and_two_tokenizers_are_refused(tmp_path):
+    from seq2seq_runs import make_pairs, seq2seq_run_file
+
+    values = seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv", 40), "lstm", "train.max_steps=1", "train.num_validations=1")
+    train_here(values, tmp_path / "run")
+    with pytest.raises(UsageError) as caught:
+        export_model(load(tmp_path / "run", device="cpu"), tmp_path / "out")
+    for option in ("model.layer_type = 'lstm'", "model.attention = 'multiplicative'", "model.ffn_dim = 0", "two tokenizers"):
+        assert option in str(caught.value)
 
 
 # ---- refusals

@@ -105,6 +105,8 @@ def problems(run: AnyRun, architecture: Architecture) -> list[Problem]:
             found.append(Problem(f"model.encoder.{option} = {encoder!r} with model.decoder.{option} = {decoder!r}", fix))
     if not (config.encoder.ffn_dim and config.decoder.ffn_dim):
         found.append(Problem("model.ffn_dim = 0", "model.ffn_dim greater than 0"))
+    if "sinusoidal" in architecture.stack["position_encoding"] and config.decoder.hidden_size % 2:
+        found.append(Problem(f"model.hidden_size = {config.decoder.hidden_size}", "an even model.hidden_size"))
     found += _head_problems(config, any_size=architecture.any_head_size)
     if not vocabulary.is_shared:
         found.append(Problem("two tokenizers", "one [tokenizer] for both sides"))
@@ -212,7 +214,7 @@ def _t5(model_type: str, run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor]
 
 STACK: Mapping[str, tuple[Any, ...]] = {"layer_type": ATTENTION, "skip_connection": ("residual",), "qk_norm": (False, None)}
 LAYER_NORM: Mapping[str, tuple[Any, ...]] = {
-    "norm": ("layernorm",), "norm_eps": (None, LAYER_NORM_EPS), "activation": tuple(ACTIVATIONS),
+    "norm": ("layernorm",), "norm_eps": (LAYER_NORM_EPS, None), "activation": tuple(ACTIVATIONS),
 }  # fmt: skip
 MODEL: Mapping[str, tuple[Any, ...]] = {"attention": ("scaled-dot",), "copy_mechanism": (False,), "logit_softcap": (0.0,)}
 SIZES = ("hidden_size", "activation")
