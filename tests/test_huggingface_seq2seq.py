@@ -269,6 +269,8 @@ def test_the_positions_of_bart_include_the_start_tokens(tmp_path):
 
 @torch.no_grad()
 def test_explanations_of_bart_are_about_its_tokens(tmp_path):
+    from weft.explain.attention import attention
+    from weft.explain.hooks import attention_weights, record_activations
     from weft.explain.options import ExplainConfig
     from weft.tasks.seq2seq.explain import encode_input
 
@@ -280,8 +282,12 @@ def test_explanations_of_bart_are_about_its_tokens(tmp_path):
     np.testing.assert_allclose(actual, run.score((LINES[0], TARGET)).token_log_probs, atol=1e-5)
     output = run.predict(LINES[0], beam_size=1, max_new_tokens=4, return_alignments=True)
     assert output.alignment.weights.shape == (len(output.token_ids), len(run.predictor.members[0].sources(LINES[:1])[0]))
-    state, row = run.predictor.encode(LINES[:1]), [*run.vocabulary.target.start_tokens.target, *output.token_ids[:-1]]
-    assert run.model(torch.tensor([row]), state)[0].shape[1] == 1 + len(output.token_ids)
+    layers = attention(run, LINES[0], ExplainConfig(target=TARGET, component="cross")).data["layers"]
+    assert [np.array(layer["weights"]).shape[1] for layer in layers] == [len(model_input.targets)] * 3
+    np.testing.assert_allclose(np.array(layers[0]["weights"]).sum(-1), 1.0, atol=1e-3)
+    with record_activations(run.model, layers[0]["name"]) as calls:
+        run.model(targets(run, [TARGET]), run.predictor.encode(LINES[:1]))
+    np.testing.assert_allclose(layers[0]["weights"], attention_weights(calls[0])[0, :, 1:], atol=1e-3)  # without </s>
 
 
 def test_special_tokens_in_a_text_are_not_special(tmp_path):
@@ -539,7 +545,12 @@ def test_sentencepiece_files_are_refused_with_a_fix(tmp_path):
         (tmp_path / "theirs" / name).write_text("{}")
     assert error_message(tmp_path / "theirs") == (
         f"{tmp_path / 'theirs'}: source.spm is a SentencePiece file, which is not read, and there is no tokenizer.json; "
-        "convert it to tokenizer.json, for example with transformers and tokenizers"
+        "write one with the pieces of source.spm and the IDs of vocab.json, as a Unigram model of the package tokenizers"
+    )
+    (tmp_path / "theirs" / "source.spm").rename(tmp_path / "theirs" / "spiece.model")
+    assert error_message(tmp_path / "theirs") == (
+        f"{tmp_path / 'theirs'}: spiece.model is a SentencePiece file, which is not read, and there is no tokenizer.json; "
+        "write one with AutoTokenizer.from_pretrained and save_pretrained of transformers"
     )
 
 

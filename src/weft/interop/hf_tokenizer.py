@@ -26,7 +26,14 @@ DEFAULT_SPECIALS: Mapping[str, Mapping[str, str]] = {
     **{name: {"unk": UNK, "eos": EOS} for name in ("bart", "t5", "marian", "pegasus")},
 }
 PAD_TOKENS = ("[PAD]", "<pad>")
-SENTENCEPIECE = ("source.spm", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+# SentencePiece files, and how to get a tokenizer.json
+SAVE = "write one with AutoTokenizer.from_pretrained and save_pretrained of transformers"
+SENTENCEPIECE = {
+    "source.spm": (
+        "write one with the pieces of source.spm and the IDs of vocab.json, as a Unigram model of the package tokenizers"
+    ),
+    **dict.fromkeys(("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"), SAVE),
+}
 
 
 class RenumberedTokenizer(NamedTuple):
@@ -67,7 +74,7 @@ def read_parts(directory: Path, model_type: str) -> dict[str, Any]:
         return _bpe(directory, bool(config.get("add_prefix_space", False)))
     if spm := next((name for name in SENTENCEPIECE if (directory / name).is_file()), None):
         problem = f"{spm} is a SentencePiece file, which is not read, and there is no tokenizer.json"
-        raise ModelError(directory, problem, "convert it to tokenizer.json, for example with transformers and tokenizers")
+        raise ModelError(directory, problem, SENTENCEPIECE[spm])
     raise ModelError(directory, "no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt")
 
 

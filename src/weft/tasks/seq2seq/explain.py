@@ -66,8 +66,8 @@ def encode_input(run: Run[str, Prediction], text: str, options: ExplainConfig) -
     source.append(special_token(tokenizers.source, tokenizers.source.eos_id))
     start = [special_token(tokenizers.target, token) for token in tokenizers.target.start_tokens.target]
     target = [*start, *target_tokens(run, text, options)]
-    encoder_side = make_side("source", "encoder.embedder", source)
-    decoder_side = make_side("output", "decoder.embedder", target[:-1])
+    encoder_side = make_side("source", "encoder.embedder", source)._replace(prefix_length=len(source_start))
+    decoder_side = make_side("output", "decoder.embedder", target[:-1])._replace(prefix_length=len(start))
 
     def logits(positions: Tensor) -> Tensor:
         tokens = repeat_tokens(encoder_side.tokens, positions)
