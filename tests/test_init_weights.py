@@ -92,6 +92,7 @@ SILENT = [
     ({"norm": "rmsnorm"}, "model.norm: layernorm there, rmsnorm here; model.norm_eps: 1e-05 there, none here"),
     ({"norm_eps": 1e-3}, "model.norm_eps: 1e-05 there, 0.001 here"),
     ({"qk_norm": True}, "model.qk_norm: false there, true here"),
+    ({"bias": False}, "model.bias: true there, false here"),
     ({"embedding_norm": False}, "model.embedding_norm: true there, false here"),
     ({"ffn_dim": 0}, "model.activation: gelu there, none here; model.ffn_dim: some there, 0 here"),
 ]
@@ -125,6 +126,7 @@ OTHERS = [
      "model.attention: dot there, scaled-dot here"),
     (made("seq2seq", "sutskever"), made("seq2seq", "sutskever", encoder={"reverse_source": False}),
      "model.encoder.reverse_source: true there, false here"),
+    (made("seq2seq", "lstm"), made("seq2seq", "lstm", head_bias=False), "model.head_bias: true there, false here"),
     (made("seq2seq", "lstm"), made("seq2seq", "lstm", share_embeddings=True), "model.share_embeddings: false there, true here"),
     (made("seq2seq", "transformer"), made("seq2seq", "transformer", decoder={"num_cross_heads": 2, "num_heads": 1}),
      "model.decoder.num_cross_heads: 1 there, 2 here"),
@@ -283,6 +285,20 @@ def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(arch, other
     with torch.no_grad():
         torch.testing.assert_close(scored(silenced(new), ids), old.score(ids))
     assert "unused" not in note and "not in runs/there: " in note
+
+
+@pytest.mark.parametrize(
+    ("old_options", "new_options"),
+    [({"bias": False, "head_bias": False}, {}), ({"scale_embeddings": False}, {}), ({}, {"scale_embeddings": False})],
+)
+def test_new_biases_and_another_scale_do_not_change_the_function(old_options, new_options):
+    old, new, note = started(made("seq2seq", "transformer", **old_options), made("seq2seq", "transformer", **new_options))
+    with torch.no_grad():
+        for name, weight in new.named_parameters():
+            if name not in old.state_dict():
+                weight.zero_()  # `network` changed the biases, which start at 0
+        torch.testing.assert_close(scored(new, text().tokens), scored(old, text().tokens))
+    assert "unused" not in note
 
 
 def test_attention_around_a_recurrent_decoder_is_new():

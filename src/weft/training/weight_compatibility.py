@@ -31,11 +31,14 @@ SHAPE_OPTIONS = {
     "char_encoder",
     "bridge",
     "copy_mechanism",
+    "scale_embeddings",  # embeddings are rescaled
 }
 # options that only the weights above the stack depend on
-HEAD_OPTIONS = {"pooling", "head_transform", "head", "logit_softcap"}
+HEAD_OPTIONS = {"pooling", "head_transform", "head", "head_bias", "logit_softcap"}
 # untied weights cannot initialize tied ones, but tied weights can initialize untied ones
 TIE_OPTIONS = {"tie_embeddings", "share_embeddings"}
+# a model without biases can initialize one with biases, which start at 0, but not the other way round
+BIAS_OPTIONS = {"bias", "head_bias"}
 ABSENT = "absent"  # value of the options of a part that the network does not have; it is not compared
 MAX_VALUE_CHARS = 60
 
@@ -51,7 +54,9 @@ class Part(NamedTuple):
         differing = []
         for name in sorted({*self.options, *other.options}):
             ours, theirs = self.options.get(name), other.options.get(name)
-            if ABSENT in (ours, theirs) or (name.rpartition(".")[2] in TIE_OPTIONS and not ours):
+            option = name.rpartition(".")[2]
+            is_possible = (option in TIE_OPTIONS and not ours) or (option in BIAS_OPTIONS and ours)
+            if ABSENT in (ours, theirs) or is_possible:
                 continue
             if _comparable(ours) != _comparable(theirs):
                 differing.append(f"{name}: {_format_value(theirs)} there, {_format_value(ours)} here")

@@ -130,8 +130,8 @@ class DenoisingPredictor(EncoderDecoderPredictor):
             list(map(len, sources)),
             [[]] * len(sources),
             self.device,
-            [number - 1 for number in numbers],
-            self.suppressed_tokens,
+            indices=[number - 1 for number in numbers],
+            suppressed_tokens=self.suppressed_tokens,
         )
         outputs = search(request, options, progress=progress)
         return [[self._restored(source, output) for output in ranked] for source, ranked in zip(sources, outputs, strict=True)]

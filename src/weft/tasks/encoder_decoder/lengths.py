@@ -16,7 +16,8 @@ def limit_side(corpus: Corpus, dataset: Dataset[Any], side: str, *, max_length: 
     """The corpus of a column, such as "source", with at most `max_length` tokens per line. A longer line is truncated before
     its </s>, or an error. A truncated corpus is in memory; otherwise it stays on disk."""
     starts = corpus.line_starts()
-    lengths = np.diff(starts)
+    num_extra = corpus.start_tokens.num_positions(side)
+    lengths = np.diff(starts) + num_extra
     long_lines = np.flatnonzero(lengths > max_length)
     if not len(long_lines):
         return corpus
@@ -29,8 +30,8 @@ def limit_side(corpus: Corpus, dataset: Dataset[Any], side: str, *, max_length: 
         )
     keep = np.ones(len(corpus.tokens), dtype=bool)
     for line in long_lines.tolist():
-        keep[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
-    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
+        keep[starts[line] + max_length - num_extra - 1 : starts[line + 1] - 1] = False
+    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length) - num_extra)])
     # the characters of the whole line still count, so that losses per character refer to the original text
     counts = np.concatenate([ends[:, None], corpus.cumulative_counts[:, 1:]], axis=1)
     return replace(corpus, tokens=corpus.tokens[keep], starts=ends, cumulative_counts=counts)

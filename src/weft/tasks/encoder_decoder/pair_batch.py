@@ -15,10 +15,10 @@ from torch import Tensor
 
 
 class PairBatch(NamedTuple):
-    source: Tensor  # int64 (B, S): tokens, </s>; right-padded with 0
+    source: Tensor  # int64 (B, S): start tokens, if any, tokens, </s>; right-padded with 0
     source_mask: Tensor  # bool (B, S), False on padding
-    tokens: Tensor  # int64 (B, T + 1): <s>, tokens, </s>; right-padded with 0
-    token_mask: Tensor  # bool (B, T + 1)
+    tokens: Tensor  # int64 (B, T + 1): <s> or other start tokens, tokens, </s>; right-padded with 0
+    token_mask: Tensor  # bool (B, T + 1), False on padding and on start tokens after the first, which are not predicted
 
 
 def pad_rows(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -78,7 +78,8 @@ def max_new_tokens(run: Run[str, Prediction], line: str) -> int:
 
     predictor: EncoderDecoderPredictor = run.predictor
     length = min(len(member.sources([line])[0]) for member in predictor.members)
-    request = PredictionRequest(run.model, predictor.tokenizer.target, lambda rows: None, [length], [[]], run.device)
+    target = predictor.tokenizer.target
+    request = PredictionRequest(run.model, target, lambda rows: None, [length], [[]], run.device, target.start_tokens.target)
     return max_new_tokens_for(request, 0, PredictionConfig())
 
 

@@ -47,7 +47,7 @@ class EnsembleMember:
     def invalid_inputs(self, texts: Sequence[str]) -> dict[int, str]:
         """Lines that are too long for the model, by number from 0, with the problem."""
         max_length = self.max_positions
-        lengths = self.tokenizer.source.encode_concatenated(texts)[1] + 1
+        lengths = self.tokenizer.source.encode_concatenated(texts)[1] + 1 + len(self.tokenizer.source.start_tokens.source)
         fix = f"shorten it{TRUNCATION}"
         return {
             int(number): f"{lengths[number]:,} tokens exceed the model's limit of {max_length}; {fix}"
@@ -55,9 +55,11 @@ class EnsembleMember:
         }
 
     def sources(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The tokens of each line, with </s>, truncated to the limit of the model."""
-        max_length, eos_id = self.max_positions, self.tokenizer.source.eos_id
-        return [np.append(ids[: max_length - 1], eos_id) for ids in self.tokenizer.source.encode_batch(texts)]
+        """The tokens of each line, with start tokens and </s>, truncated to the limit of the model."""
+        start, eos_id = np.array(self.tokenizer.source.start_tokens.source, np.int64), self.tokenizer.source.eos_id
+        max_tokens = self.max_positions - 1 - len(start)
+        rows = self.tokenizer.source.encode_batch(texts)
+        return [np.concatenate([start, ids[:max_tokens], [eos_id]]) for ids in rows]
 
 
 class EncoderDecoderPredictor:
@@ -126,7 +128,7 @@ class EncoderDecoderPredictor:
         if not limits:
             return {}
         max_length = min(limits)
-        lengths = self.tokenizer.target.encode_concatenated(targets)[1] + 1
+        lengths = self.tokenizer.target.encode_concatenated(targets)[1] + len(self.tokenizer.target.start_tokens.target)
         return {
             int(number): f"{lengths[number]:,} target tokens exceed the model's limit of {max_length}; shorten it"
             for number in np.flatnonzero(lengths > max_length)
@@ -152,6 +154,7 @@ class EncoderDecoderPredictor:
             [min(map(len, line)) for line in zip(*sources, strict=True)],
             [self._prefix_tokens(prefixes[number]) for number in nonempty],
             self.device,
+            self.tokenizer.target.start_tokens.target,
             [numbers[number] - 1 for number in nonempty],
             self.suppressed_tokens,
         )
@@ -196,12 +199,13 @@ class EncoderDecoderPredictor:
         member, tokenizers = self.members[0], self.tokenizer
         sources = member.sources(texts)
         targets = [[*output.prefix, *output.token_ids] for output in predictions]
-        attention: list[np.ndarray] = []
+        start, attention = tokenizers.target.start_tokens.target, list[np.ndarray]()
         for low in range(0, len(sources), MAX_BATCH_SOURCES):
             part = slice(low, low + MAX_BATCH_SOURCES)
-            tokens = [np.array([tokenizers.target.bos_id, *target]) for target in targets[part]]
+            tokens = [np.array([*start, *target]) for target in targets[part]]
             rows = pad_rows(sources[part], self.device), pad_rows(tokens, self.device)
-            attention += source_attention_weights(member.model, *rows, layer=layer, head=head)
+            weights = source_attention_weights(member.model, *rows, layer=layer, head=head)
+            attention += [row[len(start) - 1 :] for row in weights]
         return [
             Alignment(
                 [tokenizers.source.token_text(token) for token in source],
@@ -226,15 +230,16 @@ class EncoderDecoderPredictor:
         ]
         refuse(self.invalid_pairs(checked, truncate=truncate), lambda number: f"line {1 + number}")
         target = self.tokenizer.target
+        start = target.start_tokens.target
         for low in range(0, len(checked), MAX_BATCH_SOURCES):
             part = checked[low : low + MAX_BATCH_SOURCES]
             sources = [member.sources([source for source, _ in part]) for member in self.members]
-            rows = [[target.bos_id, *ids.tolist(), target.eos_id] for ids in target.encode_batch([text for _, text in part])]
+            rows = [[*start, *ids.tolist(), target.eos_id] for ids in target.encode_batch([text for _, text in part])]
             tokens, token_mask = pad_rows([np.array(row) for row in rows], self.device)
             values = self.model.score(tokens, token_mask, self._encode(sources, range(len(part)))).double().cpu().tolist()
             for (source, text), row, value in zip(part, rows, values, strict=True):
-                log_probs = value[: len(row) - 1]
-                tokens_text = [target.token_text(token) for token in row[1:]]
+                log_probs = value[len(start) - 1 : len(row) - 1]
+                tokens_text = [target.token_text(token) for token in row[len(start) :]]
                 scores.append(PairScore(source, text, sum(log_probs), tokens_text, log_probs))
             if progress is not None:
                 progress(len(scores), len(pairs))

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from weft.config import invalid
 from weft.data.columns import ColumnSpec
-from weft.data.config import TableFilesConfig, datasets, training
+from weft.data.config import ImportableTableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
@@ -156,7 +156,7 @@ def _check_file_types(split: str, paths: list[Path], delimiter: str | None) -> N
         raise invalid(split, f"{paths[0].name!r} is {NOT_A_TABLE}", fix)
 
 
-class PairDataConfig(TableFilesConfig):
+class PairDataConfig(ImportableTableFilesConfig):
     """Pairs of source and target, in a table or in two parallel files."""
 
     # a table without a header line has the source in the first column and the target in the second

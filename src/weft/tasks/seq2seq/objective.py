@@ -66,13 +66,13 @@ class Seq2SeqObjective(PairObjective):
         self, model: Any, corpus: Corpus, progress: ProgressCallback | None = None, *, lines: int | None = None
     ) -> list[str]:
         """Greedy outputs for the first `lines` lines of a corpus, or for all."""
-        starts = corpus.line_starts()
+        starts, start = corpus.line_starts(), np.array(corpus.start_tokens.source, np.int64)
         starts = starts if lines is None else starts[: lines + 1]
 
         def encode(rows: Sequence[int]) -> Any:
-            sources = [corpus.tokens[starts[row] : starts[row + 1]].astype(np.int64) for row in rows]
+            sources = [np.append(start, corpus.tokens[starts[row] : starts[row + 1]].astype(np.int64)) for row in rows]
             return model.encode(*pad_rows(sources, self.device))
 
-        lengths = np.diff(starts).tolist()
-        request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)
+        lengths, target_start = np.diff(starts).tolist(), self.tokenizer.start_tokens.target
+        request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device, target_start)
         return [predictions[0].text for predictions in predict(request, GREEDY, progress=progress)]

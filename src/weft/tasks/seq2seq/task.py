@@ -85,7 +85,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     evaluate_options=Seq2SeqEvaluation,
     decode=Decode(
         score,
-        prompt_ids=lambda run, line: [run.vocabulary.target.bos_id],
+        prompt_ids=lambda run, line: run.vocabulary.target.start_tokens.target,
         max_new_tokens=max_new_tokens,
         eos_id=lambda run: run.vocabulary.target.eos_id,
         suppressed_tokens=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.bos_id],
