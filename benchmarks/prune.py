@@ -67,7 +67,7 @@ def decoding(run: AnyRun, lines: list[str]) -> Callable[[], object]:
 def training(run: AnyRun, directory: Path) -> Callable[[], object]:
     """Forward and backward passes on a few batches."""
     config = resolve({**RUN, "tokenizer": {"file": str(run.directory.tokenizer.absolute())}}, base=directory)
-    corpora = prepare(config.spec, config, RunDir(directory), CallbackAdapter(weft.TrainCallback())).corpora
+    corpora = prepare(config.spec, config, RunDir(directory), CallbackAdapter(weft.TrainCallback())).columns
     sampler = Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=2048, seed=0)
     objective = Seq2SeqObjective(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
     model = run.model

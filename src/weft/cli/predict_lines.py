@@ -39,7 +39,8 @@ def predict_lines(
     if run.spec.line_format is None:
         raise run.wrong_task()
     lines = run.spec.line_format(run.config, options)
-    note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)
+    if not lines.reads_files:
+        note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)
     inputs = Inputs(run, command.text, command.input, InputFormat(lines.split, lines.batch_size))
     run.try_predict([], lines.options([]))  # options that the model does not support are refused before a line is read
     is_table = lines.outputs_tables and not command.json

@@ -15,7 +15,19 @@ import numpy as np
 
 from weft.data.alignment import find_misalignment
 from weft.data.check_labels import find_label_problems
-from weft.data.findings import MAX_ROWS, SEVERITIES, CheckOptions, Finding, Severity, count_of, first_rows, percent, severity_of
+from weft.data.findings import (
+    MAX_ROWS,
+    SEVERITIES,
+    CheckOptions,
+    Finding,
+    MoreFindings,
+    Severity,
+    count_of,
+    first_rows,
+    no_more_findings,
+    percent,
+    severity_of,
+)
 from weft.data.statistics import (
     NEWLINE,
     NOT_NFC,
@@ -303,10 +315,14 @@ def check_data(
     splits: Mapping[str, Split],
     tokenizers: Callable[[], Sequence[Tokenizer]],
     options: CheckOptions,
+    more: MoreFindings = no_more_findings,
     progress: ProgressCallback = _no_progress,
 ) -> Report:
-    """Check train, valid and test. A file that cannot be read gives a finding with severity "error"."""
+    """Check train, valid and test. A file that cannot be read gives a finding with severity "error". `more` are further checks
+    of the splits that could be read."""
     statistics, findings = _check_texts(splits, options, progress)
+    progress("checking files", 0.0)
+    findings += more({name: splits[name] for name in statistics})
     progress("training the tokenizer", 0.0)
     trained: Sequence[Tokenizer] = []
     try:

@@ -10,9 +10,6 @@ A corpus `name` is a set of little-endian files in a directory:
 
 from __future__ import annotations
 
-import hashlib
-import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft import files
+from weft.data.array_files import ChecksumWriter, Write, array_path, checksum, has_provenance, memory_map, provenance_hash
 from weft.data.source import Readable
 from weft.data.unit_counts import UNITS, count_units
 from weft.errors import DataError, ModelError
@@ -30,9 +28,7 @@ from weft.text.start_tokens import DEFAULT_START, StartTokens
 from weft.text.tokenizers import Tokenizer
 
 VERSION = 4
-CHUNK_BYTES = 1 << 20
 ProgressCallback = Callable[[int, int], None]  # bytes done, bytes in total
-Write = Callable[[bytes], None]
 
 
 @dataclass(frozen=True)
@@ -76,17 +72,6 @@ class Corpus:
         fraction = (edges - low[:, 0]) / (high[:, 0] - low[:, 0])
         totals = low[:, 1:] + fraction[:, None] * (high[:, 1:] - low[:, 1:])
         return {unit: np.diff(totals[:, column]) for column, unit in enumerate(UNITS)}
-
-
-class _ChecksumWriter:
-    """Writes data and computes its CRC-32, which detects accidental corruption ten times as fast as SHA-256."""
-
-    def __init__(self, write: Write) -> None:
-        self.write, self.checksum = write, 0
-
-    def __call__(self, data: bytes) -> None:
-        self.checksum = zlib.crc32(data, self.checksum)
-        self.write(data)
 
 
 class _Writer:
@@ -145,7 +130,7 @@ def _write_arrays(source: Readable, tokenizer: Tokenizer, base: Path, progress: 
     total, done = max(1, source.size()) if progress else 1, 0
     with ExitStack() as stack:
         names = ["tokens", "counts", *(["starts"] if source.lines else [])]
-        outputs = {name: _ChecksumWriter(stack.enter_context(files.atomic_write(_array_path(base, name)))) for name in names}
+        outputs = {name: ChecksumWriter(stack.enter_context(files.atomic_write(array_path(base, name)))) for name in names}
         writer = _Writer({name: output for name, output in outputs.items()}, dtype)
         for ids, lengths, units in _batches(source, tokenizer):
             writer.add(ids, lengths, units)
@@ -158,36 +143,6 @@ def _write_arrays(source: Readable, tokenizer: Tokenizer, base: Path, progress: 
     if progress:
         progress(total, total)
     return {"dtype": dtype, **counts, "checksums": {name: output.checksum for name, output in outputs.items()}}
-
-
-def _array_path(base: Path, name: str) -> Path:
-    return base.with_name(f"{base.name}.{name}")
-
-
-def _stored_provenance(description: Path) -> dict[str, Any]:
-    """The provenance of a finished corpus; {} if its description is corrupted."""
-    try:
-        provenance = files.read_json(description)["provenance"]
-    except (ModelError, KeyError, TypeError):
-        return {}
-    return provenance if isinstance(provenance, dict) else {}
-
-
-def provenance_hash(provenance: dict[str, Any]) -> str:
-    """SHA-256 of a provenance, independent of the order of its entries."""
-    return hashlib.sha256(json.dumps(provenance, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
-
-
-def _describe_change(old: dict[str, Any], new: dict[str, Any], source: Readable) -> str:
-    """Describe the first difference between two provenances."""
-    for key in new:
-        if key != "files" and old.get(key) != new[key]:
-            return f"{key} was {old.get(key)!r}, now {new[key]!r}"
-    old_files, new_files = old.get("files", []), new["files"]
-    for path, before, after in zip(source.paths, old_files, new_files, strict=False):
-        if before != after:
-            return f"{path} has changed"
-    return f"there were {len(old_files)} files, now {len(new_files)}"
 
 
 def write_corpus(
@@ -206,15 +161,8 @@ def write_corpus(
     corpus is rewritten, which is reported to `on_note`.
     """
     base, provenance = directory / name, {"version": VERSION, "tokenizer": tokenizer.hash, **source.provenance()}
-    description = _array_path(base, "json")
-    stored, new_hash = _stored_provenance(description), provenance_hash(provenance)
-    if must_match is not None and must_match != new_hash:
-        if provenance_hash(stored) != must_match:
-            problem = f"corrupted, and {source.name} is not the text that the run was started with"
-            raise ModelError(description, problem, "restore both or start a new run")
-        problem = f"not the text that the run was started with ({_describe_change(stored, provenance, source)})"
-        raise DataError(source.name, problem, "restore it or start a new run")
-    if stored == provenance:
+    description = array_path(base, "json")
+    if has_provenance(description, provenance, source, must_match=must_match):
         with suppress(ModelError):  # corrupted or missing, but from the same text: rewrite it
             return replace(open_corpus(directory, name), start_tokens=tokenizer.start_tokens)
     if must_match is not None and on_note is not None:
@@ -229,7 +177,7 @@ def write_corpus(
 def open_corpus(directory: Path, name: str, *, check: bool = True) -> Corpus:
     """The finished corpus `name` in `directory`, memory-mapped. `check` reads it once to verify its checksums."""
     base = directory / name
-    description = _array_path(base, "json")
+    description = array_path(base, "json")
     content = files.read_json(description)
     try:
         dtype, count, checksums = str(content["dtype"]), int(content["tokens"]), dict(content["checksums"])
@@ -239,35 +187,15 @@ def open_corpus(directory: Path, name: str, *, check: bool = True) -> Corpus:
         raise ModelError(description, "not the description of a corpus", "delete it to have the corpus written again") from None
     if version != VERSION or dtype not in ("<u2", "<u4"):
         raise ModelError(description, "written by another version of weft", "delete it to have the corpus written again")
-    tokens = _memory_map(base, "tokens", np.dtype(dtype))
-    counts = _memory_map(base, "counts", np.dtype(("<i8", (1 + len(UNITS),))))
-    starts = _memory_map(base, "starts", np.dtype("<i8")) if has_lines else None
+    tokens = memory_map(base, "tokens", np.dtype(dtype))
+    counts = memory_map(base, "counts", np.dtype(("<i8", (1 + len(UNITS),))))
+    starts = memory_map(base, "starts", np.dtype("<i8")) if has_lines else None
     ends = {"tokens": len(tokens), "counts": counts[-1, 0]} | ({} if starts is None else {"starts": starts[-1]})
     for array, end in ends.items():
         if end != count:
             problem = f"corrupted: expected {count} tokens, got {end}"
-            raise ModelError(_array_path(base, array), problem, f"delete {description} to have it written again")
+            raise ModelError(array_path(base, array), problem, f"delete {description} to have it written again")
     for array in ends if check else ():
-        if _checksum(_array_path(base, array)) != checksums.get(array):
-            raise ModelError(_array_path(base, array), "checksum mismatch", f"delete {description} to have it written again")
+        if checksum(array_path(base, array)) != checksums.get(array):
+            raise ModelError(array_path(base, array), "checksum mismatch", f"delete {description} to have it written again")
     return Corpus(name, tokens, starts, counts, tokenizer, provenance=provenance_hash(provenance))
-
-
-def _checksum(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:  # not memory-mapped: mapped pages would count as memory in use
-        while chunk := file.read(CHUNK_BYTES):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
-
-
-def _memory_map(base: Path, name: str, dtype: np.dtype[Any]) -> np.ndarray:
-    path, fix = _array_path(base, name), f"delete {_array_path(base, 'json')} to have it written again"
-    files.refuse_device(path)
-    try:
-        # a plain array, because slicing a memmap is slow
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-    except FileNotFoundError:
-        raise ModelError(path, "file not found", fix) from None
-    except (OSError, ValueError) as error:
-        raise ModelError(path, f"corrupted: {error}", fix) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -59,11 +59,19 @@ class CheckOptions:
         return len(self.sides) > 1 and self.labels is None and not self.independent_sides
 
 
+MoreFindings = Callable[[Mapping[str, Any]], Iterable[Finding]]  # findings of the splits that are particular to the task
+
+
+def no_more_findings(splits: Mapping[str, Any]) -> Iterable[Finding]:
+    return ()
+
+
 class CheckPlan(NamedTuple):
-    """Options of a check, and a function that trains the tokenizer of each side as for training."""
+    """Options of a check, a function that trains the tokenizer of each side as for training, and further checks."""
 
     options: CheckOptions
     tokenizers: Callable[[], Sequence[Tokenizer]]
+    more: MoreFindings = no_more_findings
 
 
 def percent(count: float, total: float) -> str:

@@ -62,8 +62,8 @@ def make_loss_function(config: RunConfig, work_dir: Path, callback: Any) -> Loss
     if task is None:
         raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients")
     directory = RunDir(work_dir)
-    tokenizer, corpora = prepare(config.spec, config, directory, callback)
-    job = Job(config, directory, tokenizer, corpora, callback)
+    tokenizer, columns = prepare(config.spec, config, directory, callback)
+    job = Job(config, directory, tokenizer, columns, callback)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
         model: Any = task.build(config, tokenizer)()

@@ -10,6 +10,7 @@ from torch import nn
 from weft.models.config import StackConfig
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bidirectional import Bidirectional
+from weft.nn.conformer import ConvModule, HalfStep
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
     AlibiBias,
@@ -89,7 +90,7 @@ def share_positions(mixers: Sequence[nn.Module]) -> None:
 
 
 # options that `attention` converts to arguments; all other options are passed on unchanged
-ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout", "bias")
+ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout", "bias", "conv_kernel")
 
 
 def attention(config: StackConfig, layer: int, context_length: int | None) -> nn.Module:
@@ -159,6 +160,9 @@ def build_stack(
         pre_norm = norm(norm_name, input_size if unskipped else config.hidden_size, eps=config.norm_eps)
         layer_index = depth * config.num_layers // len(mixers)
         layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout_type(dropout), layer_index=layer_index))
+    if config.conv_kernel is not None:  # a Conformer layer ends with a norm
+        for layer in layers[3::4]:
+            layer.connection = PostNormResidual(norm(config.norm, config.hidden_size, eps=config.norm_eps))
     final_norm = norm(norm_name, config.hidden_size, eps=config.norm_eps)
     if config.skip_connection == "dense":  # the top of the stack is the concatenation of all layers
         num_outputs = len(layers) + 1 - num_unskipped
@@ -174,6 +178,16 @@ def feed_forward(config: StackConfig) -> list[nn.Module]:
     return [with_bias(config, layer)]
 
 
+def sublayers(config: StackConfig, mixer: nn.Module) -> list[nn.Module]:
+    """The sublayers of a layer with this mixer: a feed-forward sublayer follows it; in a Conformer, half of one is before it,
+    and a convolution and the other half are after it."""
+    if config.conv_kernel is None:
+        return [mixer, *feed_forward(config)]
+    first, second = (HalfStep(sublayer) for _ in range(2) for sublayer in feed_forward(config))
+    conv = ConvModule(config.hidden_size, kernel_size=config.conv_kernel, causal=not config.bidirectional)
+    return [first, mixer, conv, second]
+
+
 def stack(
     config: StackConfig,
     *,
@@ -185,10 +199,8 @@ def stack(
     """The stack of a resolved configuration. `context_length` is the number of positions it is trained with."""
     input_size, mixers = input_size or config.hidden_size, list[nn.Module]()
     for layer in range(config.num_layers):
-        mixers += [
-            mixer(config, layer, context_length, input_size=config.hidden_size if layer else input_size),
-            *feed_forward(config),
-        ]
+        first = mixer(config, layer, context_length, input_size=config.hidden_size if layer else input_size)
+        mixers += sublayers(config, first)
     positions = input_position_encoding(config.position_encoding, input_size, max_positions=context_length)
     return build_stack(
         config, mixers, positions, input_size=input_size, dropout_on_top=dropout_on_top, dropout_type=dropout_type

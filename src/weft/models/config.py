@@ -58,6 +58,8 @@ class StackConfig(Config):
     """Dropout on layer outputs, attention weights and embeddings."""
     attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)
     """attention only: dropout on attention weights. Default: dropout."""
+    conv_kernel: int | None = Field(None, ge=1, le=4096)
+    """attention only: kernel size of a convolution after attention, between two half feed-forward sublayers (Conformer)."""
     skip_connection: Annotated[str, Choice(CONNECTIONS)] = "none"
     """Connection around each layer."""
     norm: Annotated[str, Choice(NORMS)] = "none"
@@ -105,6 +107,8 @@ class StackConfig(Config):
             raise invalid("activation", "not used without a feed-forward sublayer", "set ffn_dim or remove activation")
         if traits.attends:
             self._check_heads()
+        if self.conv_kernel is not None and (self.skip_connection != "residual" or self.is_post_norm or not has_ffn):
+            raise invalid("conv_kernel", "requires skip_connection 'residual', norm_position 'pre' and a feed-forward sublayer")
         return self
 
     def _check_heads(self) -> None:

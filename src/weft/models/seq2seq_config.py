@@ -47,6 +47,8 @@ class DecoderConfig(EmbeddedStackConfig):
         if not (self.traits.num_state_vectors or self.traits.attends):
             allowed = f"{', '.join(recurrent_mixers())} or {', '.join(attention_mixers())}"
             raise invalid("layer_type", f"{self.layer_type!r} is not possible for a decoder", f"use {allowed}")
+        if self.conv_kernel is not None:
+            raise invalid("conv_kernel", "not possible for a decoder", "set it in [model.encoder] only")
         if self.num_cross_heads is not None and not self.traits.attends:
             raise invalid("num_cross_heads", f"not used with layer_type {self.layer_type!r}", "remove it")
         if isinstance(self.num_cross_heads, list) and len(self.num_cross_heads) != self.num_layers:
@@ -171,9 +173,9 @@ def _shape(config: StackConfig) -> str:
     return f"{config.layer_type} {config.num_layers}x{config.hidden_size}"
 
 
-def broadcast_to_sides(values: Mapping[str, Any]) -> dict[str, Any]:
+def broadcast_to_sides(values: Mapping[str, Any], config_class: type[Seq2SeqConfig] = Seq2SeqConfig) -> dict[str, Any]:
     """Copy the stack options in [model] to encoder and decoder; options set in [model.encoder] and [model.decoder] win."""
-    options = (*Seq2SeqConfig.model_fields, *EmbeddedStackConfig.model_fields)
+    options = (*config_class.model_fields, *EmbeddedStackConfig.model_fields)
     for key in values:
         if key not in options:
             raise unknown_option("model", key, options)
@@ -186,10 +188,12 @@ def broadcast_to_sides(values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def merge(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def merge(
+    preset: Mapping[str, Any], options: Mapping[str, Any], config_class: type[Seq2SeqConfig] = Seq2SeqConfig
+) -> dict[str, Any]:
     """Merge the options of a run file into those of a preset, separately for encoder and decoder. If the run file changes the
     layer type of a side, the preset's options for its layer type are removed: an LSTM in a Transformer needs no heads."""
-    defaults, overrides = broadcast_to_sides(preset), broadcast_to_sides(options)
+    defaults, overrides = (broadcast_to_sides(values, config_class) for values in (preset, options))
     layer_type_options = {*LAYER_TYPE_OPTIONS, *option_names()}
     merged = {**defaults, **overrides}
     for side in SIDES:

@@ -93,6 +93,7 @@ MIXERS: dict[str, Mixer] = {
             "alibi_slopes": None,
             "attention_dropout": None,
             "bias": True,
+            "conv_kernel": None,
         },
     ),
 }

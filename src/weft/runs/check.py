@@ -32,5 +32,5 @@ def check(run_file: str | Path | Mapping[str, Any], *, overrides: Overrides = ()
     """
     values, base, _ = read_run_file(run_file, overrides)
     config = recommend_if_readable(values, base=base).config
-    plan, tokenizers = config.spec.data.check(config)
-    return list(check_data(config.datasets, cache(tokenizers), plan).findings)
+    plan = config.spec.data.check(config)
+    return list(check_data(config.datasets, cache(plan.tokenizers), plan.options, plan.more).findings)

@@ -58,15 +58,18 @@ class Job:
     config: RunConfig
     directory: RunDir
     tokenizer: Any  # a Tokenizer, or the task's own vocabulary, such as a TokenizerPair
-    corpora: Mapping[str, Corpus]
+    prepared: Mapping[str, Any]  # corpora and frames, by split and column
     callback: JobCallback
     teachers: Sequence[AnyRun] = ()  # of train.distill_from
 
-    def columns(self, split: str) -> list[Corpus]:
-        """The tokens of a split, one corpus per column; empty if the split is missing, or if the model does not use tokens.
-        Validation and test text starts with the BOS tokens of the run."""
-        corpora = [corpus for name, corpus in self.corpora.items() if name.partition(".")[0] == split]
-        return corpora if split == "train" else [with_bos(corpus, self.directory.path, self.tokenizer) for corpus in corpora]
+    def columns(self, split: str) -> list[Any]:
+        """The data of a split: a corpus per column of texts, frames per column of files; empty if the split is missing, or if
+        the model does not use tokens. Validation and test text starts with the BOS tokens of the run."""
+        columns = [column for name, column in self.prepared.items() if name.partition(".")[0] == split]
+        return columns if split == "train" else [self._with_bos(column) for column in columns]
+
+    def _with_bos(self, column: Any) -> Any:
+        return with_bos(column, self.directory.path, self.tokenizer) if isinstance(column, Corpus) else column
 
     def init_run(self) -> InitRun:
         """The run of train.init_from, with its weights."""
@@ -85,7 +88,7 @@ class Job:
         )
 
     def run_log(self) -> RunLogWriter:
-        data = {name: corpus.provenance for name, corpus in self.corpora.items()}
+        data = {name: column.provenance for name, column in self.prepared.items()}
         return RunLogWriter(self.directory, self.tokenizer.hash, data=data, tensorboard=self.config.train.tensorboard)
 
 
@@ -145,8 +148,8 @@ def train(
         directory.find_checkpoint(callback.on_note)
         teachers = load_teachers(config)  # before the data is read
         write_teachers(directory, teachers)
-        tokenizer, corpora = prepare(config.spec, config, directory, callback)
-        config.preset.estimator.train(Job(config, directory, tokenizer, corpora, callback, teachers))
+        tokenizer, columns = prepare(config.spec, config, directory, callback)
+        config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers))
     return directory
 
 

@@ -93,7 +93,7 @@ def _measure(config: RunConfig, directory: RunDir, callback: JobCallback) -> tup
     task = config.preset.estimator.network_task
     if task is None:
         return 0.0, 0.0
-    vocabulary, corpora = prepare(config.spec, config, directory, callback)
-    loop = NeuralTrainer(task).loop(Job(config, directory, vocabulary, corpora, callback, load_teachers(config)))
+    vocabulary, columns = prepare(config.spec, config, directory, callback)
+    loop = NeuralTrainer(task).loop(Job(config, directory, vocabulary, columns, callback, load_teachers(config)))
     step_seconds = seconds_per_step(loop) or 0.0
     return (budget_steps(loop) or 0) * step_seconds, step_seconds

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weft.config import Config
 
 if TYPE_CHECKING:
-    from weft.data.corpus import Corpus
     from weft.data.findings import CheckPlan
+    from weft.data.frames import FrameColumn
     from weft.data.input_records import InputFile, OpenedRecords
     from weft.data.memory import MemoryFormat
     from weft.runs.config import RunConfig
@@ -49,22 +49,22 @@ class Column(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The vocabulary of a run and its tokenized data."""
+    """The vocabulary of a run and its data: tokenized texts, and frames of files."""
 
     vocabulary: Any
-    corpora: Mapping[str, Corpus]  # by split, or split and column: train, or train.source and train.target
+    columns: Mapping[str, Any]  # corpora and frames by split, or split and column: train, or train.source and train.target
 
 
-class SplitCorpora(NamedTuple):
-    """The corpora of a split, and a note if texts were truncated."""
+class SplitColumns(NamedTuple):
+    """The columns of a split, corpora or frames, and a note if texts were truncated."""
 
-    corpora: Sequence[Corpus]
+    columns: Sequence[Any]
     note: str | None = None
 
 
-def any_length(config: RunConfig, dataset: Any, corpora: Sequence[Corpus]) -> SplitCorpora:
+def any_length(config: RunConfig, dataset: Any, columns: Sequence[Any]) -> SplitColumns:
     """Accept texts of any length."""
-    return SplitCorpora(corpora)
+    return SplitColumns(columns)
 
 
 def accept_files(config: Any, paths: Sequence[Path]) -> None:
@@ -82,11 +82,11 @@ class Data:
     data_config: type[Config]  # [data] of the run file; it has `sources(base)`, the data set of each split
     tokenizer_config: type[Config]  # [tokenizer] of the run file
     vocabulary: VocabularyBuilder[Any]
-    columns: Callable[[RunConfig, Any], Sequence[Column]]  # of a run with this vocabulary; () if the models do not use tokens
+    columns: Callable[[RunConfig, Any], Sequence[Column | FrameColumn]]  # of a run with this vocabulary; () if models use none
     check: Callable[[RunConfig], CheckPlan]  # for `weft check`
     open_input: Callable[[Any, InputFile], OpenedRecords | None]  # with the [data] options; None if the records are lines
     input_output_pairs: Callable[[Any], Iterator[tuple[str, str | None]]]  # the records of a data set, as lines of text
-    limit_lengths: Callable[[RunConfig, Any, Sequence[Corpus]], SplitCorpora] = any_length  # refuse or truncate long texts
+    limit_lengths: Callable[[RunConfig, Any, Sequence[Any]], SplitColumns] = any_length  # refuse or truncate long texts
     on_prepared: Callable[[RunConfig, Prepared, Path, Note], None] | None = None  # further preparation of a new run
     # refuse files that cannot be evaluation data, with the [data] options
     check_files: Callable[[Any, Sequence[Path]], None] = accept_files

@@ -25,6 +25,7 @@ class Lines(Protocol[I_co, P_contra]):
     batch_size: int = 1024  # maximum number of lines per call of `predict`
     unit: str = "line"  # in notes
     columns: Sequence[str] = ()  # columns that are added to a table
+    reads_files: bool = False  # whether a line is the path of a file, which is opened
     outputs_tables: bool = True  # whether the output for a table is a table; otherwise records are printed as lines
 
     def __init__(self, config: RunConfig, options: Any) -> None:

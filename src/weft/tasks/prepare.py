@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from weft import files
 from weft.data.config import training
 from weft.data.corpus import Corpus, write_corpus
+from weft.data.frames import FrameColumn, Frames, write_frames
 from weft.data.source import Readable
 from weft.tasks.data_spec import Column, Prepared
 from weft.tasks.spec import Task
-from weft.text.tokenizers import Tokenizer
 from weft.training import checkpoint
 
 if TYPE_CHECKING:
@@ -21,18 +21,25 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 
-def _tokenize_column(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
-    """Write the token file of a column, or open the existing one if the text has not changed."""
+def _prepare_column(
+    name: str, dataset: Any, column: Column | FrameColumn, directory: RunDir, callback: JobCallback
+) -> Corpus | Frames:
+    """Write the token file or the frames of a column, or open the existing ones if the data has not changed."""
 
     def progress(done: int, total: int) -> None:
-        callback.on_progress(f"tokenizing {name}", done, total)
+        callback.on_progress(f"{'reading' if isinstance(column, FrameColumn) else 'tokenizing'} {name}", done, total)
 
     names = checkpoint.names(directory.path)
     checksums = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
     files.make_subdirectory(directory.data)
     must_match = str(checksums.get(name, "")) if names else None
+    if isinstance(column, FrameColumn):
+        return write_frames(
+            dataset, column.reader, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
+        )
+    source = _readable(dataset, column)
     return write_corpus(
-        source, tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
+        source, column.tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
     )
 
 
@@ -64,31 +71,35 @@ def _readable(dataset: Any, column: Column) -> Readable:
     return texts
 
 
-def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: Any, directory: Path) -> Sequence[Corpus]:
-    """Tokenize the columns of a data set into files in `directory`. Long texts are refused or truncated."""
-    corpora = [
-        write_corpus(_readable(dataset, column), column.tokenizer, directory, f"data.{column.name}" if column.name else "data")
+def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: Any, directory: Path) -> Sequence[Any]:
+    """Tokenize the columns of a data set, and read its columns of files, into files in `directory`. Long texts are refused or
+    truncated."""
+    columns = [
+        write_frames(dataset, column.reader, directory, f"data.{column.name}")
+        if isinstance(column, FrameColumn)
+        else write_corpus(
+            _readable(dataset, column), column.tokenizer, directory, ".".join(filter(None, ("data", column.name)))
+        )
         for column in task.data.columns(config, vocabulary)
     ]
-    return task.data.limit_lengths(config, dataset, corpora).corpora
+    return task.data.limit_lengths(config, dataset, columns).columns
 
 
 def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
-    """Prepare the vocabulary of a run and the token files of all columns of all splits."""
+    """Prepare the vocabulary of a run, and the token files and frames of all columns of all splits."""
     vocabulary = _vocabulary(task, config, directory, callback)
     columns = task.data.columns(config, vocabulary)
-    corpora: dict[str, Corpus] = {}
+    prepared_columns: dict[str, Any] = {}
     for split, dataset in config.datasets.items() if columns else ():
         names = [f"{split}.{column.name}" if column.name else split for column in columns]
-        tokenized = [
-            _tokenize_column(name, _readable(dataset, column), column.tokenizer, directory, callback)
-            for name, column in zip(names, columns, strict=True)
+        written = [
+            _prepare_column(name, dataset, column, directory, callback) for name, column in zip(names, columns, strict=True)
         ]
-        split_corpora = task.data.limit_lengths(config, dataset, tokenized)
-        corpora |= zip(names, split_corpora.corpora, strict=True)
-        if split_corpora.note is not None:
-            callback.on_note(f"{split}: {split_corpora.note}")
-    prepared = Prepared(vocabulary, corpora)
+        split_columns = task.data.limit_lengths(config, dataset, written)
+        prepared_columns |= zip(names, split_columns.columns, strict=True)
+        if split_columns.note is not None:
+            callback.on_note(f"{split}: {split_columns.note}")
+    prepared = Prepared(vocabulary, prepared_columns)
     if task.data.on_prepared is not None and not checkpoint.names(directory.path):
         task.data.on_prepared(config, prepared, directory.path, callback.on_note)
     return prepared

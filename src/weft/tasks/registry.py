@@ -26,6 +26,7 @@ TASKS: Mapping[str, TaskEntry] = {
     "tagging": TaskEntry("weft.tasks.tagging", "lstm", "predict a tag for each word of a sentence"),
     "masked-lm": TaskEntry("weft.tasks.masked_lm", "transformer", "predict masked tokens"),
     "qa": TaskEntry("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
+    "asr": TaskEntry("weft.tasks.asr", "lstm", "recognize speech: predict the text of a recording"),
 }
 
 

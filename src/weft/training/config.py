@@ -64,6 +64,8 @@ class TrainConfig(Config):
     """Language models only: maximum number of tokens per sample."""
     monitor: str | None = None
     """Validation metric that selects the best weights. Default: the first metric of the task."""
+    keep: Literal["best", "last"] = "best"
+    """Which weights to save: the best on the validation data, or the last."""
     patience: int = Field(0, ge=0)
     """Stop after this many validations without improvement; 0 to disable."""
     device: Annotated[str, Choice(("auto", "cpu", "cuda"), "device")] = "auto"
@@ -106,6 +108,8 @@ class TrainConfig(Config):
                 raise invalid(f"lr_multipliers.{name}", f"must be at least 0, got {factor:g}")
             if factor * max(self.lr, self.muon_lr or 0.0) > MAX_RATE:
                 raise invalid(f"lr_multipliers.{name}", f"{factor:g} times the learning rate exceeds {MAX_RATE:g}")
+        if self.keep == "last" and self.patience:
+            raise invalid("keep", "'last' is not possible with patience", "remove one of them")
         if self.sample_prompts and not self.num_samples:
             raise invalid("sample_prompts", "not used with num_samples = 0", "set num_samples")
         if not self.init_strict and self.init_from is None:

@@ -336,7 +336,8 @@ class Loop:
         train_state.metrics = run_log.log(
             {"step": train_state.step, **{f"valid_{name}": value for name, value in scores.items()}}
         )
-        if train_state.best is None or monitored.is_better(value, train_state.best):
+        is_best = train_state.best is None or monitored.is_better(value, train_state.best)
+        if is_best or self.config.keep == "last":
             train_state.best, train_state.best_step, train_state.validations_without_improvement = value, train_state.step, 0
             run_log.keep_best(self.loss_module.model, train_state.step)
         else:

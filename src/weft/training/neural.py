@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from weft.data.batch import crop_batch
 from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
-from weft.data.corpus import Corpus
 from weft.errors import ModelError
 from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
 from weft.training.device import pick_device, pick_device_config
@@ -52,13 +51,13 @@ class NetworkTask(Protocol[E]):
         config: RunConfig,
         vocabulary: Any,
         dataset: Any,
-        columns: Sequence[Corpus],
+        columns: Sequence[Any],
         *,
         learned: bool,
         progress: Progress | None = None,
     ) -> E:
-        """The examples of a data set with tokenized `columns`. `learned` is True for the training data, which needs no
-        references."""
+        """The examples of a data set with `columns`: a corpus per column of texts, frames per column of files. `learned` is
+        True for the training data, which needs no references."""
 
     def objective(
         self, config: RunConfig, vocabulary: Any, train: E | None, valid: E | None, device: torch.device
@@ -74,7 +73,7 @@ class NetworkTask(Protocol[E]):
         """Remarks on the training data, shown before the first step."""
         return ()
 
-    def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
+    def check_lengths(self, config: RunConfig, columns: Sequence[Any], max_length: int | None) -> None:
         """Refuse texts that are too long for the positions of the network, before training starts."""
         return None
 

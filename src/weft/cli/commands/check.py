@@ -157,10 +157,10 @@ class Check(ModelCommand):
         config = recommendation.config
         if self.show_windows is not None:
             check_applies(config)
-        options, make_tokenizers = config.spec.data.check(config)
+        options, make_tokenizers, more = config.spec.data.check(config)
         tokenizers = cache(make_tokenizers)
         with Display(quiet=self.quiet) as display:
-            report = check_data(config.datasets, tokenizers, options, progress=display.show)
+            report = check_data(config.datasets, tokenizers, options, more, display.show)
             windows = None if self.show_windows is None else windows_of(config, tokenizers()[0], self.show_windows)
             checks = None
             if self.gradients and not report.count("error"):

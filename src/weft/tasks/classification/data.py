@@ -27,7 +27,7 @@ from weft.data.table_rows import is_table, preview_cells
 from weft.errors import DataError
 from weft.models.baseline_config import BaselineConfig
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
-from weft.tasks.data_spec import Column, SplitCorpora
+from weft.tasks.data_spec import Column, SplitColumns
 from weft.tasks.vocabulary import all_texts
 from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
 from weft.text.labels import LabelVocabulary
@@ -326,12 +326,12 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     return [Column(str(index), vocabulary.tokenizer) for index in range(len(config.data.columns()))]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitColumns:
     max_length = config.data.max_length
     truncated = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
     verb = "is" if truncated == 1 else "are"
     note = f"{pluralize(truncated, 'text')} {verb} longer than data.max_length = {max_length} tokens and {verb} truncated"
-    return SplitCorpora(corpora, note if truncated else None)
+    return SplitColumns(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

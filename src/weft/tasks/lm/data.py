@@ -17,7 +17,7 @@ def choose_bos(config: RunConfig, prepared: Prepared, directory: Path, note: Not
     """Choose and store the tokens that precede a separate text of a model of running text; lines follow <s>."""
     if config.data.read_as == "lines":
         return
-    text = find_bos(prepared.corpora["train"], prepared.vocabulary)
+    text = find_bos(prepared.columns["train"], prepared.vocabulary)
     if text is None:
         files.remove(directory / FILE)
         note("the training text has few line or sentence ends; scored and generated texts follow <s>")

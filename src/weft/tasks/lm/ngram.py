@@ -44,7 +44,7 @@ class NgramTrainer:
 
         from weft.training import memory
 
-        corpus, config = job.corpora["train"], job.config
+        corpus, config = job.columns("train")[0], job.config
         if config.model.smoothing == FROM_FILE:
             problem = f"{FROM_FILE!r} is only for imported models"
             raise ConfigError("model.smoothing", problem, f"choose from {', '.join(SMOOTHINGS)}")

@@ -20,7 +20,7 @@ from weft.data.input_records import ColumnSelection
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.tasks.data_spec import Column, SplitCorpora
+from weft.tasks.data_spec import Column, SplitColumns
 from weft.tasks.qa.batching import truncated_lengths
 from weft.tasks.qa.files import QAFileOptions, Record, read_records
 from weft.tasks.vocabulary import all_texts
@@ -196,14 +196,14 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
     return [Column(name, vocabulary) for name in COLUMNS]
 
 
-def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
+def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitColumns:
     """Accept all texts; long questions are truncated when windows are made, which a note mentions."""
     max_length, lengths = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
     num_truncated = int((truncated_lengths(lengths, max_length) < lengths).sum())
     verb = "is" if num_truncated == 1 else "are"
     questions = subject(num_truncated, "question", "has", "have")
     note = f"{questions} more than half of data.max_length ({max_length}) and {verb} truncated"
-    return SplitCorpora(corpora, note if num_truncated else None)
+    return SplitColumns(corpora, note if num_truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

@@ -24,7 +24,7 @@ from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, file_format, is_table
 from weft.errors import DataError, UsageError
-from weft.tasks.data_spec import Column, SplitCorpora
+from weft.tasks.data_spec import Column, SplitColumns
 from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
 from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files, pluralize, preview
 from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
@@ -265,9 +265,9 @@ def columns(config: RunConfig, vocabulary: TokenizerPair) -> list[Column]:
     return [Column(side, tokenizer) for side, tokenizer in zip(SIDES, vocabulary, strict=True)]
 
 
-def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
+def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitColumns:
     data = config.data
-    return SplitCorpora(
+    return SplitColumns(
         [
             limit_side(corpus, dataset, side, max_length=data.max_length, truncate=data.truncate)
             for side, corpus in zip(SIDES, corpora, strict=True)

@@ -22,7 +22,7 @@ from weft.data.source import fingerprints
 from weft.data.summary import listed
 from weft.errors import DataError
 from weft.metrics.tagging import repair, scheme_of, validate
-from weft.tasks.data_spec import Column, SplitCorpora
+from weft.tasks.data_spec import Column, SplitColumns
 from weft.tasks.tagging.files import Reading, Sentence, read_sentences
 from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
 from weft.text.labels import LabelVocabulary
@@ -245,9 +245,9 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     return columns if vocabulary.char_tokenizer is None else [*columns, Column("letters", vocabulary.char_tokenizer, words_of)]
 
 
-def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> SplitCorpora:
+def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> SplitColumns:
     refuse_long(corpora[0], dataset, max_length=config.data.max_length)
-    return SplitCorpora(corpora)
+    return SplitColumns(corpora)
 
 
 def has_invalid_tags(labels: Sequence[tuple[str, ...]]) -> np.ndarray:

@@ -1,0 +1,83 @@
+"""The [data] section of speech recognition, and how recordings are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from weft.data.columns import Name
+from weft.data.manifest import ManifestColumns
+from weft.errors import DataError
+from weft.media.audio import Audio, read_audio, resample, to_int16
+from weft.media.files import MediaFile
+from weft.tasks.media_data import MediaDataConfig
+
+FRAMES_PER_SECOND = 100
+MIN_FRAMES = 4  # the least that becomes a position of an encoder
+
+
+@dataclass(frozen=True)
+class AudioReader:
+    """Reads recordings as 16-bit samples, a hundredth of a second per frame."""
+
+    rate: int
+    max_seconds: float
+    skips_errors: bool = False
+    dtype: str = "<i2"
+
+    @property
+    def width(self) -> int:
+        return self.rate // FRAMES_PER_SECOND
+
+    def read(self, file: MediaFile) -> np.ndarray:
+        return self._frames(read_audio(file, max_seconds=self.max_seconds), str(file))
+
+    def from_memory(self, value: object) -> np.ndarray:
+        """Samples in [-1, 1] or of 16 bits at the rate of the run, or a tuple of samples and their rate."""
+        samples, rate = value if isinstance(value, tuple) and len(value) == 2 else (value, self.rate)
+        array = np.asarray(samples)
+        if array.ndim != 1 or array.dtype.kind not in "fi" or not isinstance(rate, int | np.integer) or rate < 1:
+            raise DataError("input", "expected a path, an array of samples, or a tuple of samples and their rate")
+        if not len(array) or not np.isfinite(array).all():
+            raise DataError("input", "the samples are empty or not finite")
+        if len(array) > self.max_seconds * rate:
+            raise self._too_long("input", len(array) / rate)
+        floats = array.astype(np.float32) / (32768 if array.dtype.kind == "i" else 1)
+        return self._frames(Audio(floats, int(rate)), "input")
+
+    def _frames(self, audio: Audio, where: str) -> np.ndarray:
+        samples = to_int16(resample(audio.samples, audio.rate, self.rate))
+        num_frames = -(-len(samples) // self.width)
+        if num_frames < MIN_FRAMES:
+            raise DataError(where, f"{len(audio.samples) / audio.rate:.3f} s are too short to recognize")
+        return np.pad(samples, (0, num_frames * self.width - len(samples))).reshape(num_frames, self.width)
+
+    def _too_long(self, where: str, seconds: float) -> DataError:
+        fix = "cut it into parts (offset and duration in a manifest), or increase data.max_seconds"
+        return DataError(where, f"{seconds:,.0f} s are more than data.max_seconds ({self.max_seconds:g})", fix)
+
+    def provenance(self) -> dict[str, Any]:
+        return {"sample_rate": self.rate, "max_seconds": self.max_seconds, "on_error": self.skips_errors}
+
+
+class SpeechDataConfig(MediaDataConfig):
+    """Recordings and their transcripts, listed in a manifest."""
+
+    speaker_column: Name | None = None
+    """Column or JSON key of the speaker, or a 1-based index, for checks of the splits."""
+    sample_rate: int = Field(16_000, ge=2_000, le=192_000, multiple_of=100)
+    """Samples per second; other rates are resampled."""
+    max_seconds: float = Field(60.0, gt=0, le=3600)
+    """Maximum length of a recording."""
+
+    def reader(self) -> AudioReader:
+        return AudioReader(self.sample_rate, self.max_seconds, self.on_error == "skip")
+
+    def manifest_columns(self) -> ManifestColumns:
+        return super().manifest_columns()._replace(group=self.speaker_column)
+
+    def rows(self) -> str:
+        return "recordings"

@@ -1,0 +1,108 @@
+"""The training objective of models that write a text for frames: CTC, attention, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.data.bucketing import by_length
+from weft.data.frame_batching import FrameBatch, FrameExamples
+from weft.decode.predict import PredictionRequest, predict
+from weft.decode.predict_options import PredictionConfig
+from weft.metrics.metric import Metric
+from weft.nn import ctc
+from weft.nn.state import select
+from weft.text.tokenizers import Tokenizer
+from weft.training.objective import Loss, ProgressCallback
+
+BATCH_FRAMES = 16_384  # validated at once
+GREEDY = PredictionConfig(beam_size=1)
+# the scores of outputs with references, by the name of the metric
+OutputScores = Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class MediaExamples(FrameExamples):
+    """Files with references; training data has none."""
+
+    references: Sequence[Sequence[str]] = ()
+
+
+class MediaObjective:
+    """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token."""
+
+    unit = "token"
+    inner_steps, prepare = 0, None
+
+    def __init__(
+        self,
+        *,
+        valid: MediaExamples | None,
+        tokenizer: Tokenizer,
+        device: torch.device,
+        smoothing: float,
+        score: OutputScores,
+        monitors: Sequence[Metric],
+    ) -> None:
+        self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
+        self.score, self.monitors = score, monitors  # `score` computes all monitors but the first, the loss
+
+    def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
+        total = self._losses(model, model.encoder(batch.source, batch.source_mask), batch, self.smoothing)
+        count = batch.token_mask[:, 1:].sum()
+        # a file that an augmentation made too short for its text has no path: it does not count
+        return Loss(total.nan_to_num(posinf=0.0).sum(), count, None)
+
+    def _losses(self, model: Any, memory: Any, batch: FrameBatch, smoothing: float) -> torch.Tensor:
+        """The loss of each row, (B,)."""
+        target_mask, total = batch.token_mask[:, 1:], torch.zeros(len(batch.tokens), device=batch.tokens.device)
+        if model.ctc_weight > 0:
+            total = total + model.ctc_weight * model.ctc_loss(memory, batch.tokens[:, 1:], target_mask)
+        if model.ctc_weight < 1:
+            losses = model.attention_loss(memory, batch.tokens, smoothing)
+            total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
+        return total
+
+    @torch.no_grad()
+    def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
+        """The exact loss per token, and the error rates of greedy outputs."""
+        valid = self.valid
+        if valid is None:
+            return None
+        nll, count, outputs = 0.0, 0, [""] * len(valid.records)
+        done = 0
+        for members, batch in by_length(valid, batch_tokens=BATCH_FRAMES):
+            on_device = FrameBatch(*(part.to(self.device) for part in batch))
+            memory = model.encoder(on_device.source, on_device.source_mask)
+            losses = self._losses(model, memory, on_device, 0.0)
+            nll, count = nll + float(losses[losses.isfinite()].sum()), count + int(batch.token_mask[:, 1:].sum())
+            for member, text in zip(members.tolist(), self._outputs(model, memory), strict=True):
+                outputs[member] = text
+            done += len(members)
+            if progress is not None:
+                progress(done, len(outputs))
+        return {self.monitors[0].name: nll / max(1, count), **self.score(outputs, valid.references)}
+
+    def _outputs(self, model: Any, memory: Any) -> list[str]:
+        """Greedy outputs."""
+        if model.decoder is None:
+            paths = ctc.best_path(model.frame_log_probs(memory), memory.token_mask, blank=model.blank)
+            return [self.tokenizer.decode(path) for path in paths]
+        lengths = memory.token_mask.sum(1).tolist()
+
+        def encode(rows: Sequence[int]) -> Any:
+            index = torch.tensor(rows, device=self.device)
+            states = tuple(select(state, index) for state in memory.states)
+            selected = memory._replace(
+                values=memory.values[index],
+                token_mask=memory.token_mask[index],
+                states=states,
+                summary=memory.summary[index],
+            )
+            return model.start_state(selected)
+
+        request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)
+        return [outputs[0].text for outputs in predict(request, GREEDY)]
