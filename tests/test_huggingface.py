@@ -596,6 +596,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             NOT_THERE.format("position_encoding", "'rotary'", "'learned'"),
         ),
         ("lm", {"arch": "transformer", "bias": False}, NOT_THERE.format("bias", "False", "True")),
+        ("lm", {"arch": "transformer", "conv_kernel": 3}, NOT_THERE.format("conv_kernel", "3", "None")),
         ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
         (
             "lm",

@@ -269,11 +269,10 @@ def test_the_positions_of_bart_include_the_start_tokens(tmp_path):
 
 @torch.no_grad()
 def test_explanations_of_bart_are_about_its_tokens(tmp_path):
-    from weft.tasks.encoder_decoder.explain import encode_input
-
     from weft.explain.attention import attention
     from weft.explain.hooks import attention_weights, record_activations
     from weft.explain.options import ExplainConfig
+    from weft.tasks.encoder_decoder.explain import encode_input
 
     make_folder("bart", tmp_path / "theirs")
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")

@@ -42,7 +42,7 @@ def _check_stack(run: AnyRun) -> Any:
     """The model configuration; an error if Hugging Face has no equivalent of its stack."""
     table = run.config.model
     _require(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
-    _require(run, {"bias": (True, None)})
+    _require(run, {"bias": (True, None), "conv_kernel": (None,)})
     if not table.ffn_dim:
         raise UsageError(
             "export", "Hugging Face models have a feed-forward sublayer", "train with model.ffn_dim greater than 0"

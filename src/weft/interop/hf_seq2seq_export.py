@@ -212,7 +212,9 @@ def _t5(model_type: str, run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor]
 # ---- all
 
 
-STACK: Mapping[str, tuple[Any, ...]] = {"layer_type": ATTENTION, "skip_connection": ("residual",), "qk_norm": (False, None)}
+STACK: Mapping[str, tuple[Any, ...]] = {
+    "layer_type": ATTENTION, "skip_connection": ("residual",), "qk_norm": (False, None), "conv_kernel": (None,),
+}  # fmt: skip
 LAYER_NORM: Mapping[str, tuple[Any, ...]] = {
     "norm": ("layernorm",), "norm_eps": (LAYER_NORM_EPS, None), "activation": tuple(ACTIVATIONS),
 }  # fmt: skip

@@ -290,6 +290,13 @@ def embedding(config: EmbeddedStackConfig, vocab_size: int, *, tied: bool) -> nn
     return table
 
 
+def add_embedding_norm(config: EmbeddedStackConfig, stack: Stack) -> None:
+    """Normalize the sum of embeddings and positions, if the configuration says so."""
+    if config.embedding_norm:
+        norm = config.norm if config.norm != "none" else "layernorm"
+        stack.input_proj = build.norm(norm, config.input_dim(), eps=config.norm_eps)
+
+
 def encoder_decoder(
     config: Seq2SeqConfig, *, source_vocab_size: int, target_vocab_size: int, max_positions: int, vocabulary: str
 ) -> EncoderDecoder:
@@ -303,9 +310,7 @@ def encoder_decoder(
     decoder_layers = decoder_stack(config, max_positions=max_positions)
     for side, layers in ((encoder, encoder_layers), (decoder, decoder_layers)):
         (init_xavier if side.traits.small_init else init_torch_default)(layers)
-        if side.embedding_norm:
-            norm = side.norm if side.norm != "none" else "layernorm"
-            layers.input_proj = build.norm(norm, side.input_dim(), eps=side.norm_eps)
+        add_embedding_norm(side, layers)
     head = LMHead(
         decoder.hidden_size,
         target_vocab_size,
