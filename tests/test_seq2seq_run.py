@@ -28,8 +28,8 @@ from weft.metrics.metric import metric_names
 from weft.runs.job import with_tokenizer_from
 from weft.runs.load import load
 from weft.runs.run import AnyRun
+from weft.tasks.encoder_decoder import predictor as translator
 from weft.tasks.lm.task import LM
-from weft.tasks.seq2seq import decoding as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import InvalidInput
 from weft.training import checkpoint
