@@ -22,6 +22,7 @@ DATA: dict[str, dict[str, Any]] = {
     "lm": {"train": "x.txt", "context_length": 16},
     "masked-lm": {"train": "x.txt", "read_as": "windows", "context_length": 16},
     "seq2seq": {"train": "x.tsv", "max_length": 16},
+    "denoising": {"train": "x.txt", "max_length": 16},
     "classification": {"train": "x.tsv", "max_length": 16},
     "tagging": {"train": "x.conll", "max_length": 16},
     "qa": {"train": "x.json", "max_length": 16, "doc_stride": 4},
@@ -352,3 +353,61 @@ def test_a_seq2seq_encoder_initializes_a_classifier():
         torch.testing.assert_close(
             new.encoder(read)[0][read.token_mask], old.encoder(read.tokens, read.token_mask).values[read.token_mask]
         )
+
+
+# ---- denoising
+
+SHARED: dict[str, Any] = {"num_heads": 2, "share_embeddings": True, "tie_embeddings": True}
+
+
+def log_probs(model: Any, read: EncoderInput) -> Tensor:
+    """The log-probabilities of the tokens of the tokenizer, without noise tokens, after each token of a text."""
+    state = model.encode(read.tokens, read.token_mask)
+    result: Tensor = model.log_probs(read.tokens, state)[..., :WORDS].log_softmax(-1)
+    return result
+
+
+@pytest.mark.parametrize("noise", ["infilling", "span-corruption"])
+@pytest.mark.parametrize("arch", ["transformer", "lstm-input-feeding"])
+def test_a_denoising_model_and_a_seq2seq_model_start_from_each_other(noise, arch):
+    options = SHARED if arch == "transformer" else {"share_embeddings": True, "tie_embeddings": True, "num_layers": 1}
+    data = {"noise": noise, **({"num_sentinels": 4} if noise == "span-corruption" else {})}
+    denoising, pairs = made("denoising", arch, data=data, **options), made("seq2seq", arch, **options)
+    num_noise = denoising.config.data.num_noise_tokens
+    for old_run, new_run in ((denoising, pairs), (pairs, denoising)):
+        old, new, note = started(old_run, new_run)
+        assert "not in" not in note and "unused" not in note
+        with torch.no_grad():
+            torch.testing.assert_close(log_probs(new, text()), log_probs(old, text()))
+    assert len(new.head.head.bias) == WORDS + num_noise  # new rows are the mean
+    torch.testing.assert_close(new.head.head.weight[WORDS:], old.head.head.weight.mean(0).expand(num_noise, -1))
+    untied = made("seq2seq", arch, **{**options, "share_embeddings": False, "tie_embeddings": False})
+    old, new, _ = started(denoising, untied)
+    with torch.no_grad():
+        torch.testing.assert_close(log_probs(new, text()), log_probs(old, text()))
+
+
+def test_a_denoising_model_of_other_noise_keeps_the_rows_that_both_have():
+    old_run = made("denoising", "transformer", data={"noise": "span-corruption", "num_sentinels": 5}, **SHARED)
+    old, new, _ = started(old_run, made("denoising", "transformer", **SHARED))
+    torch.testing.assert_close(new.head.head.bias, old.head.head.bias[: WORDS + 1])
+
+
+def test_a_denoising_encoder_initializes_a_classifier():
+    old_run = made("denoising", "transformer", **SHARED)
+    new_run = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
+    old, new, _ = started(old_run, new_run)
+    with torch.no_grad():
+        read = text()
+        torch.testing.assert_close(
+            new.encoder(read)[0][read.token_mask], old.encoder(read.tokens, read.token_mask).values[read.token_mask]
+        )
+
+
+def test_a_language_model_initializes_the_decoder_of_a_denoising_model():
+    old_run = made("lm", "transformer", num_heads=2)
+    options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
+    untied = {"share_embeddings": False, "tie_embeddings": False}
+    _, new, note = started(old_run, made("denoising", "transformer", **options, **untied))
+    assert "decoder" in note or "encoder" in note
+    assert new.decoder.embedder.embedding.weight.shape[0] == WORDS + 1

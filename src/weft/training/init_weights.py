@@ -93,15 +93,14 @@ def _without_segments(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
 def _with_noise_rows(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
     """Weights with as many rows for noise tokens, after those of the tokenizer, as our model has; rows that theirs lacks are
     the mean of all rows."""
-    num_ours, num_theirs = (0 if weights is None else weights.num_noise_tokens(config) for weights, config in (
-        (weights_of(ours), ours), (weights_of(other), other)
-    ))  # fmt: skip
-    resized = dict(theirs)
-    for name in NOISE_ROWS if num_ours != num_theirs else ():
-        if name in theirs:
-            rows, new = theirs[name], max(0, num_ours - num_theirs)
-            mean = rows.mean(0, keepdim=True).expand(new, *rows.shape[1:])
-            resized[name] = torch.cat([rows[: len(rows) - max(0, num_theirs - num_ours)], mean])
+    our_weights, their_weights = weights_of(ours), weights_of(other)
+    num_ours = 0 if our_weights is None else our_weights.num_noise_tokens(ours)
+    num_theirs = 0 if their_weights is None else their_weights.num_noise_tokens(other)
+    resized, num_new = dict(theirs), max(0, num_ours - num_theirs)
+    for name in theirs.keys() & set(NOISE_ROWS) if num_ours != num_theirs else ():
+        rows = theirs[name]
+        mean = rows.mean(0, keepdim=True).expand(num_new, *rows.shape[1:])
+        resized[name] = torch.cat([rows[: len(rows) - max(0, num_theirs - num_ours)], mean])
     return resized
 
 

@@ -1,7 +1,8 @@
 """Recommended settings of denoising: those of the seq2seq models that start from the weights. Words are spelled out, sentences
 are split into subwords.
 
-The numbers were found with benchmarks/denoising.py, see docs/experiments.md.
+Sizes and optimizers are those that were found for seq2seq models (docs/experiments.md), so that weights fit; the density of the
+noise is that of BART and T5. Words are too short for spans of three letters.
 """
 
 from __future__ import annotations

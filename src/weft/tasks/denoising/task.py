@@ -40,7 +40,8 @@ def find_explain() -> Explain:
 
     from weft.tasks.encoder_decoder.explain import EXPLAIN
 
-    return replace(EXPLAIN, reads_records=False)  # texts of files have no noise: a line with masks is an input
+    # texts of files have no noise: a line with masks is an input, and long texts are split
+    return replace(EXPLAIN, reads_records=False, max_tokens=lambda run: int(run.config.data.max_length) - 1)
 
 
 DATA = Data(
