@@ -38,7 +38,7 @@ from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
 from weft.nn.recurrent import last_token_state
 from weft.nn.stack import Stack
-from weft.nn.state import tree_leaves, where
+from weft.nn.state import tree_leaves
 from weft.text.tokenizers import Tokenizer
 
 
@@ -138,10 +138,7 @@ class FrameToText(nn.Module):
         if not bool(is_label.any()):
             return prefix
         after = ctc.read_label(prefix, torch.where(is_label, token, 0), blank=self.blank)
-        if bool(is_label.all()):
-            return after
-        merged = where(tuple(after[1:]), tuple(prefix[1:]), is_label)
-        return CTCPrefix(prefix.frames, *merged)
+        return after if bool(is_label.all()) else ctc.read_in_rows(prefix, after, is_label)
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         return self._read(prompt, state, token_mask)

@@ -22,7 +22,7 @@ from weft.tasks.asr.predict import (
 from weft.tasks.asr.presets import PRESETS
 from weft.tasks.asr.recipe import recipes
 from weft.tasks.data_spec import Data
-from weft.tasks.media_data import check, columns, limit_lengths, open_input, pairs, target_texts
+from weft.tasks.media_data import check, columns, in_memory, limit_lengths, open_input, pairs, target_texts
 from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
@@ -34,6 +34,7 @@ DATA = Data(
     columns=columns,
     check=check,
     open_input=open_input,
+    in_memory=in_memory,
     input_output_pairs=pairs,
     limit_lengths=limit_lengths,
 )
