@@ -360,7 +360,10 @@ METRICS: Mapping[str, tuple[str, str]] = {  # unit, definition
     "log_loss": ("nats/text", "negative log-probability of the gold label"),
     "brier_score": ("", "squared distance of the probabilities from the gold labels"),
     "ece": ("%", "expected calibration error, 15 bins"),
-    "token_accuracy": ("%", "words with the correct tag"),
+    "token_accuracy": (
+        "%",
+        "words with the correct tag; denoising: tokens of the target that are predicted, given those before",
+    ),
     "sentence_accuracy": ("%", "sentences in which all tags are correct"),
     "oov_accuracy": ("%", "token accuracy of words that are not in the training data"),
     "span_f1": ("%", "harmonic mean of span precision and recall"),

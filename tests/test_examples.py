@@ -148,6 +148,7 @@ def test_every_part_of_encoder_decoders_has_an_example():
     assert {("lstm", "attention"), ("attention", "gru")} < mixers
     assert {item.data.truncate for item in pairs} == {item.tokenizer.source is None for item in pairs} == {True, False}
     assert {item.train.monitor for item in pairs} == {None, "bleu", "chrf", "exact_match"}
+    assert {item.data.noise for item in trained if item.task == "denoising"} == {"infilling", "span-corruption"}
 
 
 def test_every_part_of_classifiers_and_taggers_has_an_example():

@@ -34,6 +34,7 @@ SINGLE = {  # by task: the metric that compares single items
     "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
     "lm": {},
     "masked-lm": {},
+    "denoising": {},
 }
 EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).eval_suites, *find_task(name).validation_suites)]
 
@@ -56,7 +57,7 @@ def test_percent_metrics_and_maximum_values():
 
 def test_tokenizer_independent_metrics_and_metrics_with_intervals():
     every = [metric for _, suite in EVERY for metric in suite]
-    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity"}
+    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity", "token_accuracy"}
     assert {metric.name for metric in every if metric.per_token} == per_token
     assert {metric.name for metric in every if not metric.interval} == {"ece"}
 

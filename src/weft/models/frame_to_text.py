@@ -23,6 +23,7 @@ from weft.models.seq2seq import (
     Decoder,
     Summary,
     TokenEmbedder,
+    add_embedding_norm,
     decoder_stack,
     embedding,
     embedding_scale,
@@ -195,11 +196,12 @@ def frame_to_text(
         table = embedding(config.decoder, tokenizer.vocab_size, tied=config.tie_embeddings)
         layers_of_decoder = decoder_stack(config, max_positions=max_positions)
         (init_xavier if config.decoder.traits.small_init else init_torch_default)(layers_of_decoder)
+        add_embedding_norm(config.decoder, layers_of_decoder)
         dropout = config.decoder.dropout if config.embedding_dropout is None else config.embedding_dropout
-        scale = embedding_scale(config.decoder, tied=config.tie_embeddings)
+        scale = embedding_scale(config.decoder, tied=config.tie_embeddings, scaled=config.scale_embeddings)
         decoder = Decoder(TokenEmbedder(table, scale=scale, dropout=dropout), layers_of_decoder)
         weight = table.weight if config.tie_embeddings else None
-        head = LMHead(config.decoder.hidden_size, tokenizer.vocab_size, weight=weight)
+        head = LMHead(config.decoder.hidden_size, tokenizer.vocab_size, weight=weight, bias=config.head_bias)
     return FrameToText(
         FrameEncoder(front, layers, summary=summary),
         ctc_head=ctc_head,

@@ -17,7 +17,7 @@ from weft.nn.lm_head import LMHead
 from weft.nn.mixers import MIXERS
 from weft.nn.pointer_generator import PointerGeneratorOutput
 from weft.nn.pooling import AttentionPooling
-from weft.nn.positions import LearnedPositions, RelativePositions
+from weft.nn.positions import LearnedPositions, RelativeBias, RelativePositions
 from weft.nn.skip_connections import Dense, Highway
 
 # A parameter belongs to the innermost of these modules, or of the mixers, that contains it. nn.Embedding is not listed here,
@@ -25,6 +25,7 @@ from weft.nn.skip_connections import Dense, Highway
 PARTS: dict[object, str] = {
     LearnedPositions: "positions",
     RelativePositions: "positions",
+    RelativeBias: "positions",
     PrunedAttention: "attention",
     **dict.fromkeys((CrossAttention, SourceAttention, AttentionalOutput), "cross-attention"),
     FeedForward: "feed-forward",
@@ -85,5 +86,5 @@ def count_parameters(model: nn.Module) -> list[Part]:
     counts, tied = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
     for tensor, (first, *others) in owners.items():
         counts[first] = counts.get(first, 0) + tensor.numel()
-        tied.setdefault(first, []).extend(Part(*other, 0).title for other in others)
+        tied.setdefault(first, []).extend(Part(*other, 0).title for other in others if other != first)
     return [Part(side, name, count, tuple(dict.fromkeys(tied[side, name]))) for (side, name), count in counts.items()]

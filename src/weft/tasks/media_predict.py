@@ -174,7 +174,7 @@ class MediaPredictor:
             [self.positions(len(row[0])) for row in frames],
             [prefix_ids] * len(frames),
             self.device,
-            None if numbers is None else [number - 1 for number in numbers],
+            indices=None if numbers is None else [number - 1 for number in numbers],
         )
         return search(request, options, progress=progress)
 
