@@ -23,7 +23,7 @@ from weft.errors import ConfigError, DataError, TrainingInterrupted, UsageError
 from weft.media.audio import write_wav
 from weft.runs.run import AnyRun
 from weft.tasks.asr.data import SpeechDataConfig
-from weft.tasks.media_data import MediaDataConfig
+from weft.tasks.media_data import MediaDataConfig, _input_columns
 from weft.tensors import read_tensors
 
 
@@ -369,6 +369,32 @@ def test_parts_of_recordings_are_recognized(trained, capsys, tmp_path):
         None,
     ]
     assert "expected seconds as 'offset' and 'duration'" in captured.err
+
+
+def test_scores_on_the_command_line(trained, capsys, monkeypatch, tmp_path):
+    """Of lines with a tab, and of manifests, whose paths are relative to them."""
+    expected = [item.log_prob for item in trained.run.score([(path, "ab") for path in trained.wavs[:2]])]
+    impossible = "ab" * 30
+    set_stdin(monkeypatch, f"{trained.wavs[0]}\tab\n{trained.wavs[0]}\t{impossible}\nmissing.wav\tab\n".encode())
+    assert main(["score", str(trained.out), "--json"]) == 3
+    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert lines[0]["log_prob"] == pytest.approx(expected[0]) and lines[1]["log_prob"] is None
+    rows = [f"wav/test{number}.wav" for number in range(2)]
+    (trained.directory / "scored.tsv").write_text("path\ttext\n" + "".join(f"{row}\tab\n" for row in rows))
+    (trained.directory / "scored.csv").write_text("".join(f"{row},ab\n" for row in rows))
+    (trained.directory / "scored.jsonl").write_text("".join(json.dumps({"wav": row, "sentence": "ab"}) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    for name in ("scored.tsv", "scored.csv", "scored.jsonl"):
+        assert main(["score", str(trained.out), "--input", str(trained.directory / name), "--json"]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+        assert [line["log_prob"] for line in lines] == pytest.approx(expected)
+    part = trained.directory / "part.jsonl"
+    part.write_text(json.dumps({"path": rows[0], "text": "ab", "offset": 0.1, "duration": 0.1}) + "\n")
+    assert main(["score", str(trained.out), "--input", str(part)]) == 3
+    assert "parts of recordings are not scored" in capsys.readouterr().err
+    config = SpeechDataConfig.model_validate({"train": "x.tsv", "source_column": 1, "target_column": "text"})
+    with pytest.raises(DataError, match="one column has a name, the other an index"):
+        _input_columns(config, ["path", "text"], targets=True)
 
 
 def test_a_recording_is_not_a_list_of_files(trained, capsys):
