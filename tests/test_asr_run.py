@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import expect_error, set_stdin
+from killable import Killable, count_lines
 from small_runs import SilentCallback, leftovers, run_hashes, train_here
 from speech_runs import RATE, make_recordings, say, speech_run_file, texts
 
@@ -91,6 +92,21 @@ def test_a_run_stopped_at_a_checkpoint_ends_identically(tmp_path, trained, model
     train_here(values, stopping)
     assert run_hashes(stopping) == run_hashes(tmp_path / "whole")
     assert leftovers(stopping) == []
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_saves_or_begins_ends_identically(tmp_path, trained):
+    """Killed before several lines of the code that writes checkpoints and data."""
+    values = speech_run_file(trained.manifest, model__dropout=0.2, train__ema_decay=0.9, train__max_steps=6)
+    train_here(values, tmp_path / "whole")
+    expected = run_hashes(tmp_path / "whole")
+    with Killable() as children:
+        for part in ("save", "begin"):
+            for line in range(1, count_lines(part), 7):
+                out = tmp_path / f"{part}{line}"
+                children.train(values, out, before=(part, line))
+                assert children.train(values, out)
+                assert run_hashes(out) == expected and leftovers(out) == []
 
 
 def test_the_last_weights_can_be_kept(tmp_path, trained):
