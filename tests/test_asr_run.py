@@ -371,6 +371,11 @@ def test_parts_of_recordings_are_recognized(trained, capsys, tmp_path):
     assert "expected seconds as 'offset' and 'duration'" in captured.err
 
 
+def test_a_recording_is_not_a_list_of_files(trained, capsys):
+    code, message = expect_error(capsys, "predict", str(trained.out), "--input", trained.wavs[0])
+    assert code == 3 and message.endswith("test0.wav: a file to predict from, not a list of files; pass it without --input")
+
+
 def test_bad_inputs_have_one_line_each(trained, capsys, monkeypatch, tmp_path):
     (tmp_path / "empty.wav").write_bytes(b"")
     (tmp_path / "text.wav").write_text("no sound\n" * 100)

@@ -22,6 +22,7 @@ LOWER = {
     *("loss", "bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
+    *("wer", "cer", "substitutions", "deletions", "insertions"),
 }
 HIGHER = {
     *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
@@ -50,7 +51,8 @@ def test_metric_directions():
 
 def test_percent_metrics_and_maximum_values():
     every = [metric for _, suite in EVERY for metric in suite]
-    assert {metric.name for metric in every if metric.percent} == HIGHER | {"token_error_rate"}
+    errors = {"token_error_rate", "wer", "cer", "substitutions", "deletions", "insertions"}
+    assert {metric.name for metric in every if metric.percent} == HIGHER | errors
     assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER
     assert {metric.max_value for metric in every if metric.name not in HIGHER} == {math.inf}
 

@@ -267,11 +267,11 @@ def _read_table(path: Path, names: ManifestColumns, options: TableOptions, summa
 
 def _seconds(row: dict[str, Any], key: str, where: str, *, is_text: bool) -> float | None:
     """The number of a key; with `is_text`, numbers were converted to text."""
-    value = row.get(key)
+    value: Any = row.get(key)
     if value is None:
         return None
-    if is_text and isinstance(value, str):
-        with suppress(ValueError):
+    if is_text:
+        with suppress(TypeError, ValueError):
             value = float(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MAX_SECONDS:

@@ -11,6 +11,7 @@ from weft.models.model_part import Part
 from weft.models.qa import QAHead
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bridge import ProjectionBridge
+from weft.nn.conformer import ConvModule
 from weft.nn.crf import CRF, LinearTagHead
 from weft.nn.cross_attention import AttentionalOutput, CrossAttention, SourceAttention
 from weft.nn.lm_head import LMHead
@@ -19,6 +20,7 @@ from weft.nn.pointer_generator import PointerGeneratorOutput
 from weft.nn.pooling import AttentionPooling
 from weft.nn.positions import LearnedPositions, RelativeBias, RelativePositions
 from weft.nn.skip_connections import Dense, Highway
+from weft.nn.speech_front import SpeechFront
 
 # A parameter belongs to the innermost of these modules, or of the mixers, that contains it. nn.Embedding is not listed here,
 # because learned positions contain one.
@@ -29,6 +31,8 @@ PARTS: dict[object, str] = {
     PrunedAttention: "attention",
     **dict.fromkeys((CrossAttention, SourceAttention, AttentionalOutput), "cross-attention"),
     FeedForward: "feed-forward",
+    ConvModule: "convolution",
+    SpeechFront: "front end",
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),
     **dict.fromkeys((Highway, Dense), "connections"),
     ProjectionBridge: "bridge",

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
 TARGET = "target"
+MEDIA_SUFFIXES = (
+    ".aif", ".aiff", ".au", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav", ".avi", ".gif", ".mkv", ".mov", ".mp4",
+    ".webm", ".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp",
+)  # fmt: skip
 
 
 class MediaDataConfig(TableFilesConfig):
@@ -180,6 +184,8 @@ def parse_input(texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
 def open_input(config: MediaDataConfig, file: InputFile) -> OpenedRecords | None:
     """The paths in a manifest, relative to it as in training; None for a text file, whose lines are paths."""
     if file_format(file.path) == "text":
+        if file.path.suffix.lower() in MEDIA_SUFFIXES:
+            raise DataError(file.path, "a file to predict from, not a list of files", "pass it without --input")
         return open_columns(file, ColumnSelection(()), config.train)
     options = TableOptions(config.encoding, config.delimiter, config.sheet)
     known = config.source_column or known_name(_names(file, options), SOURCE_NAMES)
