@@ -10,4 +10,4 @@ NONLINEARITIES = ("tanh", "relu", "sigmoid")  # recurrent.NONLINEARITIES
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "swiglu")  # attention.ACTIVATIONS
 POOLINGS = ("first", "last", "mean", "max", "attention")  # pooling.POOLINGS
 ATTENTION_SCORES = ("dot", "scaled-dot", "multiplicative", "additive")  # cross_attention.SourceAttention
-FRAME_ENCODERS = ("resnet", "patches", "conv3d")  # vision.FrameEncoder
+VISION_FRONTS = ("resnet", "patches", "conv3d")  # vision.VisionFront

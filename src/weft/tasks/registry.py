@@ -27,6 +27,7 @@ TASKS: Mapping[str, TaskEntry] = {
     "masked-lm": TaskEntry("weft.tasks.masked_lm", "transformer", "predict masked tokens"),
     "qa": TaskEntry("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
     "asr": TaskEntry("weft.tasks.asr", "lstm", "recognize speech: predict the text of a recording"),
+    "captioning": TaskEntry("weft.tasks.captioning", "transformer", "describe images and video"),
 }
 
 
