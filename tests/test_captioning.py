@@ -283,7 +283,7 @@ def test_check_opens_all_files(tmp_path, monkeypatch, command):
     with pytest.raises(DataError, match=r"list.tsv:4: .*missing.png: file not found"):
         trained(run_values({"train": "list.tsv"}), tmp_path)
     callback = SilentCallback()
-    trained(run_values({"train": "list.tsv", "on_error": "skip"}), tmp_path, callback)
+    trained(run_values({"train": "list.tsv", "on_error": "skip"}), tmp_path, callback, "skipping")
     assert any("2 files were skipped" in note for note in callback.notes)
 
 
