@@ -80,6 +80,17 @@ def test_part_of_a_recording(tmp_path, name):
     assert problem_of(lambda: read(MediaFile(tmp_path / "file", start=9.0))) == "file: no frames"
 
 
+@pytest.mark.parametrize("name", ["mp4", "h264", "webm", "mkv"])
+def test_clips_are_decoded_once(tmp_path, name, monkeypatch):
+    """Also with selected frames and parts: the packets announce the frames."""
+    media(tmp_path, encode(name, frames=60))
+    calls, decode = [], video_module._decode
+    monkeypatch.setattr(video_module, "_decode", lambda *parts: calls.append(parts) or decode(*parts))
+    for start, duration, rate in ((0.0, None, None), (0.0, None, 10.0), (1.4, 0.4, None), (1.4, 0.4, 10.0)):
+        read(MediaFile(tmp_path / "file", start=start, duration=duration), frame_rate=rate, max_frames=7)
+    assert len(calls) == 4
+
+
 @pytest.mark.parametrize("format_name", ANIMATIONS)
 def test_animations(tmp_path, format_name):
     file = media(tmp_path, animation(format_name, **ANIMATIONS[format_name]))
@@ -178,8 +189,15 @@ def test_truncated_clip_without_an_index(tmp_path):
 def test_truncated_animations(tmp_path, format_name):
     content = animation(format_name, **ANIMATIONS[format_name])
     assert not is_truncated(content)
-    for length in range(len(content) // 4, len(content) - 20, len(content) // 20):
-        assert problem_of(lambda length=length: read(media(tmp_path, content[:length])))
+    problems = [
+        problem_of(lambda length=length: read(media(tmp_path, content[:length])))
+        for length in range(len(content) // 4, len(content) - 20, len(content) // 20)
+    ]
+    assert all(problems)
+    message = (
+        "file: cannot be decoded after 3 frames: " if format_name == "PNG" else "file: the end of the file is missing: only 3"
+    )
+    assert format_name == "WEBP" or any(problem.startswith(message) for problem in problems)
 
 
 def test_gif_that_ends_after_a_frame(tmp_path):

@@ -33,7 +33,8 @@ TARGET = "target"
 
 
 class MediaDataConfig(TableFilesConfig):
-    """Files and their texts, listed in a manifest. A task adds options of the files and `reader()`."""
+    """Files and their texts, listed in a manifest. A task adds options of the files, and `reader()`, which reads them as frames
+    with these options."""
 
     source_column: Name | None = None
     """Column or JSON key of the path, or a 1-based index. Default: recognized, or the first column."""
@@ -54,10 +55,6 @@ class MediaDataConfig(TableFilesConfig):
             if value == [] or value == "" or (isinstance(value, int) and value < 1):
                 raise invalid(option, f"expected a column name or a 1-based index, got {value!r}")
         return self
-
-    def reader(self) -> FrameReader:
-        """Reads files as frames, with these options."""
-        raise NotImplementedError
 
     def manifest_columns(self) -> ManifestColumns:
         targets = self.target_column

@@ -20,6 +20,7 @@ from weft.tasks.asr.predict import (
     score,
 )
 from weft.tasks.asr.presets import PRESETS
+from weft.tasks.asr.recipe import recipes
 from weft.tasks.data_spec import Data
 from weft.tasks.media_data import check, columns, limit_lengths, open_input, pairs, target_texts
 from weft.tasks.spec import Decode, Task
@@ -50,6 +51,7 @@ ASR: Task[object, Prediction] = Task(
     validation_suites=(SPEECH_VALIDATION,),
     ranking_metrics=("wer",),
     compare=COMPARE,
+    recipes=recipes,
     predictor=predictor,
     evaluate=evaluate,
     predict=predict,
