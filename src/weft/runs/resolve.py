@@ -81,9 +81,8 @@ def _resolve(values: Mapping[str, Any], base: Path) -> RunConfig:
         raise ConfigError("model.arch", *unknown_name("architecture", arch, task.presets))
     preset = task.presets[arch]
     model = parse_config(preset.config_class, preset.merged(options), prefix="model")
+    train = parse_config(TrainConfig, _merge_train(preset.train_defaults, run.train), prefix="train")
     data: Any = parse_config(task.data.data_config, run.data, prefix="data")
-    defaults = _without_monitor(preset.train_defaults, data)
-    train = parse_config(TrainConfig, _merge_train(defaults, run.train), prefix="train")
     tokenizer = parse_config(task.data.tokenizer_config, run.tokenizer, prefix="tokenizer")
     config = RunConfig(
         run.task,
@@ -96,13 +95,6 @@ def _resolve(values: Mapping[str, Any], base: Path) -> RunConfig:
     )
     preset.estimator.check(config)
     return config
-
-
-def _without_monitor(preset: Mapping[str, Any], data: Any) -> Mapping[str, Any]:
-    """The [train] options of a preset that apply to the data: without validation data, there is nothing to monitor."""
-    if "monitor" not in preset or data.has_valid:
-        return preset
-    return {name: value for name, value in preset.items() if name != "monitor"}
 
 
 def _merge_train(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

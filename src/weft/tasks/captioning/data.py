@@ -208,8 +208,11 @@ class CaptionDataConfig(MediaDataConfig):
         return {"media": media, "image_size": [min(side, MAX_SIZE) for side in frame_size(file)]}
 
     def frames(self) -> FrameOptions:
-        """What a frame is. Raises DataError if the files do not say it."""
-        config = self if self.is_detected else self.model_copy(update=self._detect())
+        """What a frame is; an image of 128 x 128 pixels if the files cannot be read."""
+        config = self.with_detected()
+        if not config.is_detected:
+            default = {"media": "image", "image_size": MAX_SIZE, "num_features": 1}
+            config = config.model_copy(update={name: value for name, value in default.items() if getattr(config, name) is None})
         size = config.image_size if isinstance(config.image_size, list) else [config.image_size or 0] * 2
         media: Media = config.media or "image"
         return FrameOptions(
@@ -223,6 +226,8 @@ class CaptionDataConfig(MediaDataConfig):
         )
 
     def reader(self) -> CaptionReader:
+        if not self.is_detected:
+            self._detect()  # raises DataError if no file says what a frame is
         return CaptionReader(self.frames(), self.on_error == "skip")
 
     def rows(self) -> str:

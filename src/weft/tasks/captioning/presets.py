@@ -23,9 +23,9 @@ def find_network() -> NetworkTask[Any]:
 NETWORK = NetworkEstimator(find_network)
 TRAIN: Mapping[str, Any] = {
     "max_steps": 3000, "batch_tokens": 1024, "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.01, "warmup_ratio": 0.05,
-    "monitor": "word_f1", "ema_decay": 0.99, "max_grad_norm": 1.0,
+    "ema_decay": 0.99,
 }  # fmt: skip
-CTC_TRAIN: Mapping[str, Any] = {**TRAIN, "batch_tokens": 1600, "monitor": "wer"}
+CTC_TRAIN: Mapping[str, Any] = {**TRAIN, "batch_tokens": 1600}
 
 
 def _preset(values: Mapping[str, Any], train: Mapping[str, Any] = TRAIN) -> Preset:

@@ -28,7 +28,7 @@ def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
     reason = f"{profile.num_examples:,} texts of {text.mean_words:.0f} words"
     train = {
         "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.05, "lr_schedule": "cosine", "warmup_ratio": 0.05,
-        "ema_decay": 0.998, "max_grad_norm": 1.0, **early_stopping(profile, "wer" if has_ctc else "word_f1"),
+        "ema_decay": 0.998, **early_stopping(profile, "wer" if has_ctc else "word_f1"),
     }  # fmt: skip
     if has_ctc:  # batches are measured in frames, which are many more than tokens
         steps = scaled_steps(4000, profile.num_examples, 700, (2000, 50_000))
