@@ -66,7 +66,7 @@ def talkative(path: Path) -> AnyRun:
             weight.mul_(4.0)
     head.weight.normal_()
     head.bias.zero_()
-    samples = torch.tensor(to_int16(np.concatenate(sounds(3)))[: 4 * RATE]).view(1, -1, RATE // 100)
+    samples = torch.tensor(to_int16(np.concatenate(sounds(3)))[: 2 * RATE]).view(1, -1, RATE // 100)
     logits = head.logits(encoder(samples, torch.ones(samples.shape[:2], dtype=torch.bool)).values)[0]
     head.weight /= logits.std(0)[:, None]
     head.bias -= logits.mean(0) / logits.std(0)

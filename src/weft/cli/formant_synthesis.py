@@ -110,7 +110,7 @@ def _smooth(values: np.ndarray, width: int) -> np.ndarray:
 def _phones(words: Sequence[str], rng: np.random.Generator) -> list[Phone]:
     """The phones of an utterance, with pauses around it and sometimes between words."""
     names = [part for word in words for name in [*WORDS[word].split(), "|"] for part in PARTS.get(name, name).split()]
-    phones = [CLOSURE._replace(seconds=rng.uniform(0.1, 0.25))]
+    phones = [CLOSURE._replace(seconds=rng.uniform(0.0, 0.06))]
     for name in names[:-1]:
         if name == "|":
             phones.append(CLOSURE._replace(seconds=max(0.0, rng.uniform(-0.1, 0.12))))

@@ -97,7 +97,10 @@ def _check(options: ExplainConfig) -> None:
 def _output(run: Run[Any, Prediction], path: str, options: ExplainConfig) -> tuple[list[int], str]:
     """The tokens to explain, and their text: those of `target`, or of the prediction."""
     if options.target is not None:
-        return run.vocabulary.encode(options.target).tolist(), options.target
+        tokens: list[int] = run.vocabulary.encode(options.target).tolist()
+        if run.vocabulary.unk_id in tokens:
+            raise UsageError("target", f"{options.target!r} contains a token that is not in the vocabulary")
+        return tokens, options.target
     search = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
     prediction: Prediction = run.predict(path, SpeechOptions(**search))
     return [token for token in prediction.token_ids if token != run.vocabulary.eos_id], prediction.text
