@@ -209,6 +209,25 @@ def test_a_batch_has_sources_and_targets_with_special_tokens():
     assert data.tokens(np.arange(40)) == int(batch.token_mask[:, 1:].sum() + batch.source_mask.sum())
 
 
+@pytest.mark.parametrize(
+    ("options", "signature"),
+    [
+        ({"noise": "none", "deletion_prob": 0.2}, "none/deletion_prob:0.2"),
+        ({"noise": "none", "rotation_prob": 1.0}, "none/rotation_prob:1"),
+        ({"permute_sentences": True, "deletion_prob": 0.1}, "infilling/0.3/3/deletion_prob:0.1/permute_sentences:1"),
+        ({"span_unit": "word", "noise_density": 0.5}, "infilling/0.5/3/word"),
+        ({"noise": "span-corruption", "mean_span_length": 2.0}, "span-corruption/0.15/2"),
+    ],
+)
+def test_every_kind_of_noise_reaches_the_batches(options, signature):
+    data = noisy_texts(**options)
+    assert data_config(**options).describe_noise() == signature
+    batch, members = data.batch(np.arange(40)), np.arange(40)
+    texts, corrupted = data.texts(members), data.corrupted(members)
+    same = [np.array_equal(text, source) for text, source in zip(texts.split(), corrupted.source.split(), strict=True)]
+    assert sum(same) < 30 and batch.source.shape[0] == batch.tokens.shape[0] == 40
+
+
 # ---- texts
 
 
@@ -288,6 +307,7 @@ def test_a_text_with_masks_is_restored(runs, name):
         output = run.predict(text)
         assert "<mask>" not in output.text and "<extra_id" not in output.text
     assert run.predict("").text == ""
+    assert run.predict("", add_noise=True, max_new_tokens=2).source in ("", "<extra_id_0>")
     assert [output.text for output in run.predict(["the <mask> cat", "a dog"])] == [
         run.predict("the <mask> cat").text,
         run.predict("a dog").text,

@@ -27,12 +27,14 @@ LOWER = {
 HIGHER = {
     *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
-    *("f1", "f1_has_answer", "accuracy_no_answer"),
+    *("f1", "f1_has_answer", "accuracy_no_answer", "bleu_1", "bleu_2", "bleu_3", "bleu_4", "word_f1", "cider", "cider_d"),
 }
+UNLIMITED = {"cider", "cider_d"}  # better if higher, but no percentages
 SINGLE = {  # by task: the metric that compares single items
     "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
     "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
     "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
+    "captioning": {f"bleu_{n}": "cider_d" for n in range(1, 5)},
     "lm": {},
     "masked-lm": {},
     "denoising": {},
@@ -52,9 +54,9 @@ def test_metric_directions():
 def test_percent_metrics_and_maximum_values():
     every = [metric for _, suite in EVERY for metric in suite]
     errors = {"token_error_rate", "wer", "cer", "substitutions", "deletions", "insertions"}
-    assert {metric.name for metric in every if metric.percent} == HIGHER | errors
-    assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER
-    assert {metric.max_value for metric in every if metric.name not in HIGHER} == {math.inf}
+    assert {metric.name for metric in every if metric.percent} == (HIGHER - UNLIMITED) | errors
+    assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER - UNLIMITED
+    assert {metric.max_value for metric in every if metric.name not in HIGHER - UNLIMITED} == {math.inf}
 
 
 def test_tokenizer_independent_metrics_and_metrics_with_intervals():

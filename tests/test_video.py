@@ -19,7 +19,7 @@ from weft.media import video as video_module
 from weft.media.containers import is_truncated, video_format
 from weft.media.files import MediaFile
 from weft.media.images import MAX_PIXELS
-from weft.media.video import MAX_FRAMES, FrameSelection, read_video
+from weft.media.video import MAX_FRAMES, FrameSelection, frame_size, read_video
 
 CLIPS = {
     "mp4": ("mp4", "mpeg4", "yuv420p"),
@@ -314,3 +314,19 @@ def test_missing_package(tmp_path, monkeypatch):
     file = media(tmp_path, encode("mp4"))
     monkeypatch.setitem(sys.modules, "av", None)
     assert problem_of(lambda: read(file)) == "video: requires the package av; run pip install av"
+
+
+def test_size_and_fingerprint_of_clips(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(clip("mp4", "mpeg4"))
+    (tmp_path / "a.gif").write_bytes(animation("GIF"))
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "1.png").write_bytes(encoded(gradient(6, 8), "PNG"))
+    sizes = [frame_size(MediaFile(tmp_path / name)) for name in ("a.mp4", "a.gif", "frames", "frames/1.png")]
+    assert sizes == [(32, 48), (32, 48), (6, 8), (6, 8)]
+    (tmp_path / "damaged.mp4").write_bytes(clip("mp4", "mpeg4")[:40])
+    assert problem_of(lambda: frame_size(MediaFile(tmp_path / "damaged.mp4")))
+    directory = MediaFile(tmp_path / "frames")
+    before = directory.fingerprint()
+    assert before == directory.fingerprint()
+    (tmp_path / "frames" / "2.png").write_bytes(encoded(gradient(6, 8), "PNG"))
+    assert directory.fingerprint() != before

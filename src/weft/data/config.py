@@ -98,6 +98,11 @@ class DataFilesConfig(Config):
         """A copy with a value for every option that applies."""
         return self
 
+    def with_detected(self) -> Self:
+        """A copy with values for options that depend on the data. Paths are absolute. Data that cannot be read changes nothing:
+        what reads it later reports the problem."""
+        return self
+
 
 class ImportableTableFilesConfig(DataFilesConfig):
     """Data that may be in tables: .csv, .tsv, .xlsx, .jsonl, .parquet. An imported model has no training data."""

@@ -110,6 +110,26 @@ def read_video(
     return np.stack([frames[index] for index in actual.tolist()])
 
 
+def frame_size(file: MediaFile) -> tuple[int, int]:
+    """Height and width of the first frame of a clip, or of an image."""
+    if not file.member and file.path.is_dir():
+        return frame_size(MediaFile(frame_files(file.path)[0]))
+    if not video_format(file.read(16)):
+        with opened_image(file) as image:
+            return image.height, image.width
+    frames = _Clip(file).frames()
+    try:
+        first = next(frames, None)
+        size = None if first is None else first[1]().size
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise anything on damaged files
+        raise DataError(str(file), f"cannot be decoded: {one_line(error)}") from None
+    if size is None:
+        raise DataError(str(file), "no frames")
+    return size[1], size[0]
+
+
 def frame_files(directory: Path) -> list[Path]:
     """Images of a directory in natural order: 2.png before 10.png."""
     try:

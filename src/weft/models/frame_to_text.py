@@ -189,7 +189,8 @@ def frame_to_text(
     config: FrameToTextConfig, front: nn.Module, layers: Stack, tokenizer: Tokenizer, *, max_positions: int
 ) -> FrameToText:
     """The model of a resolved configuration, with this front end and stack, initialized with torch's default generator."""
-    summary = last_state if config.encoder.traits.num_state_vectors else mean_value
+    has_states = config.encoder.num_layers > 0 and config.encoder.traits.num_state_vectors > 0
+    summary = last_state if has_states else mean_value
     ctc_head = LMHead(config.encoder.hidden_size, tokenizer.vocab_size) if config.has_ctc else None
     decoder = head = None
     if config.has_decoder:

@@ -21,6 +21,7 @@ from weft.nn.pooling import AttentionPooling
 from weft.nn.positions import LearnedPositions, RelativeBias, RelativePositions
 from weft.nn.skip_connections import Dense, Highway
 from weft.nn.speech_front import SpeechFront
+from weft.nn.vision import FeatureFront, VisionFront
 
 # A parameter belongs to the innermost of these modules, or of the mixers, that contains it. nn.Embedding is not listed here,
 # because learned positions contain one.
@@ -36,6 +37,7 @@ PARTS: dict[object, str] = {
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),
     **dict.fromkeys((Highway, Dense), "connections"),
     ProjectionBridge: "bridge",
+    **dict.fromkeys((VisionFront, FeatureFront), "front end"),
     AttentionPooling: "pooling",
     PointerGeneratorOutput: "copying",
     **dict.fromkeys((LMHead, LabelHead, QAHead, LinearTagHead, CRF), "output"),

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 T = TypeVar("T", bound=Config)
+PATHS = ("train", "valid", "test", "root", "file", "init_from", "distill_from")  # options that are paths
 
 
 class RunFile(Config):
     """The top level of a run file. The classes of its tables depend on the task and the architecture."""
 
     task: Annotated[str, Choice(TASKS, "task")]
-    """What to learn: lm, masked-lm, denoising, seq2seq, classification, tagging, qa or asr."""
+    """What to learn: lm, masked-lm, denoising, seq2seq, classification, tagging, qa, asr or captioning."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Random seed for initialization, batch order and dropout."""
     recommend: bool = True
@@ -86,7 +87,7 @@ def _resolve(values: Mapping[str, Any], base: Path) -> RunConfig:
     config = RunConfig(
         run.task,
         run.seed,
-        _with_absolute_paths(data.with_defaults(), base),
+        _with_absolute_paths(data.with_defaults(), base).with_detected(),
         _with_absolute_paths(tokenizer, base),
         arch,
         model.with_defaults(),
@@ -116,7 +117,7 @@ def _check_utf8(path: str) -> str:
 def _with_absolute_paths(config: T, base: Path) -> T:
     """The options with absolute paths, so that a run can be resumed and evaluated from any directory."""
     values = {name: getattr(config, name) for name in type(config).model_fields}
-    paths = {name: values[name] for name in ("train", "valid", "test", "file", "init_from", "distill_from") if name in values}
+    paths = {name: values[name] for name in PATHS if name in values}
     tables = {name: _with_absolute_paths(value, base) for name, value in values.items() if isinstance(value, Config)}
 
     def absolute(value: Any) -> Any:

@@ -28,6 +28,7 @@ TASKS: Mapping[str, TaskEntry] = {
     "denoising": TaskEntry("weft.tasks.denoising", "transformer", "restore corrupted texts, to pre-train encoder-decoders"),
     "qa": TaskEntry("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
     "asr": TaskEntry("weft.tasks.asr", "lstm", "recognize speech: predict the text of a recording"),
+    "captioning": TaskEntry("weft.tasks.captioning", "transformer", "describe images and video"),
 }
 
 

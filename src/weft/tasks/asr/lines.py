@@ -57,7 +57,9 @@ class RecordingLines(Lines[MediaFile, Prediction]):
         return {"prediction": None if prediction is None else prediction.text}
 
     def files(self, entry: InputRecord, prediction: Prediction, name: str) -> Mapping[str, bytes]:
-        """The word times as JSON."""
+        """The word times as JSON, and the picture of the recording with them."""
         if prediction.alignment is None:
             return {}
-        return {f"{name}.json": dump_json({"text": prediction.text, **prediction.alignment.to_json()}, indent=2)}
+        values = {"source": entry.text, "text": prediction.text, **prediction.alignment.to_json()}
+        svg = prediction.alignment.to_svg(f"{entry.text.strip()}: {prediction.text}")
+        return {f"{name}.json": dump_json(values, indent=2), f"{name}.svg": svg.encode()}
