@@ -276,11 +276,12 @@ def test_options_that_a_run_does_not_support(trained):
         weft.ensemble([trained.out, trained.directory / "joint"]).predict(trained.wavs[:1], return_alignments=True)
 
 
-def test_word_times_need_a_ctc_output(trained, tmp_path):
-    values = speech_run_file(trained.manifest, model__ctc_weight=0.0, train__max_steps=1, train__num_validations=1)
+def test_word_times_need_a_ctc_output_or_attention(trained, tmp_path):
+    options = {"model__ctc_weight": 0.0, "model__attention": "none", "train__max_steps": 1, "train__num_validations": 1}
+    values = speech_run_file(trained.manifest, **options)
     train_here(values, tmp_path / "attention")
     run = weft.load(tmp_path / "attention")
-    with pytest.raises(UsageError, match="requires a CTC output"):
+    with pytest.raises(UsageError, match="requires a CTC output or attention"):
         run.predict(trained.wavs[:1], return_alignments=True)
     assert isinstance(run.predict(trained.wavs[0]).text, str)
     prediction = trained.run.predict(trained.wavs[0], return_alignments=True)
@@ -466,6 +467,10 @@ def test_recordings_in_an_archive(tmp_path, trained):
             path.unlink()
     values = speech_run_file(manifest, data__root=str(tmp_path / "wav.zip"), data__valid=None, train__max_steps=1)
     train_here(values, tmp_path / "run")
+    # names below the root of the training data, and paths into an archive, are found by predictions as well
+    run = ["predict", str(tmp_path / "run")]
+    assert main([*run, "wav/train0.wav"]) == 0 and main([*run, str(tmp_path / "wav.zip" / "wav" / "train0.wav")]) == 0
+    assert main([*run, "--input", str(manifest)]) == 0
     (tmp_path / "paths.tsv").write_text("path\ttext\nwav.zip/wav/train0.wav\tab\n")
     values = speech_run_file(tmp_path / "paths.tsv", data__valid=None, train__max_steps=1)
     train_here(values, tmp_path / "run2")

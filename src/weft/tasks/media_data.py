@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -156,7 +157,17 @@ def _names(file: InputFile, options: TableOptions) -> Sequence[str]:
     return open_rows(file.path, file.raw_lines(), options, summary).first
 
 
-def _with_file(record: InputRecord, base: Path) -> InputRecord:
+def find_file(path: str, base: Path, root: str | None) -> MediaFile:
+    """The file of a path relative to `base` or, if only that exists, to the root of the training data."""
+    files = [media_file(path, base), *([] if root is None else [media_file(path, Path(root))])]
+    for file in files:
+        with suppress(DataError):
+            file.size()
+            return file
+    return files[0]
+
+
+def _with_file(record: InputRecord, base: Path, root: str | None) -> InputRecord:
     """A record with the path of its file, and its target if it was read; otherwise the start and duration of a part of a
     recording, in seconds."""
     if record.problem is not None or not (path := record.texts[0].strip()):
@@ -167,10 +178,10 @@ def _with_file(record: InputRecord, base: Path) -> InputRecord:
             return record._replace(problem="parts of recordings are not scored; cut them into files")
         row = json.loads(record.raw)
         times = [str(row.get(key) or "") for key in TIME_KEYS]
-    return record._replace(texts=(str(media_file(path, base)), *record.texts[1:], *times))
+    return record._replace(texts=(str(find_file(path, base, root)), *record.texts[1:], *times))
 
 
-def parse_input(texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
+def parse_input(texts: tuple[str, ...], root: str | None) -> MediaFile | InvalidInput | None:
     """The file of a line or record, as `open_input` reads them; None for an empty line."""
     path, *times = texts
     if not path.strip():
@@ -181,7 +192,8 @@ def parse_input(texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
         start, duration = (float(time) if time else None for time in times or ("", ""))
     except ValueError:
         return InvalidInput(f"{path}: expected seconds as 'offset' and 'duration', got {', '.join(times)}")
-    return media_file(path.strip(), Path())._replace(start=start or 0.0, duration=None if start is None else duration)
+    file = find_file(path.strip(), Path(), root)
+    return file._replace(start=start or 0.0, duration=None if start is None else duration)
 
 
 def _input_columns(config: MediaDataConfig, names: Sequence[str], *, targets: bool) -> ColumnSelection:
@@ -207,7 +219,7 @@ def open_input(config: MediaDataConfig, file: InputFile) -> OpenedRecords | None
     opened = open_columns(file, selection._replace(options=options), config.train)
     if opened is None:
         return None
-    return replace(opened, entries=(_with_file(record, file.path.parent) for record in opened.entries))
+    return replace(opened, entries=(_with_file(record, file.path.parent, config.root) for record in opened.entries))
 
 
 # ---- checks
