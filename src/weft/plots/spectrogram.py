@@ -247,10 +247,8 @@ def spectrogram(
     width = LEFT + axis.width + 2 * MARGIN
     lines = _title_lines(heading(title), width)
     top = MARGIN + len(lines) * LINE + GAP
-    parts, y = [_draw_sound(sound, axis, top)], top + SPECTROGRAM + GAP
-    drawn, height = _draw_words(words, axis, y)
-    parts.append(drawn)
-    y += height
+    drawn, height = _draw_words(words, axis, top + SPECTROGRAM + GAP)
+    parts, y = [_draw_sound(sound, axis, top), drawn], top + SPECTROGRAM + GAP + height
     if curves is not None:
         parts.append(_draw_curves(curves, axis, y + LINE + GAP))
         y += LINE + GAP + CURVES + GAP
