@@ -2,7 +2,7 @@
 alone from English to German, which gives a Transformer.
 
 Recommended settings; sacrebleu on lowercased text of test_2016. Targets: de-en, no attention 20.6 and attention 34, greedy
-(published 20.6, 28.3), Transformer, beam size 5, 43.5; en-de, beam size 5, 41.0 (published 41.02). Nothing is tuned on the test
+(published 20.6, 28.3), Transformer, beam size 5, 43.5; en-de, beam size 5, 41.5 (published 41.02). Nothing is tuned on the test
 data.
 """
 
@@ -28,7 +28,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "transformer": {"model": {"arch": "transformer"}, "languages": ("de", "en")},
     "back": {"model": {}, "languages": ("en", "de")},
 }
-BEAM_SIZE_AND_TARGET = {"none": (1, 20.6), "attention": (1, 34.0), "transformer": (5, 43.5), "back": (5, 41.0)}
+BEAM_SIZE_AND_TARGET = {"none": (1, 20.6), "attention": (1, 34.0), "transformer": (5, 43.5), "back": (5, 41.5)}
 STEMS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
 

@@ -147,9 +147,11 @@ def test_perfect_and_empty_outputs():
             "bleu_1": 100,
             "word_f1": 100,
             "exact_match": 100,
+            "wer": 0,
         }
     )
-    assert set(scores_of([""] * len(texts), references).values()) == {0.0}
+    empty = scores_of([""] * len(texts), references)
+    assert empty.pop("wer") == 100.0 and set(empty.values()) == {0.0}
     assert scores_of(["", "dog"], ["", ""]) == pytest.approx(
         {"cider_d": 0, "cider": 0, "bleu_4": 0, "bleu_3": 0, "bleu_2": 0, "bleu_1": 0, "word_f1": 50, "exact_match": 50}
     )
@@ -197,9 +199,9 @@ def test_scores_have_intervals_and_signatures():
 
 def test_labels_and_validation_metrics():
     assert [metric.label for metric in CAPTIONING] == [
-        *("CIDEr-D", "CIDEr", "BLEU-4", "BLEU-3", "BLEU-2", "BLEU-1", "word F1", "exact match")
+        *("CIDEr-D", "CIDEr", "BLEU-4", "BLEU-3", "BLEU-2", "BLEU-1", "word F1", "exact match", "WER")
     ]
-    assert [metric.name for metric in CAPTIONING_VALIDATION] == ["loss", "cider_d", "bleu_4", "word_f1", "exact_match"]
+    assert [metric.name for metric in CAPTIONING_VALIDATION] == ["loss", "cider_d", "bleu_4", "word_f1", "exact_match", "wer"]
 
 
 def test_wrong_calls_are_refused():

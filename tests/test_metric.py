@@ -22,18 +22,22 @@ LOWER = {
     *("loss", "bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
+    *("wer", "cer", "substitutions", "deletions", "insertions"),
 }
 HIGHER = {
     *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
-    *("f1", "f1_has_answer", "accuracy_no_answer"),
+    *("f1", "f1_has_answer", "accuracy_no_answer", "bleu_1", "bleu_2", "bleu_3", "bleu_4", "word_f1", "cider", "cider_d"),
 }
+UNLIMITED = {"cider", "cider_d"}  # better if higher, but no percentages
 SINGLE = {  # by task: the metric that compares single items
     "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
     "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
     "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
+    "captioning": {f"bleu_{n}": "cider_d" for n in range(1, 5)},
     "lm": {},
     "masked-lm": {},
+    "denoising": {},
 }
 EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).eval_suites, *find_task(name).validation_suites)]
 
@@ -49,14 +53,15 @@ def test_metric_directions():
 
 def test_percent_metrics_and_maximum_values():
     every = [metric for _, suite in EVERY for metric in suite]
-    assert {metric.name for metric in every if metric.percent} == HIGHER | {"token_error_rate"}
-    assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER
-    assert {metric.max_value for metric in every if metric.name not in HIGHER} == {math.inf}
+    errors = {"token_error_rate", "wer", "cer", "substitutions", "deletions", "insertions"}
+    assert {metric.name for metric in every if metric.percent} == (HIGHER - UNLIMITED) | errors
+    assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER - UNLIMITED
+    assert {metric.max_value for metric in every if metric.name not in HIGHER - UNLIMITED} == {math.inf}
 
 
 def test_tokenizer_independent_metrics_and_metrics_with_intervals():
     every = [metric for _, suite in EVERY for metric in suite]
-    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity"}
+    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity", "token_accuracy"}
     assert {metric.name for metric in every if metric.per_token} == per_token
     assert {metric.name for metric in every if not metric.interval} == {"ece"}
 

@@ -19,7 +19,7 @@ from weft.media import video as video_module
 from weft.media.containers import is_truncated, video_format
 from weft.media.files import MediaFile
 from weft.media.images import MAX_PIXELS
-from weft.media.video import MAX_FRAMES, FrameSelection, read_video
+from weft.media.video import MAX_FRAMES, FrameSelection, frame_size, read_video
 
 CLIPS = {
     "mp4": ("mp4", "mpeg4", "yuv420p"),
@@ -78,6 +78,17 @@ def test_part_of_a_recording(tmp_path, name):
         part = MediaFile(tmp_path / "file", start=start, duration=duration)
         np.testing.assert_array_equal(read(part), frames[first : first + count])
     assert problem_of(lambda: read(MediaFile(tmp_path / "file", start=9.0))) == "file: no frames"
+
+
+@pytest.mark.parametrize("name", ["mp4", "h264", "webm", "mkv"])
+def test_clips_are_decoded_once(tmp_path, name, monkeypatch):
+    """Also with selected frames and parts: the packets announce the frames."""
+    media(tmp_path, encode(name, frames=60))
+    calls, decode = [], video_module._decode
+    monkeypatch.setattr(video_module, "_decode", lambda *parts: calls.append(parts) or decode(*parts))
+    for start, duration, rate in ((0.0, None, None), (0.0, None, 10.0), (1.4, 0.4, None), (1.4, 0.4, 10.0)):
+        read(MediaFile(tmp_path / "file", start=start, duration=duration), frame_rate=rate, max_frames=7)
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize("format_name", ANIMATIONS)
@@ -178,8 +189,15 @@ def test_truncated_clip_without_an_index(tmp_path):
 def test_truncated_animations(tmp_path, format_name):
     content = animation(format_name, **ANIMATIONS[format_name])
     assert not is_truncated(content)
-    for length in range(len(content) // 4, len(content) - 20, len(content) // 20):
-        assert problem_of(lambda length=length: read(media(tmp_path, content[:length])))
+    problems = [
+        problem_of(lambda length=length: read(media(tmp_path, content[:length])))
+        for length in range(len(content) // 4, len(content) - 20, len(content) // 20)
+    ]
+    assert all(problems)
+    message = (
+        "file: cannot be decoded after 3 frames: " if format_name == "PNG" else "file: the end of the file is missing: only 3"
+    )
+    assert format_name == "WEBP" or any(problem.startswith(message) for problem in problems)
 
 
 def test_gif_that_ends_after_a_frame(tmp_path):
@@ -296,3 +314,19 @@ def test_missing_package(tmp_path, monkeypatch):
     file = media(tmp_path, encode("mp4"))
     monkeypatch.setitem(sys.modules, "av", None)
     assert problem_of(lambda: read(file)) == "video: requires the package av; run pip install av"
+
+
+def test_size_and_fingerprint_of_clips(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(clip("mp4", "mpeg4"))
+    (tmp_path / "a.gif").write_bytes(animation("GIF"))
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "1.png").write_bytes(encoded(gradient(6, 8), "PNG"))
+    sizes = [frame_size(MediaFile(tmp_path / name)) for name in ("a.mp4", "a.gif", "frames", "frames/1.png")]
+    assert sizes == [(32, 48), (32, 48), (6, 8), (6, 8)]
+    (tmp_path / "damaged.mp4").write_bytes(clip("mp4", "mpeg4")[:40])
+    assert problem_of(lambda: frame_size(MediaFile(tmp_path / "damaged.mp4")))
+    directory = MediaFile(tmp_path / "frames")
+    before = directory.fingerprint()
+    assert before == directory.fingerprint()
+    (tmp_path / "frames" / "2.png").write_bytes(encoded(gradient(6, 8), "PNG"))
+    assert directory.fingerprint() != before

@@ -9,26 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.nn.choices import FRAME_ENCODERS
+from weft.nn.choices import VISION_FRONTS
 from weft.nn.vision import (
     BasicBlock,
     ConvNet,
-    FrameEncoder,
     GridPositions,
     ImageAugment,
     PatchEmbedding,
     SpatioTemporalConv,
+    VisionFront,
     stem_stride,
 )
 
 SHAPE = (12, 20, 3)
-CASES = [(kind, per_frame) for kind in FRAME_ENCODERS for per_frame in (False, True) if not (kind == "patches" and per_frame)]
+CASES = [(kind, per_frame) for kind in VISION_FRONTS for per_frame in (False, True) if not (kind == "patches" and per_frame)]
 every_encoder = pytest.mark.parametrize(("kind", "per_frame"), CASES)
 
 
-def build(kind: str, per_frame: bool, shape: tuple[int, int, int] = SHAPE) -> FrameEncoder:
+def build(kind: str, per_frame: bool, shape: tuple[int, int, int] = SHAPE) -> VisionFront:
     torch.manual_seed(0)
-    encoder = FrameEncoder(shape, 6, kind=kind, per_frame=per_frame, hidden_channels=4, patch_size=8)
+    encoder = VisionFront(shape, 6, kind=kind, per_frame=per_frame, hidden_channels=4, patch_size=8)
     for name, parameter in encoder.named_parameters():
         if name.endswith("norm2.weight"):  # zero at first: a block that does nothing would pass every test
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
@@ -116,7 +116,7 @@ def test_evaluation_is_deterministic_and_runs_in_bfloat16(kind, per_frame):
 
 
 def test_pixels_are_normalized_to_minus_one_to_one():
-    encoder = FrameEncoder((8, 8, 3), 6, kind="patches", patch_size=8)
+    encoder = VisionFront((8, 8, 3), 6, kind="patches", patch_size=8)
     frames = torch.tensor([0, 255], dtype=torch.uint8)[None, :, None].expand(1, 2, 192)
     torch.nn.init.constant_(encoder.frames.patches.projection.weight, 1 / 192)
     torch.nn.init.zeros_(encoder.frames.patches.projection.bias)
@@ -195,7 +195,7 @@ def test_lipnet_front_end_has_the_published_sizes():
 def test_unknown_kinds_are_refused():
     for kind, per_frame in (("vgg", False), ("patches", True)):
         with pytest.raises(ValueError, match=f"frame encoder: kind='{kind}' with per_frame={per_frame}"):
-            FrameEncoder(SHAPE, 6, kind=kind, per_frame=per_frame)
+            VisionFront(SHAPE, 6, kind=kind, per_frame=per_frame)
 
 
 def test_patches_of_one_image_without_positions_are_shared():

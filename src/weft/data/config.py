@@ -98,15 +98,25 @@ class DataFilesConfig(Config):
         """A copy with a value for every option that applies."""
         return self
 
+    def with_detected(self) -> Self:
+        """A copy with values for options that depend on the data. Paths are absolute. Data that cannot be read changes nothing:
+        what reads it later reports the problem."""
+        return self
 
-class TableFilesConfig(DataFilesConfig):
-    """Data that may be in tables: .csv, .tsv, .xlsx, .jsonl, .parquet."""
 
-    train: Files
+class ImportableTableFilesConfig(DataFilesConfig):
+    """Data that may be in tables: .csv, .tsv, .xlsx, .jsonl, .parquet. An imported model has no training data."""
+
     delimiter: Delimiter = None
     """Column separator: a character or "tab". Default: as the first line shows. If set, text files of any name are tables."""
     sheet: Sheet = None
     """Sheet of an .xlsx file: a name or a 1-based index. Default: the first."""
+
+
+class TableFilesConfig(ImportableTableFilesConfig):
+    """Data that may be in tables, of a task whose models are not imported."""
+
+    train: Files
 
 
 class SplitRange(NamedTuple):

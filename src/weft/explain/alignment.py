@@ -5,6 +5,7 @@ Shapes: B batch, T target positions, S source positions, L layers with cross-att
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,19 @@ def _select(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor
 
 
 @torch.no_grad()
+def recorded_attention(
+    model: nn.Module, decode: Callable[[], object], *, layer: int | None = None, head: int | None = None
+) -> Tensor:
+    """Cross-attention weights (B, T, S) while `decode` runs the decoder of a model over T tokens."""
+    names = check_source_attention(model)
+    with record_activations(model, names) as activations:
+        decode()
+    # attention before the step and input feeding are called once per position
+    layers = [torch.cat([attention_weights(call) for call in activations if call.name == name], dim=2) for name in names]
+    return _select(layers, layer, head)
+
+
+@torch.no_grad()
 def source_attention_weights(
     model: Any, source: TokenBatch, target: TokenBatch, *, layer: int | None = None, head: int | None = None
 ) -> list[np.ndarray]:
@@ -77,12 +91,8 @@ def source_attention_weights(
 
     One forward pass over the target gives the same weights as the search that generated it.
     """
-    names = check_source_attention(model)
     state = model.encode(*source)
-    with record_activations(model, names) as activations:
-        model(target[0][:, :-1], state)
-    # attention before the step and input feeding are called once per position
-    layers = [torch.cat([attention_weights(call) for call in activations if call.name == name], dim=2) for name in names]
-    weights = _select(layers, layer, head).float().cpu().numpy()
+    recorded = recorded_attention(model, lambda: model(target[0][:, :-1], state), layer=layer, head=head)
+    weights = recorded.float().cpu().numpy()
     target_lengths, source_lengths = target[1].sum(1).tolist(), source[1].sum(1).tolist()
     return [row[: t - 1, :s] for row, t, s in zip(weights, target_lengths, source_lengths, strict=True)]

@@ -78,11 +78,15 @@ class MediaFile(NamedTuple):
         return _or_data_error(self, lambda: io.FileIO(self.path))
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content, and the part of it that is used."""
+        """SHA-256 of the content, and the part of it that is used; of a directory, that of its files."""
         digest = hashlib.sha256()
         if self.member:  # the checksum of an archive stands for the content
             info = _member(self)
             digest.update(f"{info.CRC}:{info.file_size}".encode())
+        elif self.path.is_dir():  # of frames
+            for path in sorted(_or_data_error(self, lambda: list(self.path.iterdir()))):
+                if path.is_file():
+                    digest.update(f"{path.name}:{MediaFile(path).fingerprint()}|".encode())
         else:
             self.size()
             with _or_data_error(self, lambda: self.path.open("rb")) as file:

@@ -63,17 +63,24 @@ def color_mode(channels: int) -> str:
 
 
 @contextmanager
-def opened_image(file: MediaFile) -> Iterator[PillowImage.Image]:
-    """An image of which only the header is decoded. What Pillow raises in the block is a DataError."""
+def pillow_image(file: MediaFile) -> Iterator[PillowImage.Image]:
+    """An image of which only the header is decoded. Raises whatever Pillow raises."""
     pillow = import_extra("PIL.Image", "Pillow", "images")
-    content = file.open()
+    # Pillow warns of large images, which are refused, of odd metadata, and of its own plans
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pillow.open(file.open(), formats=FORMATS) as image:
+            check_pixels(str(file), image.width, image.height)
+            yield image
+
+
+@contextmanager
+def opened_image(file: MediaFile) -> Iterator[PillowImage.Image]:
+    """The same, but what Pillow raises, also in the block, is a DataError."""
+    pillow = import_extra("PIL.Image", "Pillow", "images")
     try:
-        # Pillow warns of large images, of odd metadata and of its own plans; the first are refused below
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with pillow.open(content, formats=FORMATS) as image:
-                check_pixels(str(file), image.width, image.height)
-                yield image
+        with pillow_image(file) as image:
+            yield image
     except DataError:
         raise
     except pillow.UnidentifiedImageError:

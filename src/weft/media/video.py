@@ -28,6 +28,7 @@ from weft.media.images import (
     color_mode,
     one_line,
     opened_image,
+    pillow_image,
     pixels,
     read_image,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.reformatter import VideoReformatter
+    from av.video.stream import VideoStream
     from PIL import Image as PillowImage
 
 Array = np.ndarray
@@ -88,7 +90,8 @@ def read_video(
 
     If there are more than `max_frames`, this many are selected at equal distances. A clip is a video (MP4, MOV, MKV, WebM, AVI,
     MPEG), an animation (GIF, WebP, APNG) or a directory of images in the order of the numbers in their names. The images of a
-    directory have no times: `frame_rate` does not apply to them. `resize` is explained at `read_image`.
+    directory have no times: `frame_rate` does not apply to them. `start` and `duration` of the file apply to videos only.
+    `resize` is explained at `read_image`. MPEG files do not say how long they are: that their end is missing is not noticed.
     """
     selection = FrameSelection(max_frames, frame_rate)
     if not file.member and file.path.is_dir():
@@ -105,6 +108,26 @@ def read_video(
     if not np.array_equal(actual, selected):  # the headers announced other frames
         frames, _ = _decode(clip, actual, lambda image: pixels(image, size=size, mode=mode, resize=resize))
     return np.stack([frames[index] for index in actual.tolist()])
+
+
+def frame_size(file: MediaFile) -> tuple[int, int]:
+    """Height and width of the first frame of a clip, or of an image."""
+    if not file.member and file.path.is_dir():
+        return frame_size(MediaFile(frame_files(file.path)[0]))
+    if not video_format(file.read(16)):
+        with opened_image(file) as image:
+            return image.height, image.width
+    frames = _Clip(file).frames()
+    try:
+        first = next(frames, None)
+        size = None if first is None else first[1]().size
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise anything on damaged files
+        raise DataError(str(file), f"cannot be decoded: {one_line(error)}") from None
+    if size is None:
+        raise DataError(str(file), "no frames")
+    return size[1], size[0]
 
 
 def frame_files(directory: Path) -> list[Path]:
@@ -170,7 +193,7 @@ class _Animation:
 
     def frames(self) -> Iterator[Decoded]:
         time = 0.0
-        with opened_image(self.file) as image:
+        with pillow_image(self.file) as image:  # errors are counted with the frames
             for index in range(self.num_frames):
                 image.seek(index)
                 image.load()
@@ -215,39 +238,46 @@ class _Clip:
             return DataError(str(self.file), "the end of the file is missing: no frames can be decoded")
         return DataError(str(self.file), f"not a video: {problem}")
 
+    @property
+    def _end(self) -> float:
+        """The end of the part of the file that is used, in seconds."""
+        return math.inf if self.file.duration is None else self.file.start + self.file.duration
+
     def expected_times(self) -> Sequence[float]:
         """Times of the packets, which are those of the frames in most files."""
         with self._open() as container:
-            packets = container.demux(container.streams.video[0])
-            times = list[float]()
+            stream = container.streams.video[0]
+            first, times = _start_time(stream), list[float]()
             try:
                 times.extend(
-                    float((packet.pts or packet.dts or 0) * packet.time_base)
-                    for packet in islice(packets, MAX_FRAMES + 2)  # the last packet is empty
+                    float(((packet.dts or 0) if packet.pts is None else packet.pts) * packet.time_base) - first
+                    for packet in islice(container.demux(stream), MAX_FRAMES + 2)  # the last packet is empty
                     if packet.size
                 )
             except Exception:  # the frames before it are decoded and counted, then it is an error
                 return times or [0.0]
         if len(times) > MAX_FRAMES:
             raise DataError(str(self.file), f"more than {MAX_FRAMES:,} frames", "split it into clips")
-        return sorted(times) or [0.0]
+        return sorted(time for time in times if self.file.start - TOLERANCE <= time < self._end - TOLERANCE) or [0.0]
 
     def frames(self) -> Iterator[Decoded]:
         with self._open() as container:
-            stream = container.streams.video[0]
-            rate = float(stream.average_rate or DEFAULT_RATE)
-            first = float((stream.start_time or 0) * stream.time_base) if stream.time_base else 0.0
-            start = self.file.start
-            end = math.inf if self.file.duration is None else start + self.file.duration
+            stream, start = container.streams.video[0], self.file.start
+            first, rate = _start_time(stream), float(stream.average_rate or DEFAULT_RATE)
             if start > 1.0 and self.format in ("mov", "matroska"):  # to a key frame before the start
                 container.seek(int((first + start - 1.0) * 1_000_000))
             converter = import_extra("av.video.reformatter", "av", "video").VideoReformatter()
             for index, frame in enumerate(container.decode(stream)):
                 time = index / rate if frame.time is None else frame.time - first
-                if time >= end - TOLERANCE:
+                if time >= self._end - TOLERANCE:
                     return
                 if time >= start - TOLERANCE:
                     yield time, _image(self.file, frame, converter)
+
+
+def _start_time(stream: VideoStream) -> float:
+    """When the first frame is shown, in seconds."""
+    return float((stream.start_time or 0) * (stream.time_base or 0))
 
 
 def _image(file: MediaFile, frame: VideoFrame, converter: VideoReformatter) -> Callable[[], PillowImage.Image]:

@@ -1,4 +1,5 @@
-"""Metrics of captions against several references: BLEU-1 to BLEU-4, CIDEr and CIDEr-D, exact match and word F1.
+"""Metrics of captions against several references: BLEU-1 to BLEU-4, CIDEr and CIDEr-D, exact match, word F1, and the word error
+rate, for texts that are spoken in a clip.
 
 BLEU, CIDEr and word F1 compare words in lowercase without punctuation around them, close to the evaluation of COCO captions
 (Chen et al. 2015); words are not stemmed. An output is exact if its tokens, split at whitespace, equal those of a reference.
@@ -25,6 +26,8 @@ from weft.metrics.classification import ratio
 from weft.metrics.items import Array, Function, ItemStatistics, Score, Sums
 from weft.metrics.lm import LANGUAGE_VALIDATION
 from weft.metrics.metric import Metric, scores
+from weft.metrics.metric import values as metric_values
+from weft.metrics.speech import KINDS, WER, speech_items
 
 ORDER = 4  # maximum n-gram length
 SIGMA = 6.0  # of the length penalty of CIDEr-D
@@ -109,7 +112,7 @@ def _word_f1(output: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def caption_items(outputs: Sequence[str], references: Sequence[str | Sequence[str]]) -> ItemStatistics:
-    """Statistics of items: captions, exact, word_f1, cider, cider_d (N,) and ngrams (N, 10).
+    """Statistics of items: captions, exact, word_f1, cider, cider_d (N,), ngrams (N, 10), and those of the word error rate.
 
     Each item has one reference or a sequence of them. All items of a corpus are needed at once, for the document frequencies.
     """
@@ -122,7 +125,9 @@ def caption_items(outputs: Sequence[str], references: Sequence[str | Sequence[st
     pairs = list(zip(output_words, reference_words, strict=True))
     is_exact = [output.split() in [text.split() for text in item] for output, item in zip(outputs, texts, strict=True)]
     cider_scores = np.array([cider.score(*pair) for pair in pairs], np.float64).reshape(-1, 2)
+    errors = speech_items(outputs, texts).statistics
     statistics = {
+        **{name: errors[name] for name in ("words", *KINDS)},
         "captions": np.ones(len(outputs)),
         "exact": np.array(is_exact, np.float64),
         "word_f1": np.array([max(_word_f1(words, reference) for reference in item) for words, item in pairs], np.float64),
@@ -161,8 +166,14 @@ _BLEU = [Metric(f"bleu_{n}", _bleu(n), "higher", item_metric="cider_d", percent=
 _EXACT_MATCH = Metric("exact_match", _mean("exact", 100), "higher", percent=True)
 _WORD_F1 = Metric("word_f1", _mean("word_f1", 100), "higher", percent=True)
 
-CAPTIONING = (_CIDER_D, Metric("cider", _mean("cider"), "higher"), *reversed(_BLEU), _WORD_F1, _EXACT_MATCH)
-CAPTIONING_VALIDATION = (*LANGUAGE_VALIDATION, _CIDER_D, _BLEU[-1], _WORD_F1, _EXACT_MATCH)
+CAPTIONING = (_CIDER_D, Metric("cider", _mean("cider"), "higher"), *reversed(_BLEU), _WORD_F1, _EXACT_MATCH, WER)
+_VALIDATION = (_CIDER_D, _BLEU[-1], _WORD_F1, _EXACT_MATCH, WER)
+CAPTIONING_VALIDATION = (*LANGUAGE_VALIDATION, *_VALIDATION)
+
+
+def validation_values(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """The scores of outputs during training."""
+    return metric_values(caption_items(outputs, references), _VALIDATION)
 
 
 def caption_setup(references: Sequence[Sequence[str]], *, search: str) -> CaptionSetup:
@@ -185,6 +196,7 @@ def caption_signatures(setup: CaptionSetup, *, captions: int) -> dict[str, str]:
         "cider_d": f"{words}|df:references|stem:no|sigma:{SIGMA:g}|",
         "word_f1": f"{words}|",
         "exact_match": "case:mixed|tok:space|",
+        "wer": "case:mixed|tok:space|",
     }
     return {name: f"nrefs:{references}|{prefix}{suffix}" for name, prefix in prefixes.items()}
 

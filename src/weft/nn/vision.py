@@ -1,6 +1,6 @@
 """Encoders of images and video: from frames of pixels to positions that a decoder can attend to.
 
-A frame encoder maps frames (B, T, H * W * C), uint8, and a frame mask (B, T), True on frames and False on the padding after
+A front maps frames (B, T, H * W * C), uint8, and a frame mask (B, T), True on frames and False on the padding after
 them, to positions (B, S, D) and their mask (B, S). Frames on padding have no effect, and their positions are 0. Rows do not
 depend on each other: GroupNorm (Wu and He 2018) replaces the BatchNorm of the published networks.
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from weft.nn.positions import angles
 
 NUM_GROUPS = 8  # of channels, for GroupNorm
+MAX_PIXELS = 1 << 24  # of the frames that are encoded at once, unless gradients are needed
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
@@ -202,7 +203,7 @@ class _SpatioTemporalFrames(nn.Module):
         return y.reshape(*x.shape[:2], *y.shape[1:])
 
 
-class FrameEncoder(nn.Module):
+class VisionFront(nn.Module):
     """Frames (B, T, H * W * C), uint8, and their mask (B, T) to positions (B, S, D) and their mask (B, S).
 
     shape: height, width and channels of a frame. kind: "resnet" (`ConvNet`), "patches" (`PatchEmbedding`; the layers that
@@ -234,9 +235,18 @@ class FrameEncoder(nn.Module):
             front = SpatioTemporalConv(channels, hidden_channels=hidden_channels)
             self.frames = _SpatioTemporalFrames(front, dim, features=features, per_frame=per_frame)
         else:
-            raise ValueError(f"frame encoder: kind={kind!r} with per_frame={per_frame}")
+            raise ValueError(f"vision front: kind={kind!r} with per_frame={per_frame}")
+        self.grid = (1, 1) if per_frame else grid_size(kind, height, width, patch_size=patch_size)  # h, w
 
     def forward(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        rows = max(1, MAX_PIXELS // (frames.size(1) * math.prod(self.shape[:2])))
+        if torch.is_grad_enabled() or rows >= len(frames):
+            return self._encode(frames, mask)
+        parts = zip(frames.split(rows), mask.split(rows), strict=True)  # rows do not depend on each other
+        vectors, masks = zip(*(self._encode(*part) for part in parts), strict=True)
+        return torch.cat(vectors), torch.cat(masks)
+
+    def _encode(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         height, width, channels = self.shape
         dtype = next(self.parameters()).dtype
         images = frames.view(*frames.shape[:2], height, width, channels).permute(0, 1, 4, 2, 3)  # (B, T, C, H, W)
@@ -245,10 +255,29 @@ class FrameEncoder(nn.Module):
         return y.flatten(1, 2), mask.repeat_interleave(y.size(2), dim=1)
 
 
+def grid_size(kind: str, height: int, width: int, *, patch_size: int) -> tuple[int, int]:
+    """Cells of the grid of features of a frame: h, w."""
+    cell = {"resnet": 8 * stem_stride(height, width), "patches": patch_size, "conv3d": 16}[kind]  # in pixels
+    return math.ceil(height / cell), math.ceil(width / cell)
+
+
 def stem_stride(height: int, width: int) -> int:
     """Stride of the first layers of a ResNet: the grid has about 8 x 8 cells for images of up to 64, 128 and 256 pixels."""
     longest = max(height, width)
     return 1 if longest <= 64 else 2 if longest <= 128 else 4
+
+
+class FeatureFront(nn.Module):
+    """Features (B, T, F) of a pre-trained encoder, normalized and projected to positions (B, T, D); the mask is that of T."""
+
+    def __init__(self, num_features: int, dim: int) -> None:
+        super().__init__()
+        self.grid = (1, 1)
+        self.norm, self.output = nn.LayerNorm(num_features), nn.Linear(num_features, dim)
+
+    def forward(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        y: Tensor = self.output(self.norm(frames.to(self.output.weight.dtype)))
+        return y.masked_fill(~mask[..., None], 0.0), mask
 
 
 class ImageAugment(nn.Module):

@@ -25,7 +25,7 @@ class RunFile(Config):
     """The top level of a run file. The classes of its tables depend on the task and the architecture."""
 
     task: Annotated[str, Choice(TASKS, "task")]
-    """What to learn: lm, masked-lm, seq2seq, classification, tagging, qa or asr."""
+    """What to learn: lm, masked-lm, denoising, seq2seq, classification, tagging, qa, asr or captioning."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Random seed for initialization, batch order and dropout."""
     recommend: bool = True
@@ -87,7 +87,7 @@ def _resolve(values: Mapping[str, Any], base: Path) -> RunConfig:
     config = RunConfig(
         run.task,
         run.seed,
-        _with_absolute_paths(data.with_defaults(), base),
+        _with_absolute_paths(data.with_defaults(), base).with_detected(),
         _with_absolute_paths(tokenizer, base),
         arch,
         model.with_defaults(),

@@ -46,8 +46,10 @@ class MediaObjective:
         smoothing: float,
         score: OutputScores,
         monitors: Sequence[Metric],
+        search: PredictionConfig = GREEDY,
     ) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
+        self.search = search  # for outputs, unless there is CTC alone
         self.score, self.monitors = score, monitors  # `score` computes all monitors but the first, the loss
 
     def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
@@ -105,4 +107,4 @@ class MediaObjective:
             return model.start_state(selected)
 
         request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)
-        return [outputs[0].text for outputs in predict(request, GREEDY)]
+        return [outputs[0].text for outputs in predict(request, self.search)]

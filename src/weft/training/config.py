@@ -109,7 +109,7 @@ class TrainConfig(Config):
             if factor * max(self.lr, self.muon_lr or 0.0) > MAX_RATE:
                 raise invalid(f"lr_multipliers.{name}", f"{factor:g} times the learning rate exceeds {MAX_RATE:g}")
         if self.keep == "last" and self.patience:
-            raise invalid("patience", "not used with keep 'last'", "remove one of them")
+            raise invalid("keep", "'last' is not possible with patience", "remove one of them")
         if self.sample_prompts and not self.num_samples:
             raise invalid("sample_prompts", "not used with num_samples = 0", "set num_samples")
         if not self.init_strict and self.init_from is None:

@@ -72,6 +72,14 @@ class Predict(SearchOptions):
     top_k: TopK = None
     top_p: TopP = None
     seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sampling seed.")] = 0
+    add_noise: Annotated[
+        bool,
+        typer.Option(
+            "--add-noise",
+            rich_help_panel=DECODING,
+            help="Task denoising: corrupt each line as in training, and print the corrupted, target and restored text.",
+        ),
+    ] = False
     input: InputFiles = None
     stream: Annotated[
         bool,
@@ -149,6 +157,7 @@ class Predict(SearchOptions):
             "top_p": Flag(self.top_p),
             "seed": Flag(self.seed, 0),
             "truncate": Flag(self.truncate, False),
+            "add_noise": Flag(self.add_noise, False),
             "return_alignments": Flag(self.save_alignments is not None, False, "save-alignments"),
             "layer": Flag(self.layer),
             "head": Flag(self.head),

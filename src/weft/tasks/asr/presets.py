@@ -23,7 +23,7 @@ def find_network() -> NetworkTask[Any]:
 NETWORK = NetworkEstimator(find_network)
 TRAIN: Mapping[str, Any] = {
     "max_steps": 3000, "batch_tokens": 8192, "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.01, "warmup_ratio": 0.1,
-    "monitor": "wer", "ema_decay": 0.99, "max_grad_norm": 1.0,
+    "ema_decay": 0.99,
 }  # fmt: skip
 
 

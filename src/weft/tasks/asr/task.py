@@ -23,8 +23,9 @@ from weft.tasks.asr.predict import (
     score,
 )
 from weft.tasks.asr.presets import PRESETS
+from weft.tasks.asr.recipe import recipes
 from weft.tasks.data_spec import Data
-from weft.tasks.media_data import check, columns, limit_lengths, open_input, pairs, target_texts
+from weft.tasks.media_data import check, columns, in_memory, limit_lengths, open_input, pairs, target_texts
 from weft.tasks.spec import Decode, FileView, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
@@ -43,6 +44,7 @@ DATA = Data(
     columns=columns,
     check=check,
     open_input=open_input,
+    in_memory=in_memory,
     input_output_pairs=pairs,
     limit_lengths=limit_lengths,
 )
@@ -60,6 +62,7 @@ ASR: Task[object, Prediction] = Task(
     validation_suites=(SPEECH_VALIDATION,),
     ranking_metrics=("wer",),
     compare=COMPARE,
+    recipes=recipes,
     predictor=predictor,
     evaluate=evaluate,
     predict=predict,

@@ -1,7 +1,8 @@
 """Recommended settings of encoder-decoders: words are spelled out and read by an LSTM, sentences are split into subwords and
 read by a Transformer.
 
-The best weights are those with the best outputs: the loss of a small training set rises while the outputs still improve.
+The best weights are those with the best outputs: the loss of a small training set rises while the outputs still improve. LSTMs
+that spell keep the last weights.
 
 The numbers were found on SIGMORPHON 2020 (3,600 words) and Multi30k (29,000 sentences), see docs/experiments.md.
 """
@@ -99,7 +100,8 @@ def _words(profile: DataProfile, arch: str) -> list[Recipe]:
         return [best, best._replace(model=small, flops=training_flops(1.4e6, steps * 1400 / 2))]
     large: dict[str, Any] = {"embedding_dim": 256, "encoder": {"hidden_size": 1024}} if arch == "lstm-input-feeding" else {}
     # the error rate on few words is too noisy to choose weights by: the last ones were better
-    train |= {"keep": "last", **({"num_validations": NUM_VALIDATIONS} if profile.has_valid else {})}
+    shown = {"num_validations": NUM_VALIDATIONS, "monitor": "token_error_rate"} if profile.has_valid else {}
+    train |= {"keep": "last", **shown}
     best = Recipe("", large, train, flops=training_flops(6e6, steps * 1400 / 2))
     return [best, best._replace(model={"hidden_size": 256}, flops=training_flops(1.5e6, steps * 1400 / 2))]
 

@@ -1,0 +1,71 @@
+"""Captions file by file: a path in, a text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.decode.prediction import Prediction
+from weft.files import as_json, dump_json
+from weft.media.files import MediaFile, is_archive
+from weft.tasks.captioning.predict import CaptionOptions
+from weft.tasks.lines import Lines
+from weft.text.table_layout import on_one_line
+
+if TYPE_CHECKING:
+    from weft.data.input_records import InputRecord, Values
+    from weft.runs.config import RunConfig
+
+EMPTY = Prediction("", [], 0.0, 0.0)
+
+
+class CaptionLines(Lines[MediaFile, Prediction]):
+    columns = ("prediction",)
+    unit = "file"
+    reads_files = True
+    batch_size = 64
+
+    def __init__(self, config: RunConfig, options: CaptionOptions) -> None:
+        super().__init__(config, options)
+        self.has_alternatives = options.n_best * options.num_samples > 1
+        self.outputs_tables = not self.has_alternatives
+
+    def parse(self, texts: tuple[str, ...]) -> MediaFile | None:
+        """The file of a path, or of a path below the root of the training data, if only that exists."""
+        name = texts[0].strip()
+        if not name:
+            return None
+        root = None if self.config.data.root is None else Path(self.config.data.root)
+        if root is None or Path(name).exists():
+            return MediaFile(Path(name))
+        return MediaFile(root, name) if is_archive(root) else MediaFile(root / name)
+
+    def options(self, numbers: Sequence[int]) -> CaptionOptions:
+        options: CaptionOptions = self.command_options
+        return options.model_copy(update={"numbers": list(numbers)})
+
+    def text(self, prediction: Prediction | None, number: int | None) -> str:
+        best = EMPTY if prediction is None else prediction
+        if self.has_alternatives:
+            return "".join(f"{number or 1}\t{output.score:.4f}\t{on_one_line(output.text)}\n" for output in best.ranked())
+        return on_one_line(best.text) + "\n"
+
+    def json(self, entry: InputRecord, prediction: Prediction | None) -> dict[str, Any]:
+        outputs = [
+            {"text": output.text, "score": output.score, "log_prob": output.log_prob, "tokens": len(output.token_ids)}
+            for output in ([] if prediction is None else prediction.ranked())
+        ]
+        return {"source": entry.text, "predictions": as_json(outputs)}
+
+    def values(self, prediction: Prediction | None) -> Values:
+        return {"prediction": None if prediction is None else prediction.text}
+
+    def files(self, entry: InputRecord, prediction: Prediction, name: str) -> Mapping[str, bytes]:
+        """The attention of each word, as JSON and as a picture; nothing for an empty output."""
+        if prediction.alignment is None or not prediction.alignment.words:
+            return {}
+        return {
+            f"{name}.json": dump_json({"text": prediction.text, **prediction.alignment.to_json()}, indent=2),
+            f"{name}.svg": prediction.alignment.to_svg(entry.text or "").encode(),
+        }
