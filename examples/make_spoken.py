@@ -1,6 +1,6 @@
 """Write spoken digits of synthesized voices: python examples/make_spoken.py [--output-dir DIR] [--times N]
 
-spoken.zip   recordings of 8 bits at 8,000 Hz, one to two digits each
+spoken.zip   recordings of 8 bits at 8,000 Hz, one digit each
 spoken.tsv   path in the archive, text, speaker
 spoken.wav   the last recording, of 16 bits
 
@@ -21,7 +21,7 @@ from _shared import DATA
 from weft.cli.formant_synthesis import RATE, WORDS, speak, speaker
 from weft.media.audio import write_wav
 
-SPEAKERS, UTTERANCES = 16, 12
+SPEAKERS = 20
 NOISE = (20.0, 35.0)  # dB
 DIGITS = list(WORDS)[:10]
 
@@ -47,14 +47,13 @@ def main() -> None:
     with zipfile.ZipFile(args.output_dir / "spoken.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for number in range(1, SPEAKERS * args.times + 1):
             who = speaker(f"s{number:02d}", rng)
-            for utterance in range(1, UTTERANCES + 1):
-                words = [DIGITS[index] for index in rng.integers(0, len(DIGITS), rng.integers(1, 3))]
-                name = f"{who.name}-{utterance:02d}.wav"
+            for digit in rng.permutation(DIGITS).tolist():
+                name = f"{who.name}-{digit}.wav"
                 entry = zipfile.ZipInfo(name)  # without the time of day, so that the same data is the same file
                 entry.compress_type = zipfile.ZIP_DEFLATED
-                sound = speak(words, who, rng, noise=NOISE)
+                sound = speak([digit], who, rng, noise=NOISE)
                 archive.writestr(entry, wav(sound))
-                rows.append(f"{name}\t{' '.join(words)}\t{who.name}\n")
+                rows.append(f"{name}\t{digit}\t{who.name}\n")
     write_wav(args.output_dir / "spoken.wav", sound, RATE)
     (args.output_dir / "spoken.tsv").write_bytes("".join(rows).encode())
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import expect_error, set_stdin
+from small_runs import SilentCallback
 from spoken_runs import sounds, spoken_run, spoken_values, talkative, write_sounds
 
 import weft
@@ -19,6 +20,7 @@ from weft.cli.formant_synthesis import RATE
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
 from weft.media.audio import to_int16
+from weft.runs.job import train
 from weft.runs.resolve import resolve
 from weft.tasks.asr.pcm import PCMReader
 from weft.tasks.asr.streaming import SpeechStream
@@ -123,14 +125,34 @@ def test_a_stream_longer_than_learned_positions_is_refused(paths):
     stream = SpeechStream(weft.load(paths["lstm"]))
     stream.model.encoder.stack.positions.max_positions = 30
     stream.push(np.zeros(RATE, np.int16))
-    with pytest.raises(DataError, match="longer than the learned positions"):
+    with pytest.raises(DataError, match="longer than the learned positions of the model"):
         stream.push(np.zeros(RATE, np.int16))
 
 
-@pytest.mark.parametrize("value", [np.zeros((2, 2)), np.zeros(3, np.int32), np.array([np.nan]), np.array(["a"])])
-def test_what_is_not_samples_is_refused(paths, value):
-    with pytest.raises(DataError, match="samples"):
+NOT_SAMPLES = "expected an array of samples: 16-bit integers, or numbers in [-1, 1]"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (np.zeros((2, 2)), NOT_SAMPLES),
+        (np.zeros(3, np.int32), NOT_SAMPLES),
+        (np.array(["a"]), NOT_SAMPLES),
+        (np.array([np.nan]), "the samples are not finite"),
+    ],
+)
+def test_what_is_not_samples_is_refused(paths, value, problem):
+    with pytest.raises(DataError) as error:
         SpeechStream(weft.load(paths["lstm"])).push(value)
+    assert error.value.problem == problem
+
+
+def test_other_tasks_read_no_streams(tmp_path):
+    (tmp_path / "a.txt").write_text("one two\n" * 40)
+    values = {"task": "lm", "data": {"train": str(tmp_path / "a.txt")}, "model": {"arch": "ngram"}}
+    train(values, tmp_path / "lm", base=tmp_path, callback=SilentCallback())
+    with pytest.raises(UsageError, match="models of task 'lm' read no streams"):
+        weft.load(tmp_path / "lm").predict_stream([])
 
 
 # ---- bytes
@@ -197,6 +219,12 @@ def test_the_command_prints_the_text_of_the_file(paths, tmp_path, monkeypatch, c
     assert main(["predict", str(paths["lstm"]), "--stream"]) == 0
     assert capsys.readouterr().out == expected
     assert manifest.exists()
+
+
+def test_a_terminal_is_refused(paths, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    code, message = expect_error(capsys, "predict", str(paths["lstm"]), "--stream")
+    assert (code, message) == (2, "--stream: standard input is a terminal; pipe audio into the command")
 
 
 def test_text_is_printed_while_audio_arrives(paths, monkeypatch, capsys):

@@ -8,10 +8,12 @@ import re
 import runpy
 import shlex
 import shutil
+import zipfile
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from weft.cli.main import main
@@ -33,6 +35,7 @@ FILES = sorted(EXAMPLES.glob("*.toml"))
 PARALLEL = ("letters.txt", "reversed.txt", "sentences.en", "sentences.de")
 LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "entities.txt", "syllables.txt")
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
+SPOKEN = ("spoken.tsv", "spoken.zip", "spoken.wav")
 RARE = {("seq2seq", "rnn"), ("qa", "rnn"), ("captioning", "rnn"), ("asr", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
 TELLING = {"predict", "explain", "--gradients", "geometry", "similarity", "prune", "import", "export"}  # on standard error
@@ -229,8 +232,21 @@ def test_the_texts_equal_the_output_of_their_script():
         "purchases.tsv",
         "dates.tsv",
         "make.py",
+        *SPOKEN,
     }
-    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_100_000
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_600_000
+
+
+def test_the_recordings_equal_the_output_of_their_script(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["make_spoken.py", "--output-dir", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "make_spoken.py"), run_name="__main__")
+    assert (tmp_path / "spoken.tsv").read_bytes() == (DATA / "spoken.tsv").read_bytes()
+    for name in ("s01-zero.wav", "s20-seven.wav"):  # processors round sines differently
+        made, expected = (
+            np.frombuffer(zipfile.ZipFile(directory / "spoken.zip").read(name), np.uint8).astype(int)
+            for directory in (tmp_path, DATA)
+        )
+        assert len(made) == len(expected) and np.abs(made - expected).max() <= 1
 
 
 def test_the_countries_equal_the_output_of_their_script():

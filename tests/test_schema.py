@@ -22,6 +22,7 @@ LIMITS = {
     "minimum": lambda value, limit: value >= limit, "exclusiveMinimum": lambda value, limit: value > limit,
     "maximum": lambda value, limit: value <= limit, "exclusiveMaximum": lambda value, limit: value < limit,
     "minItems": lambda value, limit: len(value) >= limit, "maxItems": lambda value, limit: len(value) <= limit,
+    "multipleOf": lambda value, limit: value % limit == 0,
 }  # fmt: skip
 ANNOTATIONS = {"$schema", "title", "description", "default"}
 CHECKED = {"type", "enum", "const", "anyOf", "oneOf", "properties", "required", "additionalProperties", "items", *LIMITS}

@@ -81,6 +81,18 @@ def test_curves_rise_where_the_label_is_probable():
     assert {"a", "b", "probability"} <= set(texts(svg))
 
 
+def test_a_label_that_was_nearly_chosen_is_named_at_its_peak():
+    probs = np.zeros((50, 2))
+    probs[10], probs[20, 1] = (0.6, 0.4), 0.1
+    svg = spectrogram(SOUND, curves=Curves(probs, ["e", "y"], [Span("e", 0.4, 0.44)], 0.04))
+    named = [
+        (e.text, float(e.attrib["x"]), float(e.attrib["y"])) for e in parse(svg).iter(f"{SVG}text") if e.text in ("e", "y")
+    ]
+    (y,) = [item for item in named if item[0] == "y"]
+    (e,) = [item for item in named if item[0] == "e"]
+    assert y[1] == e[1] == pytest.approx(LEFT + 100.8) and y[2] > e[2]
+
+
 def test_weights_and_highlights_are_bitmaps():
     weights = Weights(np.eye(4, 50), ["<s>", "x & y", "c", "d"], 0.04)
     highlight = np.zeros((200, 16))

@@ -169,10 +169,10 @@ def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, qui
     times = [[f"  {name}", _times(alignment)] for name, (_, alignment, _) in outputs.items()]
     write("\nWhen its words were recognized, in seconds (a network that reads forward needs to hear a word first):\n")
     write(columns(times, left=2))
-    pictures = "".join(f"  {path}\n" for _, _, path in outputs.values())
-    write(f"\nPictures: the spectrogram, the words, and what the network predicts at each moment:\n{pictures}")
-    forward, example = shlex.quote(str(output_dir / "forward")), shlex.quote(f"{output_dir / EXAMPLE}.wav")
+    paths = "".join(f"  {path}\n" for _, _, path in outputs.values())
+    write(f"\nPictures: the spectrogram, the words, and what the network predicts at each moment:\n{paths}")
+    forward, sound = shlex.quote(str(output_dir / "forward")), shlex.quote(f"{output_dir / EXAMPLE}.wav")
     status(
-        f"\nReport: {report}\nNext: weft predict {forward} --stream < {example}\n      weft init asr > run.toml",
+        f"\nReport: {report}\nNext: weft predict {forward} --stream < {sound}\n      weft init asr > run.toml",
         quiet=quiet,
     )

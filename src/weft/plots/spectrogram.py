@@ -22,6 +22,7 @@ MIN_WIDTH, MAX_WIDTH, PER_SECOND = 480, 2400, 220  # of the plot
 LEFT = 64  # for the labels of rows
 SPECTROGRAM, CURVES, TOKEN_ROW = 150, 110, 14  # heights; that of a row of weights
 MIN_PROBABILITY = 0.02  # smaller ones are not drawn
+MIN_LABELED = 0.2  # smaller peaks of labels that were not chosen have no label
 LABEL_SPACE = 9  # between the labels of peaks
 TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds
 FREQUENCIES = (250, 500, 1000, 2000, 4000, 8000)  # Hz
@@ -188,6 +189,12 @@ def _draw_curves(curves: Curves, axis: _Axis, top: float) -> str:
             best = float(curves.probs[first:last, index].max())
             title = f"<title>{escape(visible(label))}\n{number(best)}</title>"
             parts.append(f'<path class="curve {color}" d="M{path}">{title}</path>')
+            start, end = first * curves.seconds, last * curves.seconds
+            is_chosen = any(peak.text == label and peak.start < end and start < peak.end for peak in curves.peaks)
+            if best >= MIN_LABELED and not is_chosen:  # what the model also considered
+                x, y = max(points, key=lambda point: point[1])
+                more = f' class="t{index % len(LIGHT)} small" text-anchor="middle"'
+                parts.append(_text(axis.x(x * curves.seconds), bottom - CURVES * y - 3, visible(label), more))
     colors = {label: index % len(LIGHT) for index, label in enumerate(curves.labels)}
     previous = -math.inf
     for peak in curves.peaks:
@@ -240,10 +247,8 @@ def spectrogram(
     width = LEFT + axis.width + 2 * MARGIN
     lines = _title_lines(heading(title), width)
     top = MARGIN + len(lines) * LINE + GAP
-    parts, y = [_draw_sound(sound, axis, top)], top + SPECTROGRAM + GAP
-    drawn, height = _draw_words(words, axis, y)
-    parts.append(drawn)
-    y += height
+    drawn, height = _draw_words(words, axis, top + SPECTROGRAM + GAP)
+    parts, y = [_draw_sound(sound, axis, top), drawn], top + SPECTROGRAM + GAP + height
     if curves is not None:
         parts.append(_draw_curves(curves, axis, y + LINE + GAP))
         y += LINE + GAP + CURVES + GAP

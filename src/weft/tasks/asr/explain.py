@@ -101,8 +101,8 @@ def _output(run: Run[Any, Prediction], path: str, options: ExplainConfig) -> tup
         if run.vocabulary.unk_id in tokens:
             raise UsageError("target", f"{options.target!r} contains a token that is not in the vocabulary")
         return tokens, options.target
-    search = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
-    prediction: Prediction = run.predict(path, SpeechOptions(**search))
+    search = SpeechOptions(beam_size=options.beam_size, length_penalty=options.length_penalty)
+    prediction: Prediction = run.predict(path, search)
     return [token for token in prediction.token_ids if token != run.vocabulary.eos_id], prediction.text
 
 
@@ -129,12 +129,8 @@ def attribution(run: Run[Any, Prediction], path: str, options: ExplainConfig, pr
     spans = [_span(word, indices, times) for word, indices in words]
     method = options.method or DEFAULT_METHOD
     title = f"Attribution of {run.directory.path} for {text}: {method.replace('-', ' ')}"
-    data = {"tokens": [], "text": text, "method": method, "n_steps": None if steps == 1 else steps, "words": []}
-    maximum, figures, lines = (
-        float(values.max()) or 1.0,
-        list[Figure](),
-        [("word", "time (s)", "log-prob", "strongest frames (s)")],
-    )
+    maximum, figures, data = float(values.max()) or 1.0, list[Figure](), list[dict[str, Any]]()
+    lines = [("word", "time (s)", "log-prob", "strongest frames (s)")]
     for span, value, (score, baseline) in zip(spans, values, ends, strict=True):
         by_frame = value.sum(1)
         caption = f"Contributions to {span.word}"
@@ -144,9 +140,10 @@ def attribution(run: Run[Any, Prediction], path: str, options: ExplainConfig, pr
         when = "" if not timed else f"{span.start:.2f} to {span.end:.2f}"
         strongest = sorted((np.argsort(-by_frame, kind="stable")[: options.top] * recording.seconds).round(2).tolist())
         lines.append((span.word, when, f"{score:.3f}", "  ".join(f"{time:.2f}" for time in strongest)))
-        data["words"].append(_word_data(span, score, baseline, value))
+        data.append(_word_data(span, score, baseline, value))
     note = [f"{method.replace('-', ' ')}, baseline: the mean of the features" + (f", {steps} steps" if steps > 1 else "")]
-    return Explanation("attribution", title, data, figures, [*align_columns(lines, left=(0, 1, 3)), *note], GUIDE)
+    numbers = {"tokens": [], "text": text, "method": method, "n_steps": None if steps == 1 else steps, "words": data}
+    return Explanation("attribution", title, numbers, figures, [*align_columns(lines, left=(0, 1, 3)), *note], GUIDE)
 
 
 def _span(word: str, tokens: list[int], times: list[WordTime]) -> WordTime:

@@ -61,5 +61,5 @@ class RecordingLines(Lines[MediaFile, Prediction]):
         if prediction.alignment is None:
             return {}
         values = {"source": entry.text, "text": prediction.text, **prediction.alignment.to_json()}
-        svg = prediction.alignment.to_svg(f"{entry.text.strip()}: {prediction.text}")
+        svg = prediction.alignment.to_svg(f"{(entry.text or '').strip()}: {prediction.text}")
         return {f"{name}.json": dump_json(values, indent=2), f"{name}.svg": svg.encode()}
