@@ -1,7 +1,7 @@
 """Lip reading, speaker 1 of GRID: 700 clips of 75 frames, 96 x 48 pixels, 3-D convolutions and CTC, recommended settings.
 
-Word error rate (WER), beam size 5, on 255 clips. Target: at most 15. Settings are chosen on the 45 validation clips; --test also
-evaluates on the test clips.
+Word error rate (WER), beam size 5, on 255 clips. Target: at most 15. Settings are chosen on the 45 validation clips; --test
+also evaluates on the test clips.
 """
 
 from __future__ import annotations
