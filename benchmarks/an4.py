@@ -63,7 +63,7 @@ def wer(run: Any, data: Path | None = None) -> float:
 
 
 def compare_directions(args: argparse.Namespace) -> None:
-    """`weft compare` of one-way and two-way encoders."""
+    """`weft compare` of unidirectional and bidirectional encoders."""
     run_file = args.output_dir / "directions.toml"
     run_file.write_text(tomli_w.dumps(run_values(args.data, args.output_dir, 1)))
     command = [sys.executable, "-P", "-m", "weft", "compare", str(run_file), "--seeds", str(args.seeds)]
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=min(3, os.cpu_count() or 1), help="number of parallel processes")
     parser.add_argument("--minutes", type=float, help="train for this long")
-    parser.add_argument("--directions", action="store_true", help="compare one-way and two-way encoders")
+    parser.add_argument("--directions", action="store_true", help="compare unidirectional and bidirectional encoders")
     parser.add_argument("--test", action="store_true", help="evaluate on the test data as well; do not tune on it")
     parser.add_argument("--set", action="append", default=[], help="change an option of every run")
     args = parser.parse_args()

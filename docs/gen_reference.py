@@ -346,6 +346,11 @@ METRICS: Mapping[str, tuple[str, str]] = {  # unit, definition
     "exact_match": ("%", "outputs, label sets or answers that equal a reference"),
     "token_error_rate": ("%", "edits per 100 reference tokens"),
     "character_error_rate": ("%", "edits per 100 reference characters"),
+    "wer": ("%", "word error rate: edits per 100 reference words, as jiwer"),
+    "cer": ("%", "edits per 100 reference characters; runs of whitespace count as one space"),
+    "substitutions": ("%", "words that are replaced, per 100 reference words"),
+    "deletions": ("%", "words that are missing, per 100 reference words"),
+    "insertions": ("%", "words that are added, per 100 reference words"),
     "bleu": ("%", "BLEU, sacrebleu"),
     "bleu_lc": ("%", "BLEU of lowercased text"),
     "chrf": ("%", "chrF2, sacrebleu"),
@@ -362,7 +367,10 @@ METRICS: Mapping[str, tuple[str, str]] = {  # unit, definition
     "log_loss": ("nats/text", "negative log-probability of the gold label"),
     "brier_score": ("", "squared distance of the probabilities from the gold labels"),
     "ece": ("%", "expected calibration error, 15 bins"),
-    "token_accuracy": ("%", "words with the correct tag"),
+    "token_accuracy": (
+        "%",
+        "words with the correct tag; denoising: tokens of the target that are predicted, given those before",
+    ),
     "sentence_accuracy": ("%", "sentences in which all tags are correct"),
     "oov_accuracy": ("%", "token accuracy of words that are not in the training data"),
     "span_f1": ("%", "harmonic mean of span precision and recall"),
@@ -374,6 +382,7 @@ METRICS: Mapping[str, tuple[str, str]] = {  # unit, definition
 }
 FINDINGS: Mapping[str, tuple[str, str]] = {  # severity, meaning
     "unreadable": ("error", "a file cannot be read; the other splits are still checked"),
+    "unreadable_file": ("error", 'recordings or images that cannot be read; with `data.on_error = "skip"` a warning'),
     "tokenizer_error": ("error", "the tokenizer cannot be trained or loaded"),
     "too_long": ("error", "an example has more tokens than `data.max_length`"),
     "unique_labels": ("error", "nearly every training example has its own label: a column of IDs or names"),
@@ -389,6 +398,8 @@ FINDINGS: Mapping[str, tuple[str, str]] = {  # severity, meaning
     "duplicate": ("by fraction", "lines or pairs that occur more than once in a split"),
     "multiple_targets": ("note", "sources with more than one target"),
     "overlap": ("by fraction", "validation or test examples that are also in another split"),
+    "file_overlap": ("warning", "recordings or images, by content, that are also in another split"),
+    "speaker_overlap": ("warning", "speakers that are also in another split"),
     "source_overlap": ("by fraction", "validation or test sources that are in another split with another target"),
     "unknown_tokens": ("by fraction", "tokens that are `<unk>`, with the most frequent characters or words"),
     "lossy_tokenization": ("by fraction", "targets that the tokenizer cannot reproduce, so that no output can match"),
@@ -421,7 +432,8 @@ def metrics_table() -> str:
 def finding_names() -> tuple[set[str], set[str]]:
     """Names that findings are made with, as far as they are written there, and all strings of the same modules."""
     made, strings = set[str](), set[str]()
-    for path in sorted((Path(weft.__file__).parent / "data").glob("check*.py")):
+    package = Path(weft.__file__).parent
+    for path in [*sorted((package / "data").glob("check*.py")), package / "tasks" / "media_data.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 strings.add(node.value)

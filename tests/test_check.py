@@ -21,6 +21,7 @@ from weft.data.findings import CheckOptions, Finding, percent
 from weft.data.source import Source
 from weft.data.statistics import MAX_DECODED_ROWS, TokenCounts
 from weft.errors import DataError, ModelError
+from weft.tasks import media_data
 from weft.tasks.seq2seq.data import SIDES, PairDataConfig, PairFormat
 from weft.text.table_layout import display_width
 from weft.text.tokenizer_pair import TokenizerPairConfig, train_tokenizer_pair
@@ -359,7 +360,7 @@ def test_an_unreadable_training_file_gives_no_second_error_for_the_tokenizer(tmp
 
 
 def test_the_docs_list_exactly_the_findings():
-    source = inspect.getsource(check_module) + inspect.getsource(check_labels)
+    source = "".join(map(inspect.getsource, (check_module, check_labels, media_data)))
     called = re.findall(r'"([a-z_]+)", (?:split|second|name),', source)
     page = (Path(__file__).parents[1] / "docs" / "reference" / "data-checks.md").read_text()
     manual = page.partition("| finding |")[2].partition("\n\n")[0]

@@ -322,7 +322,7 @@ def test_a_template_shows_every_option_that_applies(task, arch):
     rare = {"layer_type", "init_strict", "lr_multipliers", *find_template(task).hidden}
     if task != "lm":  # of models that generate text
         rare |= {"num_samples", "sample_prompts", "sample_max_new_tokens"}
-    tables = {"features", "char_encoder"}
+    tables = {"features", "char_encoder", "encoder", "decoder"}
     assert [name for name in {*options, *inner} - rare - tables if name not in _shown(text)] == []
     assert "char_encoder" not in options or "[model.char_encoder]" in text or "char_encoder = false" in text
     assert "features" not in options or "[model.features]" in text

@@ -33,7 +33,7 @@ FILES = sorted(EXAMPLES.glob("*.toml"))
 PARALLEL = ("letters.txt", "reversed.txt", "sentences.en", "sentences.de")
 LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "entities.txt", "syllables.txt")
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
-RARE = {("seq2seq", "rnn"), ("qa", "rnn"), ("captioning", "rnn")}  # an lstm with one word changed
+RARE = {("seq2seq", "rnn"), ("qa", "rnn"), ("captioning", "rnn"), ("asr", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
 TELLING = {"predict", "explain", "--gradients", "geometry", "similarity", "prune", "import", "export"}  # on standard error
 BRIEF = ["--quiet", "--max-tokens", "300"]
@@ -148,6 +148,7 @@ def test_every_part_of_encoder_decoders_has_an_example():
     assert {("lstm", "attention"), ("attention", "gru")} < mixers
     assert {item.data.truncate for item in pairs} == {item.tokenizer.source is None for item in pairs} == {True, False}
     assert {item.train.monitor for item in pairs} == {None, "bleu", "chrf", "exact_match"}
+    assert {item.data.noise for item in trained if item.task == "denoising"} == {"infilling", "span-corruption"}
 
 
 def test_every_part_of_classifiers_and_taggers_has_an_example():

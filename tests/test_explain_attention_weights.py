@@ -41,9 +41,10 @@ def check(seen: list[Activation], calls: int) -> None:
 @cache
 def language(positions: str, window: int = 64) -> LanguageModel:
     torch.manual_seed(0)
+    num_heads = 2 if positions == "relative-bias" else [2, 4, 1]  # layers share the bias of each head
     table = LanguageModelConfig(
-        layer_type="attention", hidden_size=16, num_layers=3, num_heads=[2, 4, 1], position_encoding=positions, skip_connection="residual", norm="rmsnorm",
-        qk_norm=True, head_dim=4,
+        layer_type="attention", hidden_size=16, num_layers=3, num_heads=num_heads, position_encoding=positions,
+        skip_connection="residual", norm="rmsnorm", qk_norm=True, head_dim=4,
     )  # fmt: skip
     return enlarge_weights(language_model(table.with_defaults(), vocab_size=WORDS, context_length=window, vocabulary="")).eval()
 
@@ -63,7 +64,9 @@ def test_causal_attention(positions):
     with record_activations(model, attends(model)) as seen:
         model(text())
     check(seen, 3)
-    assert [call.inputs[4] for call in seen] == [positions not in ("relative", "alibi")] * 3  # both ways to be causal
+    assert [call.inputs[4] for call in seen] == [
+        positions not in ("relative", "relative-bias", "alibi")
+    ] * 3  # both ways to be causal
 
 
 @every_position

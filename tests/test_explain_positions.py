@@ -108,12 +108,25 @@ def test_relative_positions_have_a_key_for_each_distance_in_each_layer():
     np.testing.assert_array_equal(second.encoding.values, result[1].encoding.values)
 
 
+def test_a_relative_bias_has_a_value_for_each_head_and_distance():
+    site = shown("relative-bias")
+    assert site.names == ["layer 1", "layer 2"]  # which share it
+    table = model_of("relative-bias").stack.layers[0].mixer.positions.table.weight.detach().numpy()
+    assert COUNT <= 16  # up to half of the buckets, each distance has its own
+    np.testing.assert_array_equal(site.encoding.values, table[:COUNT].T)
+    encoder = parts.RelativeBias(2, bidirectional=True)
+    with torch.no_grad():
+        both = ENCODINGS[parts.RelativeBias](encoder, 3)
+        weight = encoder.table.weight.numpy()
+    assert both.distances == [-2, -1, 0, 1, 2]
+    np.testing.assert_array_equal(both.values, weight[[2, 1, 0, 17, 18]].T)
+
+
 def test_every_position_encoding_is_shown():
     kinds = {item for item in vars(parts).values() if isinstance(item, type) and issubclass(item, parts.PositionEncoding)}
     assert set(ENCODINGS) == kinds - {parts.PositionEncoding}
-    assert {shown(kind).encoding.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(
-        ATTENTION_ENCODINGS
-    )
+    shown_kinds = {shown(kind).encoding.kind for kind in ("sinusoidal", "learned", "rotary", "alibi", "relative-bias")}
+    assert shown_kinds | {"relative"} >= set(ATTENTION_ENCODINGS)
 
 
 @pytest.fixture(scope="module")

@@ -236,6 +236,7 @@ def test_text_pairs_have_segments(tmp_path):
     [
         ("bert", {"hidden_act": "relu", "tie_word_embeddings": False, "type_vocab_size": 1}),
         ("bert", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3}),
+        ("bert", {"hidden_act": "silu"}),
         ("distilbert", {"activation": "relu"}),
         ("gpt2", {"activation_function": "gelu", "n_inner": 20, "tie_word_embeddings": False}),
     ],
@@ -474,8 +475,8 @@ def edit(path: Path, **values: Any) -> None:
         ),
         ({"hidden_size": None}, "hidden_size: expected a number, got None"),
         (
-            {"hidden_act": "silu"},
-            "hidden_act: unknown activation 'silu'; did you mean 'relu'?",
+            {"hidden_act": "selu"},
+            "hidden_act: unknown activation 'selu'; did you mean 'silu'?",
         ),
         (
             {"hidden_act": ["gelu"]},
@@ -553,8 +554,8 @@ def test_incompatible_tokenizers_are_rejected(bert):
     assert error_message(bert) == f"{bert}: no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt"
     (bert / "tokenizer.json").write_text("{}")
     assert error_message(bert) == f"{bert / 'tokenizer.json'}: not a tokenizer: model is missing"
-    (bert / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}}')
-    assert error_message(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
+    (bert / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}}')
+    assert error_message(bert) == f"{bert}: tokenizer type 'WordLevel' is not supported, only WordPiece, BPE and Unigram"
 
 
 def test_existing_outputs_are_not_overwritten(bert, tmp_path, capsys):
@@ -594,6 +595,8 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             {"arch": "transformer", "position_encoding": "rotary"},
             NOT_THERE.format("position_encoding", "'rotary'", "'learned'"),
         ),
+        ("lm", {"arch": "transformer", "bias": False}, NOT_THERE.format("bias", "False", "True")),
+        ("lm", {"arch": "transformer", "conv_kernel": 3}, NOT_THERE.format("conv_kernel", "3", "None")),
         ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
         (
             "lm",
@@ -608,7 +611,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
         (
             "lm",
             {"arch": "ngram"},
-            "export: {run} is an n-gram model; only networks of task 'lm' or 'masked-lm' can be exported",
+            "export: {run} is an n-gram model; only networks of task 'lm', 'masked-lm' or 'seq2seq' can be exported",
         ),
     ],
 )

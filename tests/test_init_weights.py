@@ -22,6 +22,7 @@ DATA: dict[str, dict[str, Any]] = {
     "lm": {"train": "x.txt", "context_length": 16},
     "masked-lm": {"train": "x.txt", "read_as": "windows", "context_length": 16},
     "seq2seq": {"train": "x.tsv", "max_length": 16},
+    "denoising": {"train": "x.txt", "max_length": 16},
     "classification": {"train": "x.tsv", "max_length": 16},
     "tagging": {"train": "x.conll", "max_length": 16},
     "qa": {"train": "x.json", "max_length": 16, "doc_stride": 4},
@@ -92,6 +93,7 @@ SILENT = [
     ({"norm": "rmsnorm"}, "model.norm: layernorm there, rmsnorm here; model.norm_eps: 1e-05 there, none here"),
     ({"norm_eps": 1e-3}, "model.norm_eps: 1e-05 there, 0.001 here"),
     ({"qk_norm": True}, "model.qk_norm: false there, true here"),
+    ({"bias": False}, "model.bias: true there, false here"),
     ({"embedding_norm": False}, "model.embedding_norm: true there, false here"),
     ({"ffn_dim": 0}, "model.activation: gelu there, none here; model.ffn_dim: some there, 0 here"),
 ]
@@ -125,6 +127,7 @@ OTHERS = [
      "model.attention: dot there, scaled-dot here"),
     (made("seq2seq", "sutskever"), made("seq2seq", "sutskever", encoder={"reverse_source": False}),
      "model.encoder.reverse_source: true there, false here"),
+    (made("seq2seq", "lstm"), made("seq2seq", "lstm", head_bias=False), "model.head_bias: true there, false here"),
     (made("seq2seq", "lstm"), made("seq2seq", "lstm", share_embeddings=True), "model.share_embeddings: false there, true here"),
     (made("seq2seq", "transformer"), made("seq2seq", "transformer", decoder={"num_cross_heads": 2, "num_heads": 1}),
      "model.decoder.num_cross_heads: 1 there, 2 here"),
@@ -285,6 +288,20 @@ def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(arch, other
     assert "unused" not in note and "not in runs/there: " in note
 
 
+@pytest.mark.parametrize(
+    ("old_options", "new_options"),
+    [({"bias": False, "head_bias": False}, {}), ({"scale_embeddings": False}, {}), ({}, {"scale_embeddings": False})],
+)
+def test_new_biases_and_another_scale_do_not_change_the_function(old_options, new_options):
+    old, new, note = started(made("seq2seq", "transformer", **old_options), made("seq2seq", "transformer", **new_options))
+    with torch.no_grad():
+        for name, weight in new.named_parameters():
+            if name not in old.state_dict():
+                weight.zero_()  # `network` changed the biases, which start at 0
+        torch.testing.assert_close(scored(new, text().tokens), scored(old, text().tokens))
+    assert "unused" not in note
+
+
 def test_attention_around_a_recurrent_decoder_is_new():
     _, _, note = started(made("lm", "lstm"), made("seq2seq", "lstm"))
     assert "decoder.stack.layers.1.mixer.look.to_k.weight" in note or "not in runs/there: " in note
@@ -336,3 +353,61 @@ def test_a_seq2seq_encoder_initializes_a_classifier():
         torch.testing.assert_close(
             new.encoder(read)[0][read.token_mask], old.encoder(read.tokens, read.token_mask).values[read.token_mask]
         )
+
+
+# ---- denoising
+
+SHARED: dict[str, Any] = {"num_heads": 2, "share_embeddings": True, "tie_embeddings": True}
+
+
+def log_probs(model: Any, read: EncoderInput) -> Tensor:
+    """The log-probabilities of the tokens of the tokenizer, without noise tokens, after each token of a text."""
+    state = model.encode(read.tokens, read.token_mask)
+    result: Tensor = model.log_probs(read.tokens, state)[..., :WORDS].log_softmax(-1)
+    return result
+
+
+@pytest.mark.parametrize("noise", ["infilling", "span-corruption"])
+@pytest.mark.parametrize("arch", ["transformer", "lstm-input-feeding"])
+def test_a_denoising_model_and_a_seq2seq_model_start_from_each_other(noise, arch):
+    options = SHARED if arch == "transformer" else {"share_embeddings": True, "tie_embeddings": True, "num_layers": 1}
+    data = {"noise": noise, **({"num_sentinels": 4} if noise == "span-corruption" else {})}
+    denoising, pairs = made("denoising", arch, data=data, **options), made("seq2seq", arch, **options)
+    num_noise = denoising.config.data.num_noise_tokens
+    for old_run, new_run in ((denoising, pairs), (pairs, denoising)):
+        old, new, note = started(old_run, new_run)
+        assert "not in" not in note and "unused" not in note
+        with torch.no_grad():
+            torch.testing.assert_close(log_probs(new, text()), log_probs(old, text()))
+    assert len(new.head.head.bias) == WORDS + num_noise  # new rows are the mean
+    torch.testing.assert_close(new.head.head.weight[WORDS:], old.head.head.weight.mean(0).expand(num_noise, -1))
+    untied = made("seq2seq", arch, **{**options, "share_embeddings": False, "tie_embeddings": False})
+    old, new, _ = started(denoising, untied)
+    with torch.no_grad():
+        torch.testing.assert_close(log_probs(new, text()), log_probs(old, text()))
+
+
+def test_a_denoising_model_of_other_noise_keeps_the_rows_that_both_have():
+    old_run = made("denoising", "transformer", data={"noise": "span-corruption", "num_sentinels": 5}, **SHARED)
+    old, new, _ = started(old_run, made("denoising", "transformer", **SHARED))
+    torch.testing.assert_close(new.head.head.bias, old.head.head.bias[: WORDS + 1])
+
+
+def test_a_denoising_encoder_initializes_a_classifier():
+    old_run = made("denoising", "transformer", **SHARED)
+    new_run = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
+    old, new, _ = started(old_run, new_run)
+    with torch.no_grad():
+        read = text()
+        torch.testing.assert_close(
+            new.encoder(read)[0][read.token_mask], old.encoder(read.tokens, read.token_mask).values[read.token_mask]
+        )
+
+
+def test_a_language_model_initializes_the_decoder_of_a_denoising_model():
+    old_run = made("lm", "transformer", num_heads=2)
+    options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
+    untied = {"share_embeddings": False, "tie_embeddings": False}
+    _, new, note = started(old_run, made("denoising", "transformer", **options, **untied))
+    assert "decoder" in note or "encoder" in note
+    assert new.decoder.embedder.embedding.weight.shape[0] == WORDS + 1

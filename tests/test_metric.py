@@ -37,6 +37,7 @@ SINGLE = {  # by task: the metric that compares single items
     "captioning": {f"bleu_{n}": "cider_d" for n in range(1, 5)},
     "lm": {},
     "masked-lm": {},
+    "denoising": {},
 }
 EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).eval_suites, *find_task(name).validation_suites)]
 
@@ -60,7 +61,7 @@ def test_percent_metrics_and_maximum_values():
 
 def test_tokenizer_independent_metrics_and_metrics_with_intervals():
     every = [metric for _, suite in EVERY for metric in suite]
-    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity"}
+    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity", "token_accuracy"}
     assert {metric.name for metric in every if metric.per_token} == per_token
     assert {metric.name for metric in every if not metric.interval} == {"ece"}
 

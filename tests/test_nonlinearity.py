@@ -114,10 +114,11 @@ def test_tanh_is_the_default_and_others_have_none():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_accepts_the_option(task):
-    preset = find_task(task).presets["rnn"] if "rnn" in find_task(task).presets else find_task(task).presets["lstm"]
+    presets = find_task(task).presets
+    preset = next(presets[name] for name in ("rnn", "lstm", "lstm-input-feeding") if name in presets)
     options = {"layer_type": "rnn", "nonlinearity": "relu"}
     table: Any = parse_config(preset.config_class, preset.merged(options), prefix="model").with_defaults()
-    sides = (table.encoder, table.decoder) if task == "seq2seq" else (table,)
+    sides = (table.encoder, table.decoder) if task in ("seq2seq", "denoising", "asr") else (table,)
     assert {side.nonlinearity for side in sides} == {"relu"}
 
 

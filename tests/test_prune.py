@@ -53,7 +53,7 @@ class Runs:
         positions = options[0] if options else "learned"
         if task in ("lm", "masked"):
             model = {"arch": "transformer" if task == "lm" else "bert", **SMALL, "position_encoding": positions}
-            model |= {"qk_norm": True} if positions == "rotary" else {}
+            model |= {"qk_norm": True} if positions == "rotary" else {"bias": positions != "sinusoidal"}
             actual = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
             return {**actual, "model": model}
         if task == "pairs":
@@ -437,6 +437,10 @@ def test_prune_errors(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[
     del values["data"]["valid"]
     train_here(values, tmp_path / "bare", SilentCallback())
     assert line(str(tmp_path / "bare")) == f"{tmp_path / 'bare'}: the run has no validation data; set --data"
+    train_here(runs.values("lm", "relative-bias"), tmp_path / "biased", SilentCallback())
+    assert line(str(tmp_path / "biased"), "--remove", "1", "--output-dir", str(tmp_path / "new")) == (
+        "heads: cannot be removed with position_encoding 'relative-bias', which all layers share"
+    )
     assert parse_num_heads("50%", 9) == 4 and parse_num_heads("3", 9) == 3
 
 

@@ -19,7 +19,14 @@ from weft.nn import lm_head as heads
 from weft.nn.attention import ACTIVATIONS, FeedForward, SelfAttention
 from weft.nn.bidirectional import Bidirectional
 from weft.nn.lm_head import LMHead
-from weft.nn.positions import AlibiBias, LearnedPositions, RelativePositions, RotaryEmbedding, SinusoidalPositions
+from weft.nn.positions import (
+    AlibiBias,
+    LearnedPositions,
+    RelativeBias,
+    RelativePositions,
+    RotaryEmbedding,
+    SinusoidalPositions,
+)
 from weft.nn.recurrent import GRU, LSTM, RNN, CausalConv, ResetBeforeGRU
 
 Array = NDArray[np.float64]
@@ -201,7 +208,9 @@ ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu-tanh": lambda x: x * 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0.0),
     "squared-relu": lambda x: np.maximum(x, 0.0) ** 2,
+    "silu": lambda x: x * sigmoid(x),
     "swiglu": lambda x: x[:7] * sigmoid(x[:7]) * x[7:],
+    "geglu-tanh": lambda x: ACTIVATION_EQUATIONS["gelu-tanh"](x[:7]) * x[7:],
 }
 
 
@@ -215,9 +224,13 @@ def test_feed_forward_layer_matches_its_equation(activation):
     assert state == ()
 
 
-@pytest.mark.parametrize("cap", [None, 1.5])
-def test_lm_head_is_a_capped_softmax(cap):
-    part, x, targets = seeded(lambda: LMHead(4, 6, logit_softcap=cap)), text(2, 3, 4), torch.tensor([[0, 5, 2], [1, 1, 4]])
+@pytest.mark.parametrize(("cap", "bias"), [(None, True), (1.5, True), (None, False)])
+def test_lm_head_is_a_capped_softmax(cap, bias):
+    part, x, targets = (
+        seeded(lambda: LMHead(4, 6, logit_softcap=cap, bias=bias)),
+        text(2, 3, 4),
+        torch.tensor([[0, 5, 2], [1, 1, 4]]),
+    )
     log_probs, nats = part(x), part.loss(x, targets)
     for row in range(2):
         for t in range(3):
@@ -284,6 +297,9 @@ def score(part: SelfAttention, encoding: str, q: Array, k: Array, where: tuple[i
         case "relative":
             reach = part.positions.max_distance
             return q @ (k + array(part.positions.keys.weight)[max(j - i, -reach) + reach]) / root
+        case "relative-bias":  # four single distances, then 4 + floor(4 log(d / 4) / log(16 / 4))
+            bucket = [0, 1, 2, 3, 4, 4, 5, 5][i - j]
+            return q @ k / root + array(part.positions.table.weight)[bucket, head]
         case "qk-norm":
             epsilon = np.finfo(np.float64).eps
             unit_q, unit_k = q / math.sqrt(np.mean(q**2) + epsilon), k / math.sqrt(np.mean(k**2) + epsilon)
@@ -309,6 +325,7 @@ INNER = {
     "rotary": {"positions": RotaryEmbedding(4)},
     "alibi": {"positions": AlibiBias(3)},
     "relative": {"positions": RelativePositions(4, max_distance=3)},
+    "relative-bias": {"positions": RelativeBias(3, bidirectional=False, num_buckets=8, max_distance=16)},
     "qk-norm": {"qk_norm": nn.RMSNorm(4, elementwise_affine=False)},
 }
 

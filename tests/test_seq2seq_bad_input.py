@@ -162,7 +162,7 @@ def test_an_output_with_a_newline_is_printed_on_one_line(runs, capsys, monkeypat
 
 def test_unknown_characters_are_reported_once(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("lstm"))
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
+    monkeypatch.setattr("weft.tasks.encoder_decoder.lines.OutputLines.batch_size", 2)
     set_stdin(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
     code, actual, message = predicted(capsys, folder)
     assert (code, len(actual)) == (0, 4)
@@ -186,7 +186,7 @@ def test_the_ensemble_member_with_most_unknowns_is_reported(runs):
 def test_evaluation_names_the_file_and_line_before_decoding(runs, capsys, monkeypatch, tmp_path):
     path, folder = tmp_path / "long.tsv", str(runs.run_dir("learned"))
     path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
-    monkeypatch.setattr("weft.tasks.seq2seq.predict.predict", lambda *rest, **named: pytest.fail("it searched"))
+    monkeypatch.setattr("weft.tasks.encoder_decoder.predictor.search", lambda *rest, **named: pytest.fail("it searched"))
     fix = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
     assert expect_error(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:3: {fix}")
     path.write_text(f"abc\tA BB C\nab\t{'A ' * 20}\n")

@@ -211,7 +211,7 @@ def test_suggested_options_work(runs, command, capsys, tmp_path):
 
 
 def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
+    monkeypatch.setattr("weft.tasks.encoder_decoder.lines.OutputLines.batch_size", 2)
     set_stdin(monkeypatch, b"fade\n" * 3)
     _, out, _ = said(capsys, "predict", str(runs.run_dir("lstm")), "--num-samples", "5", "--seed", "1")
     drawn = [[line.split("\t")[2] for line in out.splitlines() if line.startswith(f"{number}\t")] for number in (1, 2, 3)]
@@ -226,5 +226,5 @@ def test_samples_of_a_line_do_not_depend_on_batches_or_other_lines(runs, capsys,
     full = drawn(b"abc\nfade\n\ncab\n")
     other = drawn(b"cab\n\nfade\ncab\n")
     assert [line for line in other if line.startswith("4\t")] == [line for line in full if line.startswith("4\t")]
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
+    monkeypatch.setattr("weft.tasks.encoder_decoder.lines.OutputLines.batch_size", 2)
     assert drawn(b"abc\nfade\n\ncab\n") == full

@@ -28,8 +28,8 @@ from weft.metrics.metric import metric_names
 from weft.runs.job import with_tokenizer_from
 from weft.runs.load import load
 from weft.runs.run import AnyRun
+from weft.tasks.encoder_decoder import predictor as translator
 from weft.tasks.lm.task import LM
-from weft.tasks.seq2seq import decoding as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import InvalidInput
 from weft.training import checkpoint
@@ -627,7 +627,7 @@ def test_samples_depend_on_the_line_number(runs, capsys, monkeypatch):
     message = "numbers: expected one per line (2), got 1"
     assert error_message(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # invalid lines, too long lines and batch boundaries do not change the samples of other lines
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
+    monkeypatch.setattr("weft.tasks.encoder_decoder.lines.OutputLines.batch_size", 3)
     set_stdin(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
     code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
     rows = [line.split("\t") for line in lines]
@@ -672,7 +672,7 @@ def test_an_invalid_line_gives_an_empty_line_and_others_are_answered(runs, capsy
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
     # line numbers continue over batches
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
+    monkeypatch.setattr("weft.tasks.encoder_decoder.lines.OutputLines.batch_size", 2)
     set_stdin(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, output = predicted(capsys, str(folder))
     assert (code, lines, output) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")

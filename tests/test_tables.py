@@ -90,6 +90,12 @@ STACK_MESSAGES = [
         {**ATTENTION, "head_dim": 5, "position_encoding": "rotary"},
         "model.position_encoding: 'rotary' requires an even head size, got 5; change num_heads or set head_dim",
     ),
+    (
+        {**ATTENTION, "num_heads": [2, 4], "position_encoding": "relative-bias"},
+        "model.position_encoding: 'relative-bias' requires the same number of heads in all layers, which share it; "
+        "set one number of heads",
+    ),
+    ({"bias": False}, "model.bias: not used with layer_type 'lstm'; remove it"),
 ]
 LANGUAGE_MESSAGES = [
     (

@@ -73,6 +73,12 @@ STACKS: dict[str, StackConfig] = {
         alibi_slopes=[[], [0.5, 0.01]],
         skip_connection="residual",
     ),
+    **{
+        f"conformer-{size}-{encoding}": stack_config(
+            layer_type="attention", conv_kernel=size, position_encoding=encoding, skip_connection="residual", norm="layernorm"
+        )
+        for size, encoding in ((1, "rotary"), (4, "relative"))
+    },
     "rnn-sigmoid": stack_config(layer_type="rnn", nonlinearity="sigmoid"),
     "lstm-feed-forward": stack_config(layer_type="lstm", ffn_dim=16, activation="squared-relu", skip_connection="residual"),
 }

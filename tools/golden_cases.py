@@ -58,6 +58,7 @@ ARCHS = {
     "classification": "lstm gru rnn conv transformer bert logistic-regression naive-bayes",
     "tagging": "lstm gru rnn conv transformer bert",
     "masked-lm": "transformer bert lstm",
+    "denoising": "transformer lstm-input-feeding",
     "qa": "transformer bert lstm gru rnn",
 }
 TRAIN = '\n[train]\nmax_steps = 12\nbatch_tokens = 256\nnum_validations = 3\ndevice = "cpu"\n'
@@ -202,6 +203,16 @@ def masked_lm(name: str, model: str, tokenizer: str, data: str = 'read_as = "lin
     export = case("export-hf", f"export {bare.run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",))
     cases = (*run_file_cases(bare), *run_cases(bare, "The cat sees a hat.", lines, masked_text), *mask_views, export)
     return Scene(name, text, bare.options, needs, cases)
+
+
+def denoising(name: str, model: str, tokenizer: str, data: str = "") -> Scene:
+    files = 'train = "tales.txt"; valid = 0.1; test = 0.1; max_length = 64; truncate = true'
+    bare = Scene(name, run_file("denoising", f"{files}{data}", tokenizer, model))
+    lines = b"The cat <mask> a hat.\n\n<mask>\nThe \xff cat\nno gap at all\nThe [MASK] dog \xe2\x82\xac <extra_id_1>.\n"
+    text = "The cat <mask> a hat."
+    noise = case("predict-noise", f"predict {bare.run} --add-noise --json", "The cat sees a hat.")
+    shown = case("check-examples", f"check {name}.toml --show-examples 3 --json")
+    return Scene(name, bare.run_file, cases=(*run_file_cases(bare), *run_cases(bare, text, lines, text), noise, shown))
 
 
 def qa(name: str, model: str, data: str = "") -> Scene:
@@ -354,13 +365,17 @@ def _label_scenes() -> list[Scene]:
     return label_scenes
 
 
-def _masked_lm_and_qa_scenes() -> list[Scene]:
+def _pretrained_and_qa_scenes() -> list[Scene]:
     small, heads = "num_layers = 1; hidden_size = 16", "num_layers = 2; hidden_size = 32; num_heads = 4"
     return [
         masked_lm("bert", f'arch = "bert"; {heads}; masking = "whole-word"', 'type = "wordpiece"; vocab_size = 300'),
         masked_lm("masked-lstm", f'arch = "lstm"; {small}', "", needs=("bert",)),
         masked_lm(
             "masked-transformer", f'arch = "transformer"; {heads}; masking = "span"', 'type = "char"', "context_length = 32"
+        ),
+        denoising("denoising-bart", f'arch = "transformer"; {heads}', 'type = "bpe"; vocab_size = 300'),
+        denoising(
+            "denoising-t5", f'arch = "transformer"; {heads}', 'type = "bpe"; vocab_size = 300', '; noise = "span-corruption"'
         ),
         qa("qa-lstm", f'arch = "lstm"; {small}'),
         qa("qa-transformer", f'arch = "transformer"; {heads}'),
@@ -373,6 +388,7 @@ COMPARED = {
     "classification": "classification-naive-bayes classification-logistic-regression classification-lstm",
     "tagging": "tagging-lstm tagging-conv",
     "masked-lm": "masked-lstm bert",
+    "denoising": "denoising-bart denoising-t5",
     "qa": "qa-lstm qa-transformer",
 }
 
@@ -412,7 +428,7 @@ def scenes() -> list[Scene]:
         _init_scene(),
         *_lm_scenes(),
         *_seq2seq_scenes(),
-        *_masked_lm_and_qa_scenes(),
+        *_pretrained_and_qa_scenes(),
         *_label_scenes(),
         *_compare_scenes(),
         refusals(),

@@ -21,7 +21,8 @@ STANDARD_INPUT = "standard input"
 _ESCAPED = re.compile("[\udc80-\udcff]")  # the surrogate escape of an invalid byte
 
 
-def _stdin_bytes() -> Iterator[bytes]:
+def stdin_bytes() -> Iterator[bytes]:
+    """Standard input as it arrives."""
     source: Any = sys.stdin.buffer
     while chunk := source.read1(CHUNK_BYTES):  # reads what is available, so that a terminal gets an answer after each line
         yield chunk
@@ -114,14 +115,14 @@ def raw_lines(path: Path, encoding: str) -> Iterator[RawLine]:
 def any_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[Line]:
     """Lines of the files, or of standard input without files; an error for each line that cannot be read."""
     if not files:
-        yield from _lines(_stdin_bytes(), encoding, STANDARD_INPUT)
+        yield from _lines(stdin_bytes(), encoding, STANDARD_INPUT)
     for path in files or ():
         yield from _lines(read_bytes(path), check_encoding(encoding), str(path))
 
 
 def stdin_lines(encoding: str) -> Iterator[str]:
     """Lines of standard input as they arrive; the first invalid one is refused."""
-    for line in _lines(_stdin_bytes(), encoding, STANDARD_INPUT):
+    for line in _lines(stdin_bytes(), encoding, STANDARD_INPUT):
         if isinstance(line, DataError):
             raise line
         yield line
@@ -147,5 +148,5 @@ def batched(items: Iterator[T], batch_size: int) -> Iterator[list[T]]:
 def stdin_batches(encoding: str, batch_size: int) -> Iterator[list[Line]]:
     """The available lines of standard input, up to `batch_size` at a time: the writer may wait for results before it writes
     more."""
-    for group in _groups(_stdin_bytes(), encoding, STANDARD_INPUT):
+    for group in _groups(stdin_bytes(), encoding, STANDARD_INPUT):
         yield from (group[low : low + batch_size] for low in range(0, len(group), batch_size))

@@ -1,4 +1,5 @@
-"""`weft check --show-windows`: the windows of running text that training reads, with inputs and targets."""
+"""`weft check --show-windows`: the windows of running text that training reads, with inputs and targets; and
+`weft check --show-examples`: examples with noise."""
 
 from __future__ import annotations
 
@@ -21,6 +22,23 @@ def check_applies(config: RunConfig) -> None:
     """Refuse a run file whose training reads no windows."""
     if not config.spec.data.uses_windows(config):
         raise UsageError("show_windows", "requires a network of task 'lm' that reads running text as windows")
+
+
+def examples_of(config: RunConfig, tokenizer: Tokenizer, count: int) -> list[dict[str, str]]:
+    """The first training examples, as training reads them in the first epoch."""
+    make = config.spec.data.training_examples
+    if make is None:
+        raise UsageError("show_examples", f"not available for task {config.task!r}, which reads examples as they are")
+    return [dict(example) for example in make(config, tokenizer, count)]
+
+
+def examples_as_table(examples: list[dict[str, str]]) -> str:
+    """The examples as a table with a column for each side."""
+    from weft.text.reading import preview
+
+    names = list(examples[0]) if examples else []
+    rows = [names, *([preview(example[name]) for name in names] for example in examples)]
+    return columns(rows, left=len(names))
 
 
 def windows_to_json(order: Windows, tokenizer: Tokenizer, count: int, epoch: int = 0) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def provenance_hash(provenance: dict[str, Any]) -> str:
 def _describe_change(old: dict[str, Any], new: dict[str, Any], source: Origin) -> str:
     """Describe the first difference between two provenances."""
     for key in new:
+        if key == "media" and old.get(key) != new[key]:
+            return "the content of a file has changed"
         if key != "files" and old.get(key) != new[key]:
             return f"{key} was {old.get(key)!r}, now {new[key]!r}"
     old_files, new_files = old.get("files", []), new["files"]

@@ -321,8 +321,9 @@ def check_data(
     """Check train, valid and test. A file that cannot be read gives a finding with severity "error". `more` are further checks
     of the splits that could be read."""
     statistics, findings = _check_texts(splits, options, progress)
-    progress("checking files", 0.0)
-    findings += more({name: splits[name] for name in statistics})
+    if more is not no_more_findings:
+        progress("checking files", 0.0)
+        findings += more({name: splits[name] for name in statistics})
     progress("training the tokenizer", 0.0)
     trained: Sequence[Tokenizer] = []
     try:

@@ -104,14 +104,19 @@ class DataFilesConfig(Config):
         return self
 
 
-class TableFilesConfig(DataFilesConfig):
-    """Data that may be in tables: .csv, .tsv, .xlsx, .jsonl, .parquet."""
+class ImportableTableFilesConfig(DataFilesConfig):
+    """Data that may be in tables: .csv, .tsv, .xlsx, .jsonl, .parquet. An imported model has no training data."""
 
-    train: Files
     delimiter: Delimiter = None
     """Column separator: a character or "tab". Default: as the first line shows. If set, text files of any name are tables."""
     sheet: Sheet = None
     """Sheet of an .xlsx file: a name or a 1-based index. Default: the first."""
+
+
+class TableFilesConfig(ImportableTableFilesConfig):
+    """Data that may be in tables, of a task whose models are not imported."""
+
+    train: Files
 
 
 class SplitRange(NamedTuple):

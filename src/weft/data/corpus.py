@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from weft.data.source import Readable
 from weft.data.unit_counts import UNITS, count_units
 from weft.errors import DataError, ModelError
 from weft.text.reading import CHUNK_CHARS
+from weft.text.start_tokens import DEFAULT_START, StartTokens
 from weft.text.tokenizers import Tokenizer
 
 VERSION = 4
@@ -42,6 +43,7 @@ class Corpus:
     bos_id: int = Tokenizer.bos_id  # precedes a line
     bos_ids: tuple[int, ...] = (Tokenizer.bos_id,)  # precede running text, at least one token
     provenance: str = ""  # SHA-256 of the provenance
+    start_tokens: StartTokens = DEFAULT_START  # precede a line that is a source or a target
 
     @property
     def lines(self) -> int:
@@ -104,7 +106,8 @@ def corpus_from_lines(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
     tokens = np.full(int(starts[-1]), tokenizer.eos_id, np.int64)
     tokens[np.delete(np.arange(len(tokens)), starts[1:] - 1)] = ids
-    return Corpus("lines", tokens, starts, np.zeros((1, 1 + len(UNITS)), np.int64), tokenizer.hash)
+    counts = np.zeros((1, 1 + len(UNITS)), np.int64)
+    return Corpus("lines", tokens, starts, counts, tokenizer.hash, start_tokens=tokenizer.start_tokens)
 
 
 def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -161,14 +164,14 @@ def write_corpus(
     description = array_path(base, "json")
     if has_provenance(description, provenance, source, must_match=must_match):
         with suppress(ModelError):  # corrupted or missing, but from the same text: rewrite it
-            return open_corpus(directory, name)
+            return replace(open_corpus(directory, name), start_tokens=tokenizer.start_tokens)
     if must_match is not None and on_note is not None:
         on_note(f"{description}: the tokenized text is corrupted; it is written again from the same text")
     # removed first: an interruption must not leave an old description of new arrays
     files.remove(description)
     directory.mkdir(parents=True, exist_ok=True)
     files.write_json(description, {**_write_arrays(source, tokenizer, base, progress), "provenance": provenance})
-    return open_corpus(directory, name, check=False)
+    return replace(open_corpus(directory, name, check=False), start_tokens=tokenizer.start_tokens)
 
 
 def open_corpus(directory: Path, name: str, *, check: bool = True) -> Corpus:

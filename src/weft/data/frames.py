@@ -30,6 +30,8 @@ from weft.text.reading import pluralize, subject
 
 VERSION = 1
 DTYPES = ("<i2", "|u1", "<f4")
+ARRAYS = ("values", "starts", "index")
+MAX_WIDTH = 1 << 28  # numbers per frame
 MAX_SKIPPED = 3  # names of skipped files in a note
 ProgressCallback = Callable[[int, int], None]
 
@@ -190,10 +192,7 @@ def write_frames(
     files.remove(description)
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        outputs = {
-            array: ChecksumWriter(stack.enter_context(files.atomic_write(array_path(base, array))))
-            for array in ("values", "starts", "index")
-        }
+        outputs = {array: ChecksumWriter(stack.enter_context(files.atomic_write(array_path(base, array)))) for array in ARRAYS}
         writer = _Writer(reader, outputs["values"], dataset.name)
         for done, (file, record) in enumerate(items.items()):
             if progress is not None:
@@ -222,17 +221,17 @@ def open_frames(directory: Path, name: str, *, check: bool = True) -> Frames:
     content, fix = files.read_json(description), "delete it to have the frames written again"
     try:
         dtype, width, count = str(content["dtype"]), int(content["width"]), int(content["frames"])
-        checksums, provenance = dict(content["checksums"]), content["provenance"]
+        checksums, provenance = {array: int(content["checksums"][array]) for array in ARRAYS}, content["provenance"]
         version = provenance["version"]
     except (KeyError, TypeError, ValueError):
         raise ModelError(description, "not the description of frames", fix) from None
-    if version != VERSION or dtype not in DTYPES or width < 1:
+    if version != VERSION or dtype not in DTYPES or not 1 <= width <= MAX_WIDTH:
         raise ModelError(description, "written by another version of weft", fix)
     values = memory_map(base, "values", np.dtype((dtype, (width,))))
     starts, index = (memory_map(base, array, np.dtype("<i8")) for array in ("starts", "index"))
     if len(values) != count or starts[-1] != count or (len(index) and index.max() + 1 >= len(starts)):
         raise ModelError(array_path(base, "values"), f"corrupted: expected {count} frames, got {len(values)}", fix)
-    for array in checksums if check else ():
+    for array in ARRAYS if check else ():
         if checksum(array_path(base, array)) != checksums[array]:
             raise ModelError(array_path(base, array), "checksum mismatch", fix)
     return Frames(name, values, starts, index, provenance_hash(provenance))

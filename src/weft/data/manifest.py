@@ -11,7 +11,9 @@ lines (NeMo) and the times of `segments` select a part of a recording, in second
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +40,12 @@ from weft.text.reading import PREVIEW_CHARS, FileSummary, check_text, listed_fil
 SOURCE_NAMES = ("path", "file", "filename", "file_name", "audio", "audio_filepath", "wav", "clip", "image", "video", "source")
 TARGET_NAMES = ("text", "transcript", "transcription", "sentence", "caption", "target")
 GROUP_NAMES = ("speaker", "speaker_id", "client_id", "spk")
+TIME_KEYS = ("offset", "duration")
+KNOWN_KEYS = (*SOURCE_NAMES, *TARGET_NAMES, *GROUP_NAMES, *TIME_KEYS)
 KALDI_FILES = ("wav.scp", "text")
+MAX_SECONDS = 1e9  # of a position in a recording
+MAX_PATH = 4096  # characters, the limit of Linux
+ARCHIVE_MEMBER = re.compile(r"(.*?\.zip)/(.+)", re.IGNORECASE | re.DOTALL)
 Names = tuple[Name, ...]
 
 
@@ -55,6 +62,15 @@ class MediaRecord(NamedTuple):
 def record_location(record: MediaRecord) -> str:
     """`manifest:line` of a record."""
     return file_location(record.path, record.line)
+
+
+def media_file(path: str, base: Path) -> MediaFile:
+    """The file of a path relative to `base`, which may be a zip archive; a path may lead into one."""
+    if is_archive(base):
+        return MediaFile(base, path)
+    if (match := ARCHIVE_MEMBER.fullmatch(path)) is not None:
+        return MediaFile(base / match[1], match[2])
+    return MediaFile(base / path)
 
 
 class ManifestColumns(NamedTuple):
@@ -146,7 +162,11 @@ class ManifestFormat:
             count = 0
             for entry in self._entries(path, summary):
                 count += 1
-                yield MediaRecord(self._locate(entry, path), entry.texts, entry.group, entry.path or path, entry.line)
+                where = entry.path or path
+                if not 0 < len(entry.source) <= MAX_PATH:
+                    problem = f"a path of {len(entry.source):,} characters" if entry.source else "no path"
+                    raise DataError(file_location(where, entry.line), problem)
+                yield MediaRecord(self._locate(entry, path), entry.texts, entry.group, where, entry.line)
             if not count:
                 raise DataError(path, "no files are listed")
 
@@ -163,12 +183,7 @@ class ManifestFormat:
     def _locate(self, entry: _Entry, manifest: Path) -> MediaFile:
         """The file that an entry names."""
         base = self.root or (manifest if manifest.is_dir() else manifest.parent)
-        if is_archive(base):
-            return MediaFile(base, entry.source, entry.start, entry.duration)
-        archive, found, member = entry.source.partition(".zip/")
-        if found:
-            return MediaFile(base / f"{archive}.zip", member, entry.start, entry.duration)
-        return MediaFile(base / entry.source, "", entry.start, entry.duration)
+        return media_file(entry.source, base)._replace(start=entry.start, duration=entry.duration)
 
     def summary(self, inputs: tuple[Path, ...], summary: FileSummary) -> ManifestSummary:
         return ManifestSummary(summary, self.rows)
@@ -204,7 +219,7 @@ class _Entry(NamedTuple):
     path: Path | None = None  # if not the manifest itself
 
 
-def _known(names: Sequence[str], known: Sequence[str]) -> str | None:
+def known_name(names: Sequence[str], known: Sequence[str]) -> str | None:
     """The first of the known names that occurs, in upper or lower case."""
     by_lower = {name.strip().lower(): name for name in names}
     return next((by_lower[name] for name in known if name in by_lower), None)
@@ -224,18 +239,23 @@ def _column(table: OpenTable, name: Name) -> int:
 
 def _read_table(path: Path, names: ManifestColumns, options: TableOptions, summary: FileSummary) -> Iterator[_Entry]:
     table = open_table(path, options, summary)
-    source: Name | None = names.source or _known(table.first, SOURCE_NAMES)
-    target: Name | Names | None = names.targets or _known(table.first, TARGET_NAMES)
+    known_source, known_target = known_name(table.first, SOURCE_NAMES), known_name(table.first, TARGET_NAMES)
     has_names = any(isinstance(name, str) for name in (names.source, names.group, *(names.targets or ())))
-    has_header = has_names or (source is not None and target is not None)
+    has_header = has_names or (known_source is not None and known_target is not None)
+    source: Name | None = names.source or known_source
+    target: Name | Names | None = names.targets or known_target
     group = names.group
+    if known_source is not None and target is None:
+        header = ", ".join(preview(cell, 40) for cell in table.first)
+        raise DataError(file_location(path, 1), f"no column of texts in the header {header}", "name it: data.target_column")
     if not has_header or source is None or target is None:
         source, target = names.source or 1, names.targets or 2
         if len(table.first) < 2:
             raise table.wrong_column_count(1, table.first, "at least 2")
-        summary.notes.append(f"{path.name}: no header; the path is column {source}, the text column {target}")
+        if names.source is None and names.targets is None:
+            summary.notes.append(f"{path.name}: no header; the path is column {source}, the text column {target}")
     elif group is None:
-        group = _known(table.first, GROUP_NAMES)
+        group = known_name(table.first, GROUP_NAMES)
     targets = target if isinstance(target, tuple) else (target,)
     source_index, *indices = (_column(table, name) for name in (source, *targets))
     group_index = None if group is None else _column(table, group)
@@ -245,12 +265,17 @@ def _read_table(path: Path, names: ManifestColumns, options: TableOptions, summa
         yield _Entry(cells[source_index], texts, "" if group_index is None else cells[group_index], line)
 
 
-def _seconds(row: dict[str, Any], key: str, where: str) -> float | None:
-    value = row.get(key)
+def _seconds(row: dict[str, Any], key: str, where: str, *, is_text: bool) -> float | None:
+    """The number of a key; with `is_text`, numbers were converted to text."""
+    value: Any = row.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-        raise DataError(where, f"expected a number of seconds as {key!r}, got {value!r}")
+    if is_text:
+        with suppress(TypeError, ValueError):
+            value = float(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MAX_SECONDS:
+        raise DataError(where, f"expected a number of seconds as {key!r}, got {preview(repr(value), 40)}")
     return float(value)
 
 
@@ -268,12 +293,14 @@ def _texts_of(row: dict[str, Any], names: Sequence[str], where: str) -> tuple[st
 
 def _read_objects(path: Path, names: ManifestColumns, options: TableOptions, summary: FileSummary) -> Iterator[_Entry]:
     keys = [name for name in (names.source, *(names.targets or ()), names.group) if isinstance(name, str)]
-    for line, row in read_objects(path, keys or SOURCE_NAMES[:1], options.encoding, summary):
+    is_parquet = file_format(path) == "parquet"
+    expected = keys if keys or is_parquet else SOURCE_NAMES[:1]
+    for line, row in read_objects(path, expected, options.encoding, summary, optional_keys=KNOWN_KEYS):
         where = file_location(path, line)
-        source = names.source or _known(tuple(row), SOURCE_NAMES) or SOURCE_NAMES[0]
-        targets = names.targets or (_known(tuple(row), TARGET_NAMES) or TARGET_NAMES[0],)
-        group = names.group or _known(tuple(row), GROUP_NAMES)
-        start, duration = _seconds(row, "offset", where), _seconds(row, "duration", where)
+        source = names.source or known_name(tuple(row), SOURCE_NAMES) or SOURCE_NAMES[0]
+        targets = names.targets or (known_name(tuple(row), TARGET_NAMES) or TARGET_NAMES[0],)
+        group = names.group or known_name(tuple(row), GROUP_NAMES)
+        start, duration = (_seconds(row, key, where, is_text=is_parquet) for key in TIME_KEYS)
         has_group = group is not None and has_key(row, str(group))
         yield _Entry(
             get_string(row, str(source), where),
@@ -290,6 +317,8 @@ def _read_objects(path: Path, names: ManifestColumns, options: TableOptions, sum
 
 def _coco_content(path: Path) -> dict[str, Any] | None:
     """The content of a COCO file of captions; None if the file is something else."""
+    if not path.is_file():  # the reader of objects reports it
+        return None
     with path.open("rb") as file:
         if not file.read(64).lstrip().startswith(b"{"):
             return None
@@ -305,10 +334,10 @@ def _read_coco(path: Path, content: dict[str, Any]) -> Iterator[_Entry]:
     """Images with all their captions, in the order of the images."""
     names, captions = dict[Any, str](), dict[Any, list[str]]()
     try:
-        names = {image["id"]: str(image["file_name"]) for image in content["images"]}
+        names = {image["id"]: get_string(image, "file_name", str(path)) for image in content["images"]}
         for annotation in content["annotations"]:
-            captions.setdefault(annotation["image_id"], []).append(check_text(str(annotation["caption"]), str(path)))
-    except (KeyError, TypeError) as error:
+            captions.setdefault(annotation["image_id"], []).append(get_string(annotation, "caption", str(path)))
+    except (KeyError, TypeError, AttributeError) as error:
         raise DataError(path, f"not the captions of COCO: {error}") from None
     for number, (key, name) in enumerate(names.items(), 1):
         for caption in captions.get(key, []):
@@ -327,11 +356,11 @@ def _kaldi_table(path: Path, encoding: str, summary: FileSummary | None = None) 
     """The value and the line of each key."""
     rows: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(read_lines(path, encoding, summary), 1):
-        key, _, value = line.strip().partition(" ")
+        key, *value = line.split(None, 1) or [""]
         if key in rows:
             raise DataError(file_location(path, number), f"{key!r} is repeated")
         if key:
-            rows[key] = (value.strip(), number)
+            rows[key] = ("".join(value).strip(), number)
     return rows
 
 

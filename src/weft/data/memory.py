@@ -5,9 +5,12 @@ iterators. None of these packages is imported: a table is recognized by its meth
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import math
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -133,6 +136,8 @@ class MemoryFormat:
     suffix: str = ".jsonl"
     to_lines: Callable[[Row, str], str] = _json_line  # formats a record; the second argument is its location for errors
     is_text: bool = False  # whether a record is a single text
+    # of records whose first value is a file: its path, or the content of a file for a value in memory, such as a waveform
+    to_file: Callable[[Any, str], str | bytes] | None = None
 
     def keys(self) -> list[str]:
         for name in self.names:
@@ -144,32 +149,39 @@ class MemoryFormat:
     def row(self, record: Any, where: str) -> Row:
         """A record as a dict."""
         keys = self.keys()
-        record = _json_value(record) if not isinstance(record, tuple) else record
+        record = record if isinstance(record, tuple) or self.to_file is not None else _json_value(record)
         if isinstance(record, Mapping):
             values = dict(record)
             present = [key for key in keys if key not in self.optional or has_key(values, key)]
-            return {key: _json_value(get_value(values, key, where)) for key in present}
+            return {key: self._value(key, get_value(values, key, where)) for key in present}
         if self.is_text:
             return {keys[0]: record}
         num_required = len(keys) - len(self.optional)
         if isinstance(record, Sequence) and not isinstance(record, str) and num_required <= len(record) <= len(keys):
-            return dict(zip(keys, map(_json_value, record), strict=False))
+            return {key: self._value(key, value) for key, value in zip(keys, record, strict=False)}
         actual = f"{len(record)} values" if isinstance(record, list | tuple) else type(record).__name__
         raise DataError(where, f"expected a dict or a tuple ({', '.join(keys)}), got {actual}")
+
+    def _value(self, key: str, value: Any) -> Any:
+        return value if self.to_file is not None and key == self.names[0] else _json_value(value)
 
     def get_input(self, record: Any, where: str) -> Any:
         """The input for a prediction: the input columns of a dict; any other record is returned unchanged."""
         if not isinstance(record, Mapping):
             return record
-        values = [_json_value(get_value(dict(record), key, where)) for key in self.keys()[: self.num_inputs]]
+        values = [self._value(key, get_value(dict(record), key, where)) for key in self.keys()[: self.num_inputs]]
         return values[0] if len(values) == 1 else tuple(values)
 
-    def lines(self, data: object, where: str) -> Iterator[str]:
-        """Format all records."""
+    def lines(self, data: object, where: str, add_file: Callable[[bytes], str]) -> Iterator[str]:
+        """Format all records. `add_file` stores the content of a file and returns its path."""
         number = 0
         for number, record in enumerate(iter_records(data, where), 1):
             location = f"{where}: record {number}"
-            yield self.to_lines(self.row(record, location), location)
+            row = self.row(record, location)
+            if self.to_file is not None:
+                file = self.to_file(row[self.keys()[0]], location)
+                row[self.keys()[0]] = file if isinstance(file, str) else add_file(file)
+            yield self.to_lines(row, location)
         if not number:
             raise DataError(where, "is empty")
 
@@ -212,11 +224,43 @@ def _is_file(text: str) -> bool:
         return False
 
 
+class _Archive(io.RawIOBase):
+    """A zip archive of the files of records, written beside their manifest once there is one."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        super().__init__()
+        self.path, self.stack, self.count = path, stack, 0
+        self.zip: zipfile.ZipFile | None = None
+
+    def add(self, content: bytes) -> str:
+        """Store a file; its path is relative to the manifest."""
+        if self.zip is None:
+            self.write_bytes = self.stack.enter_context(files.atomic_write(self.path))
+            self.zip = self.stack.enter_context(zipfile.ZipFile(self, "w"))
+        self.count += 1
+        name = f"{self.count:06d}"
+        self.zip.writestr(zipfile.ZipInfo(name), content)  # without a time: equal data gives equal archives
+        return f"{self.path.name}/{name}"
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.write_bytes(bytes(data))
+        return len(data)
+
+
+def archive_of(path: Path) -> Path:
+    """The archive of the files of records in memory, beside the file of the records."""
+    return path.with_suffix(".zip")
+
+
 def write_memory(path: Path, data: object, format: MemoryFormat, *, encoding: str, where: str) -> None:
-    """Write all records to a file atomically."""
+    """Write all records to a file atomically; files in memory are written to an archive beside it."""
     encoder = codecs.getincrementalencoder(encoding)()
-    with files.atomic_write(path) as write:
-        remaining = format.lines(data, where)
+    with ExitStack() as stack:
+        write, archive = stack.enter_context(files.atomic_write(path)), _Archive(archive_of(path), stack)
+        remaining = format.lines(data, where, archive.add)
         while lines := list(islice(remaining, BATCH_LINES)):
             try:
                 write(encoder.encode("".join(lines)))

@@ -36,8 +36,14 @@ class PredictionRequest(NamedTuple):
     lengths: Sequence[int]  # number of tokens of each source
     prefixes: Sequence[Sequence[int]]  # tokens that each target is forced to start with
     device: torch.device
+    start: Sequence[int] | None = None  # tokens that the decoder reads first; None: <s>
     # index of each source in the whole input, which seeds its random numbers; None: its index in the request
     indices: Sequence[int] | None = None
+    suppressed_tokens: Sequence[int] = ()  # never generated, in addition to <unk> and <s>
+
+    def prompt(self, row: int) -> list[int]:
+        """The tokens before the output: those that the decoder reads first, and the forced prefix."""
+        return [*([self.tokenizer.bos_id] if self.start is None else self.start), *self.prefixes[row]]
 
 
 def max_new_tokens_for(request: PredictionRequest, row: int, options: PredictionConfig) -> int:
@@ -47,13 +53,14 @@ def max_new_tokens_for(request: PredictionRequest, row: int, options: Prediction
         return options.max_new_tokens
     limit = max(2 * -(-request.lengths[row] // LENGTH_STEP) * LENGTH_STEP + 32, options.min_new_tokens + 1)
     max_positions = request.model.max_positions
-    return limit if max_positions is None else max(1, min(limit, max_positions - len(request.prefixes[row])))
+    return limit if max_positions is None else max(1, min(limit, max_positions + 1 - len(request.prompt(row))))
 
 
 def _check_min_new_tokens(request: PredictionRequest, options: PredictionConfig) -> None:
     """Reject a minimum length beyond the positions of the model: outputs would silently be shorter."""
     max_positions = request.model.max_positions
-    limit = None if max_positions is None else max(1, max_positions - max(map(len, request.prefixes), default=0))
+    longest = max((len(request.prompt(row)) for row in range(len(request.prefixes))), default=1)
+    limit = None if max_positions is None else max(1, max_positions + 1 - longest)
     if limit is not None and options.min_new_tokens > limit:
         raise UsageError("min_new_tokens", f"the model has positions for {limit} new tokens, got {options.min_new_tokens}")
 
@@ -89,7 +96,7 @@ def _batches(request: PredictionRequest, options: PredictionConfig) -> Iterator[
 
 def _banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list[int]:
     """Tokens that are never generated."""
-    banned_tokens = [request.tokenizer.unk_id, request.tokenizer.bos_id]
+    banned_tokens = [request.tokenizer.unk_id, request.tokenizer.bos_id, *request.suppressed_tokens]
     for text in options.banned_tokens:
         token_ids = request.tokenizer.encode(text).tolist()
         if request.tokenizer.unk_id in token_ids:
@@ -118,7 +125,7 @@ def _beam_search(
         min_new_tokens=options.min_new_tokens,
         banned_tokens=banned_tokens,
     )
-    prompt, token_mask = pad([[request.tokenizer.bos_id, *request.prefixes[row]] for row in batch], request.device)
+    prompt, token_mask = pad([request.prompt(row) for row in batch], request.device)
     results = beam_search(request.model, prompt, options=search, token_mask=token_mask, state=request.encode(batch))
     return [
         [_prediction(request, row, best.tokens, score=best.score, log_prob=best.log_prob) for best in hypotheses]
@@ -134,7 +141,7 @@ def _sample(
     indices = range(len(request.lengths)) if request.indices is None else request.indices
     samples = [(row, sample_index) for row in batch for sample_index in range(options.num_samples)]
     sources = torch.arange(len(batch), device=request.device).repeat_interleave(options.num_samples)
-    prompt, token_mask = pad([[request.tokenizer.bos_id, *request.prefixes[row]] for row, _ in samples], request.device)
+    prompt, token_mask = pad([request.prompt(row) for row, _ in samples], request.device)
     max_new_tokens = max_new_tokens_for(request, batch[0], options)
     criteria = StoppingCriteria(max_new_tokens, request.tokenizer.eos_id, options.min_new_tokens)
     tokens: list[list[int]] = [[] for _ in samples]

@@ -14,6 +14,8 @@ class Prediction(NamedTuple):
     prefix: Sequence[int] = ()  # tokens that the output was forced to start with
     truncated: bool = False  # ended by max_new_tokens, not by EOS
     alignment: Any = None  # attention to the source, if requested
+    source: str | None = None  # the corrupted text and its target, if noise was added to the input
+    target: str | None = None
     alternatives: tuple[Prediction, ...] = ()  # further outputs: the rest of the n-best list, or other samples
 
     def ranked(self) -> list[Prediction]:

@@ -146,7 +146,9 @@ def read_attention(
         if site.component in reversed_components:
             weights = weights[:, ::-1, ::-1]
         heads = list(range(1, len(weights) + 1)) if head is None else [head]
-        maps.append(AttentionMap(site, *_axes(model_input, site), weights, heads))
+        rows, columns = _axes(model_input, site)
+        # a decoder that starts with several tokens has a query for each, but no output before the last
+        maps.append(AttentionMap(site, rows, columns, weights[:, -len(rows) :], heads))
     return maps
 
 

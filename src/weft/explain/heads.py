@@ -122,7 +122,8 @@ def remove_heads(
         if not heads:
             for name in [name for name in tensors if name.startswith(f"{layer.name}.positions.")]:
                 del pruned[name]
-            pruned[f"{layer.name}.bias"] = tensors[f"{layer.name}.to_out.bias"]
+            bias = tensors.get(f"{layer.name}.to_out.bias")
+            pruned[f"{layer.name}.bias"] = torch.zeros(len(tensors[f"{layer.name}.to_out.weight"])) if bias is None else bias
     return pruned
 
 
@@ -151,6 +152,9 @@ def pruned_config(run: AnyRun, layers: Sequence[LayerHeads], remaining: Sequence
         for key in next(stack.keys for stack in stacks(run) if component in stack.attention):
             table = table[key]
         num_heads = [len(heads) for _, heads in selected]
+        is_pruned = num_heads != [layer.num_heads for layer, _ in selected]
+        if is_pruned and component != "cross" and table["position_encoding"] == "relative-bias":
+            raise UsageError("heads", "cannot be removed with position_encoding 'relative-bias', which all layers share")
         if component == "cross":
             table["num_cross_heads"] = num_heads
             continue

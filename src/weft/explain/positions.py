@@ -1,7 +1,8 @@
 """Position encodings of a run: their vectors, the dot products of those, and both as a function of distance.
 
-Sinusoidal and learned encodings are vectors added to the embeddings. Rotary encodings rotate queries and keys, ALiBi adds a
-bias to the attention scores, relative encodings are key vectors of distances. All numbers come from the modules of the run.
+Sinusoidal and learned encodings are vectors added to the embeddings. Rotary encodings rotate queries and keys, ALiBi and the
+relative bias are added to the attention scores, relative encodings are key vectors of distances. All numbers come from the
+modules of the run.
 
 Shapes: N positions, D hidden size, H heads, E head dimension, R = E / 2 pairs, K distances.
 """
@@ -21,7 +22,14 @@ from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.inputs import network, read
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of, named_parts, side_of
-from weft.nn.positions import AlibiBias, LearnedPositions, RelativePositions, RotaryEmbedding, SinusoidalPositions
+from weft.nn.positions import (
+    AlibiBias,
+    LearnedPositions,
+    RelativeBias,
+    RelativePositions,
+    RotaryEmbedding,
+    SinusoidalPositions,
+)
 from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
@@ -36,8 +44,8 @@ class EncodingValues(NamedTuple):
     """The values of a position encoding."""
 
     kind: str
-    rows: list[str]  # positions, distances (relative) or heads (ALiBi)
-    columns: list[str]  # dimensions, or distances (ALiBi)
+    rows: list[str]  # positions, distances (relative) or heads (biases)
+    columns: list[str]  # dimensions, or distances (biases)
     values: np.ndarray  # (rows, columns)
     quantity: str  # the name of the values
     products: np.ndarray | None  # dot products, (rows, rows)
@@ -104,16 +112,28 @@ def _rotary(module: Any, count: int) -> EncodingValues:
 
 def _alibi(module: Any, count: int) -> EncodingValues:
     """The bias of each head by distance."""
-    device, num_heads = module.slope.device, len(module.slope)
-    positions = torch.arange(count, device=device)[None]
-    q = torch.zeros(1, num_heads, count, 1, device=device, dtype=torch.float64)
-    bias = 0.0 + module.attention_bias(q, positions, positions)[0].cpu().numpy()  # (H, N, N); 0.0 + removes negative zeros
-    bias = bias[:, -1, ::-1]  # (H, N): of the last query, the nearest key first
-    heads = [str(head) for head in range(1, num_heads + 1)]
-    by_distance = {f"head {head}": values for head, values in zip(heads, bias, strict=True)}
-    return EncodingValues(
-        "alibi", heads, _numbered(count), bias, "bias of the attention score", None, list(range(count)), by_distance
-    )
+    # of the last query, the nearest key first
+    return _bias("alibi", module, module.slope.device, len(module.slope), list(range(count)), range(0, -count, -1))
+
+
+def _relative_bias(module: Any, count: int) -> EncodingValues:
+    """The bias of each head by distance; in a bidirectional stack, negative distances are keys to the left."""
+    distances = list(range(1 - count if module.bidirectional else 0, count))
+    keys = distances if module.bidirectional else range(0, -count, -1)
+    return _bias("relative-bias", module, module.table.weight.device, module.table.embedding_dim, distances, keys)
+
+
+def _bias(
+    kind: str, module: Any, device: torch.device, num_heads: int, distances: list[int], keys: Sequence[int]
+) -> EncodingValues:
+    """The bias of each head for keys at these places relative to the query, (H, K)."""
+    place = len(distances)  # of the query: any place to the right of all keys that are asked for
+    q = torch.zeros(1, num_heads, 1, 1, device=device, dtype=torch.float64)
+    bias = module.attention_bias(q, torch.tensor([[place]], device=device), place + torch.tensor([list(keys)], device=device))
+    values = 0.0 + bias[0, :, 0].cpu().numpy()  # 0.0 + removes negative zeros
+    heads, columns = [str(head) for head in range(1, num_heads + 1)], [str(distance) for distance in distances]
+    by_distance = {f"head {head}": row for head, row in zip(heads, values, strict=True)}
+    return EncodingValues(kind, heads, columns, values, "bias of the attention score", None, distances, by_distance)
 
 
 def _relative(module: Any, count: int) -> EncodingValues:
@@ -135,6 +155,7 @@ ENCODINGS: dict[type[nn.Module], Callable[[Any, int], EncodingValues]] = {
     LearnedPositions: _learned,
     RotaryEmbedding: _rotary,
     AlibiBias: _alibi,
+    RelativeBias: _relative_bias,
     RelativePositions: _relative,
 }
 
@@ -151,7 +172,7 @@ def _find_encodings(model: nn.Module) -> dict[str, str]:
     layers = layers_of(model)
     labels = {layer: " ".join(label.split()[:2]) for layer, label in zip(layers, named_parts(model, layers), strict=True)}
     sites = dict[str, str]()
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):  # layers may share one
         if type(module) in ENCODINGS and ".char_encoder." not in name:
             layer = next((label for layer, label in labels.items() if name.startswith(f"{layer}.")), None)
             sites[name] = layer or ("" if side_of(name) == "layer" else side_of(name))
@@ -206,8 +227,8 @@ def _select_columns(encoding: EncodingValues) -> list[int]:
 
 def _figures(site: Site) -> Iterator[Figure]:
     encoding, selected = site.encoding, _select_columns(site.encoding)
-    row_axis = {"relative": "distance", "alibi": "head"}.get(encoding.kind, "position")
-    column_axis = "distance" if encoding.kind == "alibi" else "dimension"
+    row_axis = {"relative": "distance", "alibi": "head", "relative-bias": "head"}.get(encoding.kind, "position")
+    column_axis = "distance" if row_axis == "head" else "dimension"
     title, rows = _title(site), encoding.rows
     num_columns = len(encoding.columns)
     subset = "" if len(selected) == num_columns else f", {len(selected)} of {num_columns} dimensions"
@@ -227,7 +248,7 @@ def _figures(site: Site) -> Iterator[Figure]:
         )
         yield Figure(f"Dot products: {title}", svg)
     series = [Series(name, encoding.distances, values.tolist()) for name, values in encoding.by_distance.items()]
-    if encoding.kind == "alibi":
+    if row_axis == "head":
         y_axis = Axis(encoding.quantity)
     else:
         y_axis = Axis(series[0].name if len(series) == 1 else "relative to distance 0")

@@ -70,6 +70,8 @@ VIEWS: dict[str, ViewSpec] = {
 
 def available_views(run: AnyRun) -> list[str]:
     """The names of the views that a run has."""
+    if run.spec.file_views is not None:
+        return list(run.spec.file_views())
     return [name for name, spec in VIEWS.items() if spec.unavailable(run) is None]
 
 
@@ -93,12 +95,23 @@ def explain_text(
         raise UsageError("explain", "not available for a run with a cache", "load the run without it")
     available = available_views(run)
     name = available[0] if view is None else view
+    if run.spec.file_views is not None:
+        return _explain_file(run, text, name, options, progress)
     spec = VIEWS[name]
     if reason := spec.unavailable(run):
         raise UsageError("view", f"{name} is not available: {reason}", f"choose from {', '.join(available)}")
     _check_length(run, text, name)
     progress(0.0, "")
     return spec.explain(run, text, options, progress) if spec.has_progress else spec.explain(run, text, options)
+
+
+def _explain_file(run: AnyRun, path: str, name: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
+    """Explain the output for a file with one of the views of its task."""
+    views = {} if run.spec.file_views is None else run.spec.file_views()
+    if name not in views:
+        raise UsageError("view", f"{name} is not available for task {run.task!r}", f"choose from {', '.join(views)}")
+    progress(0.0, "")
+    return views[name](run, path, options, progress)
 
 
 def explain_runs(

@@ -1,32 +1,28 @@
-"""Export runs for `AutoModel.from_pretrained` of Hugging Face: encoders as BERT, language models as GPT-2."""
+"""Export runs for `AutoModel.from_pretrained` of Hugging Face: encoders as BERT, language models as GPT-2. Encoder-decoders are
+in `hf_seq2seq_export`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from weft import files
 from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
-from weft.interop.hf_names import BERT, WeightMapping, encoder_mappings, gpt2_mappings, head_mappings
+from weft.interop.hf_export_parts import ACTIVATIONS, ATTENTION, LAYER_NORM_EPS, Exported, to_hf
+from weft.interop.hf_names import BERT, encoder_mappings, gpt2_mappings, head_mappings
+from weft.interop.hf_seq2seq_export import export_seq2seq
 from weft.interop.hf_shapes import StackTensors, fold_output_bias, pad_heads
 from weft.models.config import LanguageModelConfig
 from weft.models.encoder_config import MaskedLMConfig
 from weft.models.ngram import NgramConfig
-from weft.nn.attention import SelfAttention
-from weft.nn.mixers import MIXERS
+from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.runs.atomic_dir import staged_directory
 from weft.runs.run import AnyRun
 from weft.tensors import write_tensors
-
-ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
-# layer types that BERT and GPT-2 have
-ATTENTION = tuple(name for name, row in MIXERS.items() if row.factory is SelfAttention)
-LAYER_NORM_EPS = 1e-5  # our default
 
 
 def _require(run: AnyRun, required: Mapping[str, Any]) -> None:
@@ -46,6 +42,7 @@ def _check_stack(run: AnyRun) -> Any:
     """The model configuration; an error if Hugging Face has no equivalent of its stack."""
     table = run.config.model
     _require(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
+    _require(run, {"bias": (True, None), "conv_kernel": (None,)})
     if not table.ffn_dim:
         raise UsageError(
             "export", "Hugging Face models have a feed-forward sublayer", "train with model.ffn_dim greater than 0"
@@ -62,21 +59,12 @@ def _stack_tensors(run: AnyRun, table: Any, stack: str) -> tuple[StackTensors, l
     return StackTensors(tensors, table.hidden_size, num_heads, norm_eps), [note] if num_new else []
 
 
-def _to_hf(mappings: Iterable[WeightMapping], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors by their names in Hugging Face."""
-    tensors: dict[str, Tensor] = {}
-    for mapping in mappings:
-        tensor = ours[mapping.ours].T if mapping.transposed else ours[mapping.ours]
-        tensors |= zip(mapping.theirs, tensor.chunk(len(mapping.theirs)), strict=True)
-    return tensors
-
-
-def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+def _bert(run: AnyRun) -> Exported:
     _require(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "post", "embedding_norm": True})
     table = _check_stack(run)
     stacked, notes = _stack_tensors(run, table, "encoder.stack")
     ours = stacked.tensors
-    encoder = _to_hf(encoder_mappings(BERT, table.num_layers), ours)
+    encoder = to_hf(encoder_mappings(BERT, table.num_layers), ours)
     encoder[hf_names.TOKENS] = ours["encoder.embedder.embedding.weight"]
     encoder[hf_names.POSITIONS] = ours["encoder.stack.positions.table.weight"]
     segments = ours.get("encoder.embedder.segments.weight")
@@ -85,7 +73,7 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     prefix = BERT.prefix if table.head_transform else ""
     tensors = {f"{prefix}{name}": tensor for name, tensor in encoder.items()}
     if table.head_transform:
-        tensors |= _to_hf(head_mappings(BERT), ours) | {BERT.bias: ours["head.bias"]}
+        tensors |= to_hf(head_mappings(BERT), ours) | {BERT.bias: ours["head.bias"]}
         if not table.tie_embeddings:
             decoder_bias = BERT.decoder.replace(".weight", ".bias")
             tensors |= {BERT.decoder: ours["head.weight"], decoder_bias: ours["head.bias"].clone()}
@@ -107,10 +95,16 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
         "layer_norm_eps": stacked.norm_eps,
         "tie_word_embeddings": table.tie_embeddings,
     }
-    return config, tensors, notes
+    tokenizer_json, tokenizer_config = hf_tokenizer.export_tokenizer(
+        run.vocabulary, has_mask=True, max_length=run.model.max_positions
+    )
+    config["pad_token_id"] = next(
+        token["id"] for token in tokenizer_json["added_tokens"] if token["content"] == tokenizer_config["pad_token"]
+    )
+    return Exported(config, tensors, (tokenizer_json, tokenizer_config), notes)
 
 
-def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+def _gpt2(run: AnyRun) -> Exported:
     _require(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "pre", "logit_softcap": 0})
     table = _check_stack(run)
     stacked, notes = _stack_tensors(run, table, "stack")
@@ -122,7 +116,7 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
             f"and a constant unit carries the bias; probabilities are equal"
         )
     ours = stacked.tensors
-    tensors = {f"transformer.{name}": tensor for name, tensor in _to_hf(gpt2_mappings(table.num_layers), ours).items()}
+    tensors = {f"transformer.{name}": tensor for name, tensor in to_hf(gpt2_mappings(table.num_layers), ours).items()}
     tensors["transformer.wte.weight"] = ours["embedding.weight"]
     tensors["transformer.wpe.weight"] = ours["stack.positions.table.weight"]
     tensors |= {} if tied else {"lm_head.weight": ours["head.weight"]}
@@ -144,46 +138,38 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
         "eos_token_id": 2,
         "tie_word_embeddings": tied,
     }
-    return config, tensors, notes
+    tokenizer = hf_tokenizer.export_tokenizer(run.vocabulary, has_mask=False, max_length=run.model.max_positions)
+    return Exported(config, tensors, tokenizer, notes)
 
 
-class Exporter(NamedTuple):
-    """How models of one configuration class are exported."""
-
-    convert: Callable[[AnyRun], tuple[dict[str, Any], dict[str, Tensor], list[str]]]  # to config, tensors, notes
-    has_mask: bool  # whether the tokenizer has a mask token
-
-
-EXPORTERS: Mapping[type, Exporter] = {
-    LanguageModelConfig: Exporter(_gpt2, has_mask=False),
-    MaskedLMConfig: Exporter(_bert, has_mask=True),
+EXPORTERS: Mapping[type, Callable[[AnyRun], Exported]] = {
+    LanguageModelConfig: _gpt2,
+    MaskedLMConfig: _bert,
+    Seq2SeqConfig: export_seq2seq,
 }
 
 
 def export_model(run: AnyRun, output_dir: Path) -> list[str]:
-    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json. Returns notes on differences."""
-    exporter = EXPORTERS.get(type(run.config.model))
-    if exporter is None:
+    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json, and generation_config.json of an
+    encoder-decoder. Returns notes on differences."""
+    export = EXPORTERS.get(type(run.config.model))
+    if export is None:
         is_ngram = isinstance(run.config.model, NgramConfig)
         actual = "is an n-gram model" if is_ngram else f"has task {run.config.task!r}"
-        raise UsageError("export", f"{run.directory.path} {actual}; only networks of task 'lm' or 'masked-lm' can be exported")
+        problem = f"{run.directory.path} {actual}; only networks of task 'lm', 'masked-lm' or 'seq2seq' can be exported"
+        raise UsageError("export", problem)
     if (file := files.blocking_file(output_dir)) is not None:
         raise UsageError("export", f"{file} is a file, not a directory", "choose another `output_dir`")
     if output_dir.exists() and any(output_dir.iterdir()):
         raise UsageError("export", f"{output_dir} is not empty", "choose another `output_dir`")
-    config, tensors, notes = exporter.convert(run)
-    tokenizer_json, tokenizer_config = hf_tokenizer.export_tokenizer(
-        run.vocabulary, has_mask=exporter.has_mask, max_length=run.model.max_positions
-    )
-    if exporter.has_mask:
-        config["pad_token_id"] = next(
-            token["id"] for token in tokenizer_json["added_tokens"] if token["content"] == tokenizer_config["pad_token"]
-        )
+    exported = export(run)
     with staged_directory(output_dir, last="config.json") as staging_dir:
         # tied tensors are stored once
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        contiguous = {name: tensor.contiguous() for name, tensor in exported.tensors.items()}
         write_tensors(staging_dir / "model.safetensors", contiguous, {"format": "pt"})
-        files.write_json(staging_dir / "tokenizer.json", tokenizer_json)
-        files.write_json(staging_dir / "tokenizer_config.json", tokenizer_config)
-        files.write_json(staging_dir / "config.json", config)
-    return notes
+        for name, content in zip(("tokenizer.json", "tokenizer_config.json"), exported.tokenizer, strict=True):
+            files.write_json(staging_dir / name, content)
+        if exported.generation is not None:
+            files.write_json(staging_dir / "generation_config.json", exported.generation)
+        files.write_json(staging_dir / "config.json", exported.config)
+    return exported.notes

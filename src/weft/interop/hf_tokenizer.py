@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from weft import files
 from weft.errors import ModelError, ResourceError
 from weft.text.external_tokenizer import parse_tokenizer, wrap_errors
 from weft.text.pipelines import BOS, EOS, SPECIALS, UNK
+from weft.text.start_tokens import post_processor
 from weft.text.tokenizers import MAX_BYTES, Tokenizer
 
 GPT2_END = "<|endoftext|>"
@@ -22,8 +23,17 @@ DEFAULT_SPECIALS: Mapping[str, Mapping[str, str]] = {
     "distilbert": {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "roberta": {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"},
     "gpt2": {"eos": GPT2_END},
+    **{name: {"unk": UNK, "eos": EOS} for name in ("bart", "t5", "marian", "pegasus")},
 }
 PAD_TOKENS = ("[PAD]", "<pad>")
+# SentencePiece files, and how to get a tokenizer.json
+SAVE = "write one with AutoTokenizer.from_pretrained and save_pretrained of transformers"
+SENTENCEPIECE = {
+    "source.spm": (
+        "write one with the pieces of source.spm and the IDs of vocab.json, as a Unigram model of the package tokenizers"
+    ),
+    **dict.fromkeys(("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"), SAVE),
+}
 
 
 class RenumberedTokenizer(NamedTuple):
@@ -62,6 +72,9 @@ def read_parts(directory: Path, model_type: str) -> dict[str, Any]:
         return _wordpiece(directory / "vocab.txt", config, DEFAULT_SPECIALS[model_type].get("unk", "[UNK]"))
     if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
         return _bpe(directory, bool(config.get("add_prefix_space", False)))
+    if spm := next((name for name in SENTENCEPIECE if (directory / name).is_file()), None):
+        problem = f"{spm} is a SentencePiece file, which is not read, and there is no tokenizer.json"
+        raise ModelError(directory, problem, SENTENCEPIECE[spm])
     raise ModelError(directory, "no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt")
 
 
@@ -99,40 +112,89 @@ def _bpe(directory: Path, add_prefix_space: bool) -> dict[str, Any]:
     return parts
 
 
+def vocabulary(parts: Mapping[str, Any], directory: Path) -> dict[str, int]:
+    """The token IDs of a tokenizer.json."""
+    model, tokens = parts["model"], parts["model"].get("vocab")
+    if model.get("type") == "Unigram" and isinstance(tokens, list):
+        tokens = {piece: token_id for token_id, (piece, _) in enumerate(tokens)}
+    elif model.get("type") not in ("WordPiece", "BPE") or not isinstance(tokens, dict):
+        raise ModelError(directory, f"tokenizer type {model.get('type')!r} is not supported, only WordPiece, BPE and Unigram")
+    return {**tokens, **{token["content"]: token["id"] for token in parts.get("added_tokens") or []}}
+
+
+def check_specials(names: Mapping[str, str], vocab: Mapping[str, int], directory: Path) -> None:
+    """Refuse a tokenizer without one of its special tokens."""
+    for name, token in names.items():
+        if token not in vocab:
+            raise ModelError(directory, f"the {name}_token {token!r} is not in the vocabulary of the tokenizer")
+
+
 def renumber(directory: Path, model_type: str) -> RenumberedTokenizer:
     """The tokenizer with <unk>, <s> and </s> as 0, 1, 2. The mask token is not in the tokenizer; its ID is the last of
     `original_ids`."""
     parts, names = read_parts(directory, model_type), special_names(directory, model_type)
-    model = parts["model"]
-    if model.get("type") not in ("WordPiece", "BPE") or not isinstance(model.get("vocab"), dict):
-        raise ModelError(directory, f"tokenizer type {model.get('type')!r} is not supported, only WordPiece and BPE")
-    added: list[dict[str, Any]] = parts.get("added_tokens") or []
-    vocab: dict[str, int] = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
-    for name, token in names.items():
-        if token not in vocab:
-            raise ModelError(directory, f"the {name}_token {token!r} is not in the vocabulary of the tokenizer")
+    vocab = vocabulary(parts, directory)
+    check_specials(names, vocab, directory)
     if model_type != "gpt2":
         specials: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
     elif names["eos"] == EOS and {UNK, BOS} <= set(vocab):  # exported by weft
         specials = [*SPECIALS]
     else:  # GPT-2 has one token for BOS and EOS and no unknown token, because it is byte-level
         specials = [None, names["eos"], names["eos"]]
-    removed = {*specials, names.get("mask")}
-    ordinary = sorted((token for token in vocab if token not in removed), key=lambda token: vocab[token])
-    if clash := set(SPECIALS).intersection(ordinary):
-        raise ModelError(directory, f"the tokenizer uses {min(clash)!r} as an ordinary token")
-    added = [token for token in added if token["content"] in ordinary and not token.get("special")]
-    token_ids = {token: token_id for token_id, token in enumerate([*SPECIALS, *ordinary])}
-    added_only = {token["content"] for token in added if token["content"] not in model["vocab"]}
-    model["vocab"] = {token: token_id for token, token_id in token_ids.items() if token not in added_only}
-    model["unk_token"] = None if model.get("unk_token") is None else UNK
-    parts |= {"added_tokens": [{**token, "id": token_ids[token["content"]]} for token in added], "post_processor": None}
-    parts |= {"truncation": None, "padding": None}
-    original_ids = [None if token is None else vocab[token] for token in specials] + [vocab[token] for token in ordinary]
+    tokens = renumber_tokens(parts, vocab, specials, removed={names.get("mask")}, directory=directory)
+    parts["post_processor"] = None
+    original_ids = [None if token is None else vocab[token] for token in tokens]
     if "mask" in names:
         original_ids.append(vocab[names["mask"]])
-    data = json.dumps(parts, ensure_ascii=False).encode()
-    return RenumberedTokenizer(Tokenizer(data, str(directory / "tokenizer.json")), original_ids)
+    return RenumberedTokenizer(as_tokenizer(parts, directory), original_ids)
+
+
+def renumber_tokens(
+    parts: dict[str, Any],
+    vocab: Mapping[str, int],
+    specials: Sequence[str | None],
+    *,
+    removed: set[str | None],
+    directory: Path,
+) -> list[str | None]:
+    """Make <unk>, <s> and </s>, which are called `specials` in the tokenizer, the first tokens of `parts`, and leave out
+    those that are `removed`. Returns the original tokens by new ID."""
+    model, added = parts["model"], parts.get("added_tokens") or []
+    ordinary = sorted((token for token in vocab if token not in {*specials, *removed}), key=lambda token: vocab[token])
+    if clash := set(SPECIALS).intersection(ordinary):
+        raise ModelError(directory, f"the tokenizer uses {min(clash)!r} as an ordinary token")
+    added = [token for token in added if token["content"] in set(ordinary) and not token.get("special")]
+    is_unigram = model["type"] == "Unigram"
+    scores: dict[str, float] = dict(model["vocab"]) if is_unigram else {}
+    in_model = scores if is_unigram else model["vocab"]
+    added_only = {token["content"] for token in added if token["content"] not in in_model}
+    if is_unigram:  # the ID of a token is its place in the list
+        ordinary.sort(key=lambda token: token in added_only)
+    token_ids = {token: token_id for token_id, token in enumerate([*SPECIALS, *ordinary])}
+    tokens = [token for token in token_ids if token not in added_only]
+    if is_unigram:
+        originals = dict(zip(SPECIALS, specials, strict=True))
+        lowest = min(scores.values(), default=0.0)
+        model["vocab"] = [[token, scores.get(originals.get(token, token) or token, lowest)] for token in tokens]
+        model["unk_id"] = None if model.get("unk_id") is None else SPECIALS.index(UNK)
+        parts["pre_tokenizer"] = _splitting_specials(parts.get("pre_tokenizer"))
+    else:
+        model["vocab"] = {token: token_ids[token] for token in tokens}
+        model["unk_token"] = None if model.get("unk_token") is None else UNK
+    parts |= {"added_tokens": [{**token, "id": token_ids[token["content"]]} for token in added]}
+    parts |= {"truncation": None, "padding": None}
+    return [*specials, *ordinary]
+
+
+def _splitting_specials(pre_tokenizer: Any) -> dict[str, Any]:
+    """A pre-tokenizer that splits <unk>, <s> and </s> in a text: a unigram model would take them for the special tokens."""
+    split = {"type": "Split", "pattern": {"Regex": "<(?=(?:/?s|unk)>)"}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, *([] if pre_tokenizer is None else [pre_tokenizer])]}
+
+
+def as_tokenizer(parts: Mapping[str, Any], directory: Path) -> Tokenizer:
+    """Our tokenizer with the content of a tokenizer.json."""
+    return Tokenizer(json.dumps(parts, ensure_ascii=False).encode(), str(directory / "tokenizer.json"))
 
 
 def _special_token(token_id: int, content: str) -> dict[str, Any]:
@@ -162,6 +224,24 @@ def export_tokenizer(tokenizer: Tokenizer, *, has_mask: bool, max_length: int | 
             "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,
         }  # fmt: skip
         tokens.append(mask)
+    return _with_specials(parts, tokens, names, max_length)
+
+
+def export_seq2seq_tokenizer(
+    tokenizer: Tokenizer, *, pad_id: int, max_length: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json of an encoder-decoder. The tokenizer adds start tokens and </s> to sources."""
+    parts = json.loads(tokenizer.data)
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    parts["post_processor"] = post_processor(tokenizer.start_tokens, tokens)
+    names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "pad_token": tokens[pad_id]}
+    return _with_specials(parts, tokens, names, max_length)
+
+
+def _with_specials(
+    parts: dict[str, Any], tokens: list[str], names: Mapping[str, str], max_length: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json with special tokens by their names in Hugging Face."""
     specials = [_special_token(tokens.index(name), name) for name in dict.fromkeys(names.values())]
     ordinary = [token for token in parts.get("added_tokens") or [] if token["content"] not in names.values()]
     parts["added_tokens"] = sorted([*specials, *ordinary], key=lambda token: token["id"])

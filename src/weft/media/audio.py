@@ -330,8 +330,8 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
     return np.asarray(samples, dtype=np.int16).astype(np.float32) / 32768
 
 
-def write_wav(path: Path, samples: np.ndarray, rate: int) -> None:
-    """Write samples (T,) in [-1, 1] as a WAV file with one channel of 16-bit PCM."""
+def wav_bytes(samples: np.ndarray, rate: int) -> bytes:
+    """Samples (T,) in [-1, 1] as a WAV file with one channel of 16-bit PCM."""
     if not np.isfinite(samples).all():
         raise UsageError("samples", "some are NaN or infinite")
     data = io.BytesIO()
@@ -340,4 +340,9 @@ def write_wav(path: Path, samples: np.ndarray, rate: int) -> None:
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(to_int16(samples).astype("<i2").tobytes())
-    write_bytes(path, data.getvalue(), user_path=True)
+    return data.getvalue()
+
+
+def write_wav(path: Path, samples: np.ndarray, rate: int) -> None:
+    """Write samples (T,) in [-1, 1] as a WAV file with one channel of 16-bit PCM."""
+    write_bytes(path, wav_bytes(samples, rate), user_path=True)

@@ -14,8 +14,10 @@ from weft.nn.conformer import ConvModule, HalfStep
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
     AlibiBias,
+    HasPositions,
     LearnedPositions,
     PositionEncoding,
+    RelativeBias,
     RelativePositions,
     RotaryEmbedding,
     SinusoidalPositions,
@@ -57,12 +59,14 @@ def input_position_encoding(name: str, dim: int, *, max_positions: int) -> Posit
 
 
 def attention_position_encoding(
-    name: str, *, num_heads: int, head_dim: int, slopes: Sequence[float] | None = None
+    name: str, *, num_heads: int, head_dim: int, bidirectional: bool = False, slopes: Sequence[float] | None = None
 ) -> PositionEncoding:
     """The position encoding inside attention."""
     match name:
         case "relative":
             return RelativePositions(head_dim)
+        case "relative-bias":
+            return RelativeBias(num_heads, bidirectional=bidirectional)
         case "alibi":
             return AlibiBias(num_heads, slopes=slopes)
         case "rotary":
@@ -70,8 +74,23 @@ def attention_position_encoding(
     return PositionEncoding()
 
 
+def with_bias(config: StackConfig, module: nn.Module) -> nn.Module:
+    """Attention or a feed-forward layer, without the biases of its linear layers if the configuration has none."""
+    for layer in module.modules() if config.bias is False else ():
+        if isinstance(layer, nn.Linear):
+            layer.register_parameter("bias", None)
+    return module
+
+
+def share_positions(mixers: Sequence[nn.Module]) -> None:
+    """Make all layers of a stack use the position encoding of the first, if it is one that is shared."""
+    owners = [module for module in mixers if isinstance(module, HasPositions) and module.positions.is_shared]
+    for module in owners[1:]:
+        module.positions = owners[0].positions
+
+
 # options that `attention` converts to arguments; all other options are passed on unchanged
-ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout", "conv_kernel")
+ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout", "bias", "conv_kernel")
 
 
 def attention(config: StackConfig, layer: int, context_length: int | None) -> nn.Module:
@@ -84,7 +103,11 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
         "num_heads": num_heads,
         "head_dim": head_dim,
         "positions": attention_position_encoding(
-            config.position_encoding, num_heads=num_heads, head_dim=head_dim, slopes=slopes
+            config.position_encoding,
+            num_heads=num_heads,
+            head_dim=head_dim,
+            bidirectional=config.bidirectional,
+            slopes=slopes,
         ),
         "qk_norm": nn.RMSNorm(head_dim, elementwise_affine=False) if config.qk_norm else None,
         "dropout": config.attention_dropout or 0.0,
@@ -92,8 +115,8 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
     }
     factory = config.traits.bidirectional_factory if config.bidirectional else None
     if factory is not None:  # StackConfig rejects `bidirectional` for attention without a bidirectional form
-        return factory(config.hidden_size, **arguments)
-    return config.traits.factory(config.hidden_size, context_length=context_length, **arguments)
+        return with_bias(config, factory(config.hidden_size, **arguments))
+    return with_bias(config, config.traits.factory(config.hidden_size, context_length=context_length, **arguments))
 
 
 def mixer(config: StackConfig, layer: int, context_length: int | None, *, input_size: int) -> nn.Module:
@@ -124,6 +147,7 @@ def build_stack(
 
     With `dropout_on_top=False`, the last layer has no dropout.
     """
+    share_positions(mixers)
     # post-norm layers normalize their outputs: no norm before mixers, and no final norm
     norm_name = "none" if config.is_post_norm else config.norm
     dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]
@@ -150,7 +174,8 @@ def feed_forward(config: StackConfig) -> list[nn.Module]:
     """The feed-forward layer that follows each mixer, as a list of one, or an empty list."""
     if not config.ffn_dim:
         return []
-    return [FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")]
+    layer = FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")
+    return [with_bias(config, layer)]
 
 
 def sublayers(config: StackConfig, mixer: nn.Module) -> list[nn.Module]:
@@ -201,7 +226,8 @@ def init_gpt2(stack: Stack) -> None:
     for name, module in stack.layers.named_modules():
         if isinstance(module, nn.Linear) and ".mixer." in name:
             nn.init.normal_(module.weight, std=0.02)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def scale_residual_projections(model: nn.Module, factor: float) -> None:

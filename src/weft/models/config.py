@@ -12,7 +12,7 @@ from weft.nn.choices import ACTIVATIONS, NONLINEARITIES
 from weft.nn.mixers import MIXERS, Mixer, option_names
 
 INPUT_ENCODINGS = ("none", "sinusoidal", "learned")  # added to the embeddings: for any stack
-ATTENTION_ENCODINGS = ("relative", "alibi", "rotary")  # inside attention
+ATTENTION_ENCODINGS = ("relative", "relative-bias", "alibi", "rotary")  # inside attention
 CONNECTIONS = ("none", "residual", "highway", "dense")
 NORMS = ("none", "layernorm", "rmsnorm")
 NORM_POSITIONS = ("pre", "post")
@@ -43,7 +43,7 @@ class StackConfig(Config):
     head_dim: Size | list[Size] | None = None
     """attention only: size of each head. Default: hidden_size / num_heads."""
     position_encoding: Annotated[str, Choice((*INPUT_ENCODINGS, *ATTENTION_ENCODINGS))] = "none"
-    """Position encoding. relative, alibi and rotary require attention."""
+    """Position encoding. relative, relative-bias, alibi and rotary require attention."""
     alibi_slopes: list[list[float]] | None = None
     """alibi only: the slope of each head in each layer. Default: as in the paper."""
     ffn_dim: Annotated[Count, Field(ge=0)] | None = None
@@ -52,6 +52,8 @@ class StackConfig(Config):
     """Activation of the feed-forward sublayer."""
     qk_norm: bool | None = None
     """attention only: normalize queries and keys."""
+    bias: bool | None = None
+    """attention only: add biases in attention and the feed-forward sublayer."""
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     """Dropout on layer outputs, attention weights and embeddings."""
     attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)
@@ -127,6 +129,9 @@ class StackConfig(Config):
             if self.position_encoding == "rotary" and head_dim % 2:
                 fix = "change num_heads or set head_dim"
                 raise invalid("position_encoding", f"'rotary' requires an even head size, got {head_dim}", fix)
+        if self.position_encoding == "relative-bias" and len(set(heads)) > 1:
+            problem = "'relative-bias' requires the same number of heads in all layers, which share it"
+            raise invalid("position_encoding", problem, "set one number of heads")
         self._check_slopes(heads)
 
     def _check_slopes(self, heads: list[int]) -> None:
@@ -172,6 +177,8 @@ class EmbeddedStackConfig(StackConfig):
 
     embedding_dim: int | None = Field(None, ge=1, le=65536)
     """Size of the token embeddings. Default: hidden_size. Not with attention."""
+    embedding_norm: bool = False
+    """Normalize the embeddings before the first layer, as in BERT."""
 
     @model_validator(mode="after")
     def check_embedding(self) -> Self:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from weft.config import Choice, invalid
 from weft.models.config import EmbeddedStackConfig
-from weft.nn.choices import POOLINGS
+from weft.nn.choices import GATED_ACTIVATIONS, POOLINGS
 
 TAG_HEADS = ("linear", "crf")
 MASKING_UNITS = ("token", "whole-word", "span")
@@ -24,8 +24,6 @@ class TextEncoderConfig(EmbeddedStackConfig):
     """Dropout on the embeddings. Default: dropout."""
     word_dropout: float = Field(0.0, ge=0.0, lt=1.0)
     """Fraction of tokens replaced by <unk> in training."""
-    embedding_norm: bool = False
-    """Normalize the embeddings before the first layer, as in BERT."""
 
     def with_defaults(self) -> Any:
         dropout = self.dropout if self.embedding_dropout is None else self.embedding_dropout
@@ -102,8 +100,8 @@ class MaskedLMConfig(TextEncoderConfig):
     def check_masked_lm(self) -> Self:
         if not self.bidirectional:
             raise invalid("bidirectional", "must be true for a masked language model")
-        if self.head_transform and self.activation == "swiglu":
-            raise invalid("head_transform", "not possible with activation 'swiglu'", "change one of them")
+        if self.head_transform and self.activation in GATED_ACTIVATIONS:
+            raise invalid("head_transform", f"not possible with activation {self.activation!r}", "change one of them")
         if self.tie_embeddings and self.input_dim() != self.hidden_size:
             problem = f"requires embedding_dim ({self.embedding_dim}) to equal hidden_size ({self.hidden_size})"
             raise invalid("tie_embeddings", problem, "set tie_embeddings = false")

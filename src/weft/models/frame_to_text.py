@@ -23,6 +23,7 @@ from weft.models.seq2seq import (
     Decoder,
     Summary,
     TokenEmbedder,
+    add_embedding_norm,
     decoder_stack,
     embedding,
     embedding_scale,
@@ -37,7 +38,7 @@ from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
 from weft.nn.recurrent import last_token_state
 from weft.nn.stack import Stack
-from weft.nn.state import tree_leaves, where
+from weft.nn.state import tree_leaves
 from weft.text.tokenizers import Tokenizer
 
 
@@ -137,10 +138,7 @@ class FrameToText(nn.Module):
         if not bool(is_label.any()):
             return prefix
         after = ctc.read_label(prefix, torch.where(is_label, token, 0), blank=self.blank)
-        if bool(is_label.all()):
-            return after
-        merged = where(tuple(after[1:]), tuple(prefix[1:]), is_label)
-        return CTCPrefix(prefix.frames, *merged)
+        return after if bool(is_label.all()) else ctc.read_in_rows(prefix, after, is_label)
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         return self._read(prompt, state, token_mask)
@@ -199,11 +197,12 @@ def frame_to_text(
         table = embedding(config.decoder, tokenizer.vocab_size, tied=config.tie_embeddings)
         layers_of_decoder = decoder_stack(config, max_positions=max_positions)
         (init_xavier if config.decoder.traits.small_init else init_torch_default)(layers_of_decoder)
+        add_embedding_norm(config.decoder, layers_of_decoder)
         dropout = config.decoder.dropout if config.embedding_dropout is None else config.embedding_dropout
-        scale = embedding_scale(config.decoder, tied=config.tie_embeddings)
+        scale = embedding_scale(config.decoder, tied=config.tie_embeddings, scaled=config.scale_embeddings)
         decoder = Decoder(TokenEmbedder(table, scale=scale, dropout=dropout), layers_of_decoder)
         weight = table.weight if config.tie_embeddings else None
-        head = LMHead(config.decoder.hidden_size, tokenizer.vocab_size, weight=weight)
+        head = LMHead(config.decoder.hidden_size, tokenizer.vocab_size, weight=weight, bias=config.head_bias)
     return FrameToText(
         FrameEncoder(front, layers, summary=summary),
         ctc_head=ctc_head,

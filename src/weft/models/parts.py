@@ -11,14 +11,16 @@ from weft.models.model_part import Part
 from weft.models.qa import QAHead
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bridge import ProjectionBridge
+from weft.nn.conformer import ConvModule
 from weft.nn.crf import CRF, LinearTagHead
 from weft.nn.cross_attention import AttentionalOutput, CrossAttention, SourceAttention
 from weft.nn.lm_head import LMHead
 from weft.nn.mixers import MIXERS
 from weft.nn.pointer_generator import PointerGeneratorOutput
 from weft.nn.pooling import AttentionPooling
-from weft.nn.positions import LearnedPositions, RelativePositions
+from weft.nn.positions import LearnedPositions, RelativeBias, RelativePositions
 from weft.nn.skip_connections import Dense, Highway
+from weft.nn.speech_front import SpeechFront
 from weft.nn.vision import FeatureFront, VisionFront
 
 # A parameter belongs to the innermost of these modules, or of the mixers, that contains it. nn.Embedding is not listed here,
@@ -26,9 +28,12 @@ from weft.nn.vision import FeatureFront, VisionFront
 PARTS: dict[object, str] = {
     LearnedPositions: "positions",
     RelativePositions: "positions",
+    RelativeBias: "positions",
     PrunedAttention: "attention",
     **dict.fromkeys((CrossAttention, SourceAttention, AttentionalOutput), "cross-attention"),
     FeedForward: "feed-forward",
+    ConvModule: "convolution",
+    SpeechFront: "front end",
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),
     **dict.fromkeys((Highway, Dense), "connections"),
     ProjectionBridge: "bridge",
@@ -87,5 +92,5 @@ def count_parameters(model: nn.Module) -> list[Part]:
     counts, tied = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
     for tensor, (first, *others) in owners.items():
         counts[first] = counts.get(first, 0) + tensor.numel()
-        tied.setdefault(first, []).extend(Part(*other, 0).title for other in others)
+        tied.setdefault(first, []).extend(Part(*other, 0).title for other in others if other != first)
     return [Part(side, name, count, tuple(dict.fromkeys(tied[side, name]))) for (side, name), count in counts.items()]

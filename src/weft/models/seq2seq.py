@@ -165,13 +165,13 @@ class EncoderDecoder(nn.Module):
 # ---- building a model from its configuration
 
 
-def cross_attention(config: Seq2SeqConfig, layer: int) -> CrossAttention | PrunedAttention:
+def cross_attention(config: Seq2SeqConfig, layer: int) -> nn.Module:
     """The cross-attention of a layer of a Transformer decoder."""
     side = config.decoder
     num_heads, head_dim = side.cross_heads_in_layer(layer)
     if not num_heads:
         return PrunedAttention(side.hidden_size, cross=config.attention != "none")
-    return CrossAttention(
+    attention = CrossAttention(
         side.hidden_size,
         num_heads=num_heads,
         head_dim=head_dim,
@@ -180,6 +180,7 @@ def cross_attention(config: Seq2SeqConfig, layer: int) -> CrossAttention | Prune
         summary_only=config.attention == "none",
         dropout=side.attention_dropout or 0.0,
     )
+    return build.with_bias(side, attention)
 
 
 def attention_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
@@ -267,15 +268,17 @@ def init_torch_default(stack: Stack) -> None:
             module.reset_parameters()
 
 
-def embedding_scale(config: EmbeddedStackConfig, *, tied: bool) -> float:
-    """The factor on embeddings. Embeddings that are initialized small, such as those tied to the output, are scaled up."""
-    return config.hidden_size**0.5 if config.traits.small_init or tied else 1.0
+def embedding_scale(config: EmbeddedStackConfig, *, tied: bool, scaled: bool | None = None) -> float:
+    """The factor on embeddings. By default, those that are initialized small, such as those tied to the output, are scaled."""
+    is_scaled = config.traits.small_init or tied if scaled is None else scaled
+    return config.hidden_size**0.5 if is_scaled else 1.0
 
 
 def embedding_scales(config: Seq2SeqConfig) -> tuple[float, float]:
     """The factors on the embeddings of the source and the target."""
-    target = embedding_scale(config.decoder, tied=config.tie_embeddings)
-    return target if config.share_embeddings else embedding_scale(config.encoder, tied=False), target
+    scaled = config.scale_embeddings
+    target = embedding_scale(config.decoder, tied=config.tie_embeddings, scaled=scaled)
+    return target if config.share_embeddings else embedding_scale(config.encoder, tied=False, scaled=scaled), target
 
 
 def embedding(config: EmbeddedStackConfig, vocab_size: int, *, tied: bool) -> nn.Embedding:
@@ -285,6 +288,13 @@ def embedding(config: EmbeddedStackConfig, vocab_size: int, *, tied: bool) -> nn
     if config.traits.small_init or tied:
         nn.init.normal_(table.weight, std=config.hidden_size**-0.5)
     return table
+
+
+def add_embedding_norm(config: EmbeddedStackConfig, stack: Stack) -> None:
+    """Normalize the sum of embeddings and positions, if the configuration says so."""
+    if config.embedding_norm:
+        norm = config.norm if config.norm != "none" else "layernorm"
+        stack.input_proj = build.norm(norm, config.input_dim(), eps=config.norm_eps)
 
 
 def encoder_decoder(
@@ -300,12 +310,13 @@ def encoder_decoder(
     decoder_layers = decoder_stack(config, max_positions=max_positions)
     for side, layers in ((encoder, encoder_layers), (decoder, decoder_layers)):
         (init_xavier if side.traits.small_init else init_torch_default)(layers)
-    if encoder.embedding_norm:
-        norm = encoder.norm if encoder.norm != "none" else "layernorm"
-        encoder_layers.input_proj = build.norm(norm, encoder.input_dim(), eps=encoder.norm_eps)
-    softcap = config.logit_softcap or None
+        add_embedding_norm(side, layers)
     head = LMHead(
-        decoder.hidden_size, target_vocab_size, logit_softcap=softcap, weight=target.weight if config.tie_embeddings else None
+        decoder.hidden_size,
+        target_vocab_size,
+        logit_softcap=config.logit_softcap or None,
+        weight=target.weight if config.tie_embeddings else None,
+        bias=config.head_bias,
     )
     summary = last_state if encoder.traits.num_state_vectors else mean_value
     source_embedder = TokenEmbedder(source, scale=source_scale, dropout=dropouts[0])

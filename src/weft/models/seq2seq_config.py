@@ -25,8 +25,6 @@ class EncoderConfig(EmbeddedStackConfig):
     bidirectional: bool = True
     reverse_source: bool = False
     """Read the source from its end (Sutskever)."""
-    embedding_norm: bool = False
-    """Normalize the embeddings before the first layer, as in BERT."""
 
     @model_validator(mode="after")
     def check_direction(self) -> Self:
@@ -90,6 +88,10 @@ class Seq2SeqConfig(Config):
     """Share the embeddings of source and target. Requires one shared tokenizer."""
     tie_embeddings: bool = False
     """Share the weights of the embedding and the output layer."""
+    scale_embeddings: bool | None = None
+    """Multiply embeddings by the square root of their size. Default: with attention, and if they are the output weights."""
+    head_bias: bool = True
+    """Add a bias to the logits."""
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)
     """Dropout on the embeddings. Default: dropout."""
     logit_softcap: float = Field(0.0, ge=0.0)

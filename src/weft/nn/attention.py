@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.choices import GATED_ACTIVATIONS
 from weft.nn.memory import Memory
 from weft.nn.positions import PositionEncoding
 from weft.nn.state import KVCache
@@ -159,6 +160,14 @@ class SwiGLU(nn.Module):
         return F.silu(a) * b
 
 
+class TanhGEGLU(nn.Module):
+    """gelu(a) * b, where a and b are the halves of the input (Shazeer 2020), with the tanh approximation, as in T5 1.1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return F.gelu(a, approximate="tanh") * b
+
+
 class SquaredReLU(nn.Module):
     """relu(x)^2 (So et al. 2021)."""
 
@@ -178,7 +187,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu-tanh": TanhGELU,
     "relu": nn.ReLU,
     "squared-relu": SquaredReLU,
+    "silu": nn.SiLU,
     "swiglu": SwiGLU,
+    "geglu-tanh": TanhGEGLU,
 }
 
 
@@ -192,7 +203,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, *, ffn_dim: int, activation: str = "gelu") -> None:
         super().__init__()
-        num_inputs = 2 if activation == "swiglu" else 1  # SwiGLU halves its input
+        num_inputs = 2 if activation in GATED_ACTIVATIONS else 1
         self.up_proj = nn.Linear(dim, num_inputs * ffn_dim)
         self.activation = ACTIVATIONS[activation]()
         self.to_out = nn.Linear(ffn_dim, dim)

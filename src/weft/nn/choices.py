@@ -7,7 +7,8 @@ alone, without importing torch.
 from __future__ import annotations
 
 NONLINEARITIES = ("tanh", "relu", "sigmoid")  # recurrent.NONLINEARITIES
-ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "swiglu")  # attention.ACTIVATIONS
+ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "silu", "swiglu", "geglu-tanh")  # attention.ACTIVATIONS
+GATED_ACTIVATIONS = ("swiglu", "geglu-tanh")  # halve their input
 POOLINGS = ("first", "last", "mean", "max", "attention")  # pooling.POOLINGS
 ATTENTION_SCORES = ("dot", "scaled-dot", "multiplicative", "additive")  # cross_attention.SourceAttention
 VISION_FRONTS = ("resnet", "patches", "conv3d")  # vision.VisionFront

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.nn.state import SharedState
+from weft.nn.state import SharedState, where
 
 IMPOSSIBLE = -1e9  # log-probability; finite, so that differences are defined
 
@@ -31,7 +31,14 @@ def ctc_nll(log_probs: Tensor, mask: Tensor, targets: Tensor, target_lengths: Te
         targets: int64 (B, T) without blanks.
         target_lengths: int64 (B,)
     """
-    return F.ctc_loss(log_probs.float().transpose(0, 1), targets, mask.sum(1), target_lengths, blank=blank, reduction="none")
+    frames, precise = mask.sum(1), log_probs if log_probs.dtype == torch.float64 else log_probs.float()
+    # `zero_infinity`: otherwise the gradients of a target without a path are NaN, even if its loss is not used
+    losses = F.ctc_loss(
+        precise.transpose(0, 1), targets, frames, target_lengths, blank=blank, reduction="none", zero_infinity=True
+    )
+    is_label = torch.arange(1, targets.size(1), device=targets.device) < target_lengths[:, None]
+    num_repeats = ((targets[:, 1:] == targets[:, :-1]) & is_label).sum(1)
+    return losses.masked_fill(target_lengths + num_repeats > frames, torch.inf)
 
 
 def frames_needed(labels: np.ndarray) -> int:
@@ -94,7 +101,8 @@ def _arrivals(state: CTCPrefix, repeated: Tensor) -> Tensor:
 
 
 def next_label(state: CTCPrefix, *, blank: int) -> Tensor:
-    """The log-probability of each label after the ones read so far, float32 (B, V); that of the end has the index `blank`."""
+    """The log-probability of each label after the ones read so far, float32 (B, V); that of the end has the index `blank`. A
+    label for which too few frames are left has -inf; after labels that have no path, only the end is possible."""
     log_probs, mask, k = _rows(state)
     sources, frames, labels = log_probs.shape
     probs = log_probs.exp()
@@ -111,7 +119,9 @@ def next_label(state: CTCPrefix, *, blank: int) -> Tensor:
     is_last = F.one_hot(state.last.clamp_min(0), labels).bool() & (state.last >= 0)[:, None]
     scores = torch.where(is_last, repeats, scores)
     scores[:, blank] = state.total
-    return scores.log_softmax(-1).float()
+    impossible = scores < IMPOSSIBLE / 2
+    impossible[:, blank] &= ~impossible.all(1)
+    return scores.masked_fill(impossible, -torch.inf).log_softmax(-1).float()
 
 
 def read_label(state: CTCPrefix, label: Tensor, *, blank: int) -> CTCPrefix:
@@ -133,6 +143,13 @@ def read_label(state: CTCPrefix, label: Tensor, *, blank: int) -> CTCPrefix:
     ends_in_blank = solve(blanks, _shift(ends_in_label, IMPOSSIBLE))
     total = _last_valid(torch.logaddexp(ends_in_label, ends_in_blank), mask.repeat_interleave(k, 0))
     return CTCPrefix(state.frames, _shift(ends_in_label, IMPOSSIBLE), _shift(ends_in_blank, IMPOSSIBLE), total, label)
+
+
+def read_in_rows(before: CTCPrefix, after: CTCPrefix, mask: Tensor) -> CTCPrefix:
+    """The state `after` a label in the rows where `mask` (B,) is True, and `before` it in the others."""
+    frames = after.label_before.size(1)  # columns of padding may have been removed
+    cropped = before._replace(label_before=before.label_before[:, :frames], blank_before=before.blank_before[:, :frames])
+    return CTCPrefix(before.frames, *where(tuple(after[1:]), tuple(cropped[1:]), mask))
 
 
 # ---- alignments

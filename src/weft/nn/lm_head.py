@@ -15,10 +15,23 @@ MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed:
 class LMHead(nn.Module):
     """Linear layer to the vocabulary, with softmax and cross-entropy. Tied embeddings are passed as `weight`."""
 
-    def __init__(self, dim: int, vocab_size: int, *, logit_softcap: float | None = None, weight: Tensor | None = None) -> None:
+    bias: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        vocab_size: int,
+        *,
+        logit_softcap: float | None = None,
+        weight: Tensor | None = None,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, dim).normal_(std=dim**-0.5)) if weight is None else weight
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(vocab_size))
+        else:  # a constant, which is not saved
+            self.register_buffer("bias", torch.zeros(vocab_size), persistent=False)
         self.logit_softcap = logit_softcap  # limits logits smoothly to +-logit_softcap (Gemma 2)
 
     def logits(self, x: Tensor) -> Tensor:

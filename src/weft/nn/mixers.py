@@ -92,6 +92,7 @@ MIXERS: dict[str, Mixer] = {
             "qk_norm": False,
             "alibi_slopes": None,
             "attention_dropout": None,
+            "bias": True,
             "conv_kernel": None,
         },
     ),

@@ -7,7 +7,9 @@ without a token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +21,21 @@ def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return positions[..., None] * frequencies.double()
 
 
+@runtime_checkable
+class HasPositions(Protocol):
+    """Attention, or another module with a position encoding."""
+
+    positions: PositionEncoding
+
+
 class PositionEncoding(nn.Module):
     """The base class, which encodes nothing. A position can enter a model in three ways; each encoding overrides one method.
 
-    (A base class, because the alternative is six classes with two empty methods each.)
+    (A base class, because the alternative is seven classes with two empty methods each.)
     """
 
     max_positions: int | None = None  # None: unlimited
+    is_shared = False  # whether all layers of a stack use one instance
 
     def add_to(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add to the input of a stack; x (B, T, D)."""
@@ -95,6 +105,37 @@ class RelativePositions(PositionEncoding):
         index = clipped[:, None].expand(q.size(0), q.size(1), -1, -1)
         bias: Tensor = scores.gather(-1, index) * q.size(-1) ** -0.5
         return bias
+
+
+class RelativeBias(PositionEncoding):
+    """A learned bias of each head for each bucket of distances (Raffel et al. 2020, T5). The layers of a stack share one.
+
+    Half of the buckets are single distances; the others grow logarithmically up to `max_distance`, and the last one is for all
+    larger distances. With `bidirectional`, keys to the left and to the right have half of the buckets each.
+    """
+
+    is_shared = True
+
+    def __init__(self, num_heads: int, *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__()
+        self.bidirectional, self.max_distance = bidirectional, max_distance
+        self.table = nn.Embedding(num_buckets, num_heads)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of each distance from a query to a key, which is negative for keys to the left."""
+        num_buckets = self.table.num_embeddings // (2 if self.bidirectional else 1)
+        length = distance.abs() if self.bidirectional else (-distance).clamp_min(0)
+        num_exact = num_buckets // 2
+        ratio = torch.log(length.clamp_min(1).float() / num_exact) / math.log(self.max_distance / num_exact)
+        logarithmic = (num_exact + (ratio * (num_buckets - num_exact)).long()).clamp_max(num_buckets - 1)
+        bucket = torch.where(length < num_exact, length, logarithmic)
+        return bucket + num_buckets * (distance > 0) if self.bidirectional else bucket
+
+    def attention_bias(self, q: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        distance = key_positions[:, None, :] - positions[:, :, None]  # (B, T, C)
+        bias: Tensor = self.table(self.bucket(distance)).permute(0, 3, 1, 2)
+        return bias.to(q.dtype)
 
 
 class AlibiBias(PositionEncoding):

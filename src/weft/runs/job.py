@@ -160,10 +160,13 @@ def _weights(task: Any) -> Weights | None:
 
 def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of the run of train.init_from. A seq2seq model that is initialized from a model with a
-    single stack gets it for that side only, unless both sides need the same tokenizer."""
-    model, tokenizer = values.get("model"), values.get("tokenizer", {})
-    ours, theirs = _weights(values.get("task")), _weights(open_run_dir(run).read_resolved().get("task"))
+    single stack gets it for that side only, unless both sides need the same tokenizer. An encoder-decoder that is initialized
+    from another one gets its [model] as well, if the run file has none."""
+    model, tokenizer, stored = values.get("model"), values.get("tokenizer", {}), open_run_dir(run).read_resolved()
+    ours, theirs = _weights(values.get("task")), _weights(stored.get("task"))
     is_seq2seq, from_seq2seq = (weights is not None and weights.decoder_name is not None for weights in (ours, theirs))
+    if is_seq2seq and from_seq2seq and "model" not in values:
+        return with_tokenizer_from({**values, "model": stored["model"]}, run)
     is_shared = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
     if not is_seq2seq or from_seq2seq or is_shared or not isinstance(tokenizer, Mapping):
         return with_tokenizer_from(values, run)

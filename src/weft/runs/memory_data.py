@@ -11,7 +11,7 @@ from typing import Any
 
 from weft import files
 from weft.config import parse_config
-from weft.data.memory import MemoryFormat, is_in_memory, is_table, iter_records, list_inputs, write_memory
+from weft.data.memory import MemoryFormat, archive_of, is_in_memory, is_table, iter_records, list_inputs, write_memory
 from weft.errors import UsageError, suggest
 from weft.runs.config import RunConfig
 from weft.runs.run_dir import INPUTS, RunDir
@@ -85,6 +85,10 @@ def _copy(source: Path, target: Path) -> None:
             write(chunk)
 
 
+def _checksum(path: Path) -> str | None:
+    return files.sha256(path) if path.is_file() else None
+
+
 def write_inputs(directory: RunDir, inputs: Mapping[str, Path]) -> None:
     """Copy the files of data in memory to the run directory. A run that has started must get the same data again. Call with the
     lock."""
@@ -94,9 +98,12 @@ def write_inputs(directory: RunDir, inputs: Mapping[str, Path]) -> None:
     for split, staged in inputs.items():
         path = directory.inputs / staged.name
         has_started = path.is_file() and (directory.has_started() or directory.weights.exists())
+        parts = [(staged, path), (archive_of(staged), archive_of(path))]
+        parts = [(source, target) for source, target in parts if source.is_file() or (has_started and target.is_file())]
         if not has_started:
-            _copy(staged, path)
-        elif files.sha256(staged) != files.sha256(path):
+            for source, target in parts:
+                _copy(source, target)
+        elif any(_checksum(source) != _checksum(target) for source, target in parts):
             raise UsageError(
                 f"data[{split!r}]",
                 f"differs from the data that {directory.path} is trained on",

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 T = TypeVar("T", bound=Config)
-PATHS = ("train", "valid", "test", "root", "file", "init_from", "distill_from")
+PATHS = ("train", "valid", "test", "root", "file", "init_from", "distill_from")  # options that are paths
 
 
 class RunFile(Config):
     """The top level of a run file. The classes of its tables depend on the task and the architecture."""
 
     task: Annotated[str, Choice(TASKS, "task")]
-    """What to learn: lm, masked-lm, seq2seq, classification, tagging, qa, asr or captioning."""
+    """What to learn: lm, masked-lm, denoising, seq2seq, classification, tagging, qa, asr or captioning."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Random seed for initialization, batch order and dropout."""
     recommend: bool = True

@@ -335,10 +335,15 @@ class Run(Generic[I, P]):
 
     def stream(self, prompt: str = "", options: GenerationConfig | None = None, **kwargs: Any) -> Iterator[str]:
         """Generate one continuation and yield its text as it grows."""
-        stream = None if self.spec.decode is None else self.spec.decode.stream
-        if stream is None:
+        if self.spec.decode is None or self.spec.decode.stream is None:
             raise self.wrong_task()
-        return stream(self, prompt, options_from(GenerationConfig, options, kwargs))
+        return self.spec.decode.stream(self, prompt, options_from(GenerationConfig, options, kwargs))
+
+    def predict_stream(self, pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
+        """Yield the text for one input while it arrives: of a recording, arrays of samples, or bytes of PCM or WAV."""
+        if self.spec.decode is None or self.spec.decode.predict_stream is None:
+            raise UsageError(self.path, f"models of task {self.task!r} read no streams")
+        return self.spec.decode.predict_stream(self, pieces)
 
     def engine(self) -> Engine[Any]:
         """A decoding engine, to which rows are admitted, and from which they are cancelled, between steps.

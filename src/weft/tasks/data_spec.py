@@ -93,6 +93,8 @@ class Data:
     # whether the vocabulary of a run has parts that other runs of the task do not have
     has_extended_vocabulary: Callable[[RunConfig], bool] = always_false
     uses_windows: Callable[[RunConfig], bool] = always_false  # whether training uses windows of running text
+    # the first examples as training reads them, with a tokenizer and their number, for `weft check`; None: as in the files
+    training_examples: Callable[[RunConfig, Tokenizer, int], Sequence[Mapping[str, str]]] | None = None
     in_memory: Callable[[Any], MemoryFormat] | None = None  # the format of data in memory, by [data]; None: files only
 
     def load(self, directory: RunDir) -> Any:

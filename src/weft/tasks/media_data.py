@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -18,18 +20,38 @@ from weft.data.dataset import Dataset
 from weft.data.findings import MAX_ROWS, CheckOptions, CheckPlan, Finding, count_of
 from weft.data.frames import FrameColumn, FrameReader, Frames
 from weft.data.input_files import open_columns
-from weft.data.input_records import ColumnSelection, InputFile, OpenedRecords
-from weft.data.manifest import SOURCE_NAMES, TARGET_NAMES, ManifestColumns, ManifestFormat, MediaRecord
-from weft.data.table_rows import TableOptions
+from weft.data.input_records import ColumnSelection, InputFile, InputRecord, OpenedRecords
+from weft.data.json_objects import json_values
+from weft.data.manifest import (
+    GROUP_NAMES,
+    MAX_PATH,
+    SOURCE_NAMES,
+    TARGET_NAMES,
+    TIME_KEYS,
+    ManifestColumns,
+    ManifestFormat,
+    MediaRecord,
+    known_name,
+    media_file,
+)
+from weft.data.memory import MemoryFormat
+from weft.data.table_rows import OBJECT_FORMATS, TableOptions, file_format, open_rows, open_workbook
+from weft.data.workbooks import read_parquet
 from weft.errors import DataError
 from weft.media.files import MediaFile
 from weft.tasks.data_spec import Column, SplitColumns
+from weft.tasks.spec import InvalidInput
+from weft.text.reading import FileSummary
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
 TARGET = "target"
+MEDIA_SUFFIXES = (
+    ".aif", ".aiff", ".au", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav", ".avi", ".gif", ".mkv", ".mov", ".mp4",
+    ".webm", ".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp",
+)  # fmt: skip
 
 
 class MediaDataConfig(TableFilesConfig):
@@ -56,6 +78,13 @@ class MediaDataConfig(TableFilesConfig):
                 raise invalid(option, f"expected a column name or a 1-based index, got {value!r}")
         return self
 
+    def file_of(self, value: object, where: str) -> str | bytes:
+        """The path of a record in memory, or the content of its file. A task adds values that it reads in memory."""
+        if not isinstance(value, str | Path):
+            raise DataError(where, f"expected the path of a file, got {type(value).__name__}")
+        # records in memory have no manifest whose directory paths could be relative to
+        return str(value if self.root is not None else Path(value).absolute())
+
     def manifest_columns(self) -> ManifestColumns:
         targets = self.target_column
         names = None if targets is None else tuple(targets) if isinstance(targets, list) else (targets,)
@@ -70,6 +99,14 @@ class MediaDataConfig(TableFilesConfig):
     def rows(self) -> str:
         """Noun for the files."""
         return "files"
+
+
+def in_memory(config: MediaDataConfig) -> MemoryFormat:
+    """Records are pairs of a file and its text, perhaps with the speaker."""
+    names = config.manifest_columns()
+    group = names.group or GROUP_NAMES[0]
+    keys = (names.source or SOURCE_NAMES[0], *(names.targets or TARGET_NAMES[:1]), group)
+    return MemoryFormat(keys, optional=(str(group),), to_file=config.file_of)
 
 
 def references(dataset: Dataset[MediaRecord]) -> dict[MediaFile, tuple[str, ...]]:
@@ -102,14 +139,62 @@ def pairs(dataset: Dataset[MediaRecord]) -> Iterator[tuple[str, str | None]]:
     return ((str(record.media), record.texts[0]) for record in dataset.records())
 
 
+# ---- inputs
+
+
+def _names(file: InputFile, options: TableOptions) -> Sequence[str]:
+    """The cells of the first row of a manifest, or the keys of its first object."""
+    summary, kind = FileSummary([file.path], options.encoding), file_format(file.path)
+    if kind == "parquet":
+        next(read_parquet(file.path, (), None, summary), None)
+        return summary.columns
+    if kind in OBJECT_FORMATS:
+        first = next(json_values(file.path, file.raw_lines(), summary), None)
+        return tuple(first.value) if first is not None and isinstance(first.value, dict) else ()
+    if kind == "xlsx":
+        return open_workbook(file.path, options, summary).first
+    return open_rows(file.path, file.raw_lines(), options, summary).first
+
+
+def _with_file(record: InputRecord, base: Path) -> InputRecord:
+    """A record whose texts are the path of its file and, for a part of a recording, its start and duration in seconds."""
+    if record.problem is not None or not (path := record.texts[0].strip()):
+        return record
+    texts = [str(media_file(path, base))]
+    if "offset" in record.keys:
+        row = json.loads(record.raw)
+        texts += [str(row.get(key) or "") for key in TIME_KEYS]
+    return record._replace(texts=tuple(texts))
+
+
+def parse_input(texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
+    """The file of a line or record, as `open_input` reads them; None for an empty line."""
+    path, *times = texts
+    if not path.strip():
+        return None
+    if len(path) > MAX_PATH:
+        return InvalidInput(f"a path of {len(path):,} characters")
+    try:
+        start, duration = (float(time) if time else None for time in times or ("", ""))
+    except ValueError:
+        return InvalidInput(f"{path}: expected seconds as 'offset' and 'duration', got {', '.join(times)}")
+    return media_file(path.strip(), Path())._replace(start=start or 0.0, duration=None if start is None else duration)
+
+
 def open_input(config: MediaDataConfig, file: InputFile) -> OpenedRecords | None:
-    """The paths in a manifest; None for a text file, whose lines are paths."""
-    source = config.source_column or SOURCE_NAMES[0]
+    """The paths in a manifest, relative to it as in training; None for a text file, whose lines are paths."""
+    if file_format(file.path) == "text":
+        if file.path.suffix.lower() in MEDIA_SUFFIXES:
+            raise DataError(file.path, "a file to predict from, not a list of files", "pass it without --input")
+        return open_columns(file, ColumnSelection(()), config.train)
+    options = TableOptions(config.encoding, config.delimiter, config.sheet)
+    known = config.source_column or known_name(_names(file, options), SOURCE_NAMES)
+    columns = (ColumnSpec("source", known or SOURCE_NAMES[0]),)
     names = (ColumnSpec("source", SOURCE_NAMES[0]), ColumnSpec("target", TARGET_NAMES[0]))
-    selection = ColumnSelection(
-        (ColumnSpec("source", source),), names if config.source_column is None else (), options=TableOptions(config.encoding)
-    )
-    return open_columns(file, selection, config.train)
+    opened = open_columns(file, ColumnSelection(columns, () if known else names, options=options), config.train)
+    if opened is None:
+        return None
+    return replace(opened, entries=(_with_file(record, file.path.parent) for record in opened.entries))
 
 
 # ---- checks

@@ -18,7 +18,7 @@ from torch import Tensor
 from weft.data.dataset import Dataset
 from weft.data.frame_batching import pad_frames
 from weft.data.frames import FrameReader, write_frames
-from weft.data.manifest import MediaRecord
+from weft.data.manifest import MediaRecord, media_file
 from weft.decode.predict import PredictionRequest
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import PredictionConfig
@@ -82,7 +82,7 @@ def read_input(reader: InputReader, value: MediaInput) -> np.ndarray | InvalidIn
         if isinstance(value, MediaFile):
             return reader.read(value)
         if isinstance(value, str | Path):
-            return reader.read(MediaFile(Path(value)))
+            return reader.read(media_file(str(value), Path()))
         return reader.from_memory(value)
     except DataError as error:
         return InvalidInput(str(error))
@@ -174,7 +174,7 @@ class MediaPredictor:
             [self.positions(len(row[0])) for row in frames],
             [prefix_ids] * len(frames),
             self.device,
-            None if numbers is None else [number - 1 for number in numbers],
+            indices=None if numbers is None else [number - 1 for number in numbers],
         )
         return search(request, options, progress=progress)
 

@@ -25,6 +25,7 @@ TASKS: Mapping[str, TaskEntry] = {
     "classification": TaskEntry("weft.tasks.classification", "lstm", "predict the label of a text or a pair of texts"),
     "tagging": TaskEntry("weft.tasks.tagging", "lstm", "predict a tag for each word of a sentence"),
     "masked-lm": TaskEntry("weft.tasks.masked_lm", "transformer", "predict masked tokens"),
+    "denoising": TaskEntry("weft.tasks.denoising", "transformer", "restore corrupted texts, to pre-train encoder-decoders"),
     "qa": TaskEntry("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
     "asr": TaskEntry("weft.tasks.asr", "lstm", "recognize speech: predict the text of a recording"),
     "captioning": TaskEntry("weft.tasks.captioning", "transformer", "describe images and video"),

@@ -10,7 +10,7 @@ or numpy at run time, so that the command line can list tasks without them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,13 @@ from weft.tasks.compare_spec import Compare, Predictions
 from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from weft.decode.cache_options import Cache, CacheConfig
     from weft.decode.generate import Continuation, ContinueCallback
     from weft.decode.incremental import IncrementalModel
     from weft.decode.options import GenerationConfig
-    from weft.explain.explanation import TokenSpan
+    from weft.explain.explanation import Explanation, TokenSpan
     from weft.explain.inputs import ModelInput
     from weft.explain.logit_lens import Readout
     from weft.explain.options import ExplainConfig
@@ -55,6 +57,7 @@ P = TypeVar("P")  # a prediction
 R = TypeVar("R")  # the result for one input
 Progress = Callable[[str, int, int], None]  # phase, done, total
 ProgressCallback = Callable[[int, int], None]  # done, total, in one phase
+FileView = Callable[["Run[Any, Any]", str, "ExplainConfig", Callable[[float, str], None]], "Explanation"]
 Files = str | Path | Sequence[str | Path]
 
 
@@ -260,6 +263,8 @@ class Decode(Generic[I]):
         | None
     ) = None
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
+    # the output for one input that arrives in pieces, as text that grows; raises before the first piece if a run cannot do it
+    predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray]], Iterator[str]] | None = None
     scores_pairs: bool = False  # `score` takes (source, target) pairs instead of texts
     # prompts that are too long for the requested number of new tokens: reasons by index
     invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
@@ -325,6 +330,8 @@ class Task(Generic[I, P]):
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], EmbeddingOutput] | None = None
     decode: Decode[I] | None = None
     explain: Callable[[], Explain] | None = None  # imports the explanation functions
+    # imports the views of `weft explain` for inputs that are files, by name: run, path, options, progress -> explanation
+    file_views: Callable[[], Mapping[str, FileView]] | None = None
     compare: Compare = field(default_factory=Compare)
     recipes: Recipes | None = None  # recommended settings for given data; None: the presets alone
     fit_archs: tuple[str, ...] = ()  # the networks that `weft fit` trains beside a recommended one; (): typical networks

@@ -32,6 +32,7 @@ from weft.errors import DataError, ModelError
 from weft.text.external_tokenizer import check_expansion, parse_tokenizer, wrap_errors
 from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_chars, lowercased, word_level_model
 from weft.text.reading import check_text, split_at_newlines
+from weft.text.start_tokens import read_start_tokens
 from weft.text.word_cache import WordCache
 
 TYPES = tuple(PIPELINES)
@@ -81,6 +82,7 @@ class Tokenizer:
         self.data, self.hash = data, hashlib.sha256(data).hexdigest()
         self._tokenizer = _parse(data, where)
         self.vocab_size = _vocab_size(self._tokenizer, where)
+        self.start_tokens = read_start_tokens(data, self.vocab_size, where)
         self.type, self.lowercase = _detect_type(data)
         self._is_external = self.type not in TYPES
         self.lossless = LOSSLESS.get(self.type, False) and not self.lowercase

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EMBEDDING, SEGMENTS = "encoder.embedder.embedding.weight", "encoder.embedder.segments.weight"
 POSITIONS = "stack.positions.table.weight"
+# weights with a row per token; the head of a task with other outputs has another name
+NOISE_ROWS = (EMBEDDING, "decoder.embedder.embedding.weight", "head.head.weight", "head.head.bias")
 
 
 class BuiltRun(NamedTuple):
@@ -57,6 +59,8 @@ def _our_name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
     their_weights, our_weights = weights_of(theirs), weights_of(ours)
     if their_weights is None or our_weights is None:
         return None
+    if their_weights.decoder_name is not None and our_weights.decoder_name is not None:  # both are encoder-decoders
+        return name
     if their_weights.is_causal and our_weights.decoder_name is not None:
         return our_weights.decoder_name(name, ours.model)
     encoder_name = their_weights.encoder_name(name)
@@ -86,14 +90,18 @@ def _without_segments(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: folded if weight.data_ptr() == embedding else weight for name, weight in rest.items()}
 
 
-def _with_mask_row(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
-    """Weights with a last embedding row for the mask token if our model has one, initialized to the mean of all rows."""
-    has_mask, had_mask = (weights is not None and weights.has_mask_token for weights in map(weights_of, (ours, other)))
-    embedding = theirs.get(EMBEDDING)
-    if embedding is None or has_mask == had_mask:
-        return theirs
-    extended = torch.cat([embedding, embedding.mean(0, keepdim=True)]) if has_mask else embedding[:-1]
-    return {**theirs, EMBEDDING: extended}
+def _with_noise_rows(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
+    """Weights with as many rows for noise tokens, after those of the tokenizer, as our model has; rows that theirs lacks are
+    the mean of all rows."""
+    our_weights, their_weights = weights_of(ours), weights_of(other)
+    num_ours = 0 if our_weights is None else our_weights.num_noise_tokens(ours)
+    num_theirs = 0 if their_weights is None else their_weights.num_noise_tokens(other)
+    resized, num_new = dict(theirs), max(0, num_ours - num_theirs)
+    for name in theirs.keys() & set(NOISE_ROWS) if num_ours != num_theirs else ():
+        rows = theirs[name]
+        mean = rows.mean(0, keepdim=True).expand(num_new, *rows.shape[1:])
+        resized[name] = torch.cat([rows[: len(rows) - max(0, num_theirs - num_ours)], mean])
+    return resized
 
 
 def _rescaled(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
@@ -120,7 +128,7 @@ def _convert(init_run: InitRun, config: RunConfig, ours: Mapping[str, Tensor]) -
     theirs = {name: weight for name, weight in renamed.items() if name is not None}
     if SEGMENTS not in ours:
         theirs = _without_segments(theirs)
-    theirs = _with_mask_row(theirs, config, other)
+    theirs = _with_noise_rows(theirs, config, other)
     theirs = _rescaled(theirs, config, other)
     return _with_fewer_positions(theirs, ours)
 
@@ -217,11 +225,13 @@ def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *
     if not strict:
         common = [name for name in common if _part_of(name, weights) not in differences]
     elif differences:
-        listed = "; ".join(dict.fromkeys(text for texts in differences.values() for text in texts))
+        listed = list(dict.fromkeys(text for texts in differences.values() for text in texts))
+        other_tokens = any(text.startswith("tokenizer: ") for text in listed)
+        same = "use its tokenizer (`tokenizer_from`), and the same options" if other_tokens else "use the same options"
         raise ConfigError(
             "train.init_from",
-            f"the weights of {run} would compute another function here ({listed})",
-            "use the same options, or set train.init_strict = false to skip these weights",
+            f"the weights of {run} would compute another function here ({'; '.join(listed)})",
+            f"{same}, or set train.init_strict = false to skip these weights",
         )
     for name in common:
         _check_shape(name, ours[name], theirs[name], run)

@@ -31,11 +31,14 @@ SHAPE_OPTIONS = {
     "char_encoder",
     "bridge",
     "copy_mechanism",
+    "scale_embeddings",  # embeddings are rescaled
 }
 # options that only the weights above the stack depend on
-HEAD_OPTIONS = {"pooling", "head_transform", "head", "logit_softcap"}
+HEAD_OPTIONS = {"pooling", "head_transform", "head", "head_bias", "logit_softcap"}
 # untied weights cannot initialize tied ones, but tied weights can initialize untied ones
 TIE_OPTIONS = {"tie_embeddings", "share_embeddings"}
+# a model without biases can initialize one with biases, which start at 0, but not the other way round
+BIAS_OPTIONS = {"bias", "head_bias"}
 ABSENT = "absent"  # value of the options of a part that the network does not have; it is not compared
 MAX_VALUE_CHARS = 60
 
@@ -51,7 +54,9 @@ class Part(NamedTuple):
         differing = []
         for name in sorted({*self.options, *other.options}):
             ours, theirs = self.options.get(name), other.options.get(name)
-            if ABSENT in (ours, theirs) or (name.rpartition(".")[2] in TIE_OPTIONS and not ours):
+            option = name.rpartition(".")[2]
+            is_possible = (option in TIE_OPTIONS and not ours) or (option in BIAS_OPTIONS and ours)
+            if ABSENT in (ours, theirs) or is_possible:
                 continue
             if _comparable(ours) != _comparable(theirs):
                 differing.append(f"{name}: {_format_value(theirs)} there, {_format_value(ours)} here")
@@ -137,6 +142,14 @@ def _one_stack(model: Any) -> dict[str, int]:
     return {"encoder": model.num_layers}
 
 
+def one_mask(config: RunConfig) -> int:
+    return 1
+
+
+def no_noise_tokens(config: RunConfig) -> int:
+    return 0
+
+
 def _one_scale(model: Any) -> dict[str, float]:
     return {"encoder": 1.0}
 
@@ -150,7 +163,8 @@ class Weights(NamedTuple):
     layers: Callable[[Any], dict[str, int]] = _one_stack  # from [model]: the number of layers of each stack
     scales: Callable[[Any], dict[str, float]] = _one_scale  # from [model]: the factor of each embedding
     encoder_name: Callable[[str], str] = _unchanged  # from the name of a weight: its name in a network with an encoder
-    has_mask_token: bool = True  # the last row of the embedding is the mask token
+    # rows of the embeddings and of the output layer after the tokens of the tokenizer: masks, sentinels
+    num_noise_tokens: Callable[[RunConfig], int] = one_mask
     is_causal: bool = False  # predicts the next token: can initialize a decoder, and has no encoder
     # from the name of a weight of a language model, and [model]: its name in the decoder
     decoder_name: Callable[[str, Any], str] | None = None

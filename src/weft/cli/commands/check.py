@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -118,6 +118,13 @@ def as_json(finding: Finding) -> dict[str, Any]:
     return {name: getattr(finding, name) for name in names}
 
 
+class Shown(NamedTuple):
+    """What training reads, if it is to be shown."""
+
+    windows: dict[str, Any] | None
+    examples: list[dict[str, str]] | None
+
+
 @dataclass(kw_only=True)
 class Check(ModelCommand):
     """Check the data of a run file before training.
@@ -133,6 +140,10 @@ class Check(ModelCommand):
         int | None,
         typer.Option(min=1, max=1000, metavar="N", help="Print the first N windows that training reads: inputs and targets."),
     ] = None
+    show_examples: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, metavar="N", help="Task denoising: print the first N training texts with their noise."),
+    ] = None
     gradients: Annotated[bool, typer.Option("--gradients", help="Also compare the model's gradients with numerical ones.")] = (
         False
     )
@@ -142,7 +153,7 @@ class Check(ModelCommand):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.cli.gradient_check import wrong_tensors
-        from weft.cli.show_windows import check_applies, windows_of
+        from weft.cli.show_windows import check_applies, examples_of, windows_of
         from weft.config import override, read_toml
         from weft.data.check import check_data
         from weft.runs.recommend import recommend_if_readable
@@ -162,14 +173,15 @@ class Check(ModelCommand):
         with Display(quiet=self.quiet) as display:
             report = check_data(config.datasets, tokenizers, options, more, display.show)
             windows = None if self.show_windows is None else windows_of(config, tokenizers()[0], self.show_windows)
+            examples = None if self.show_examples is None else examples_of(config, tokenizers()[0], self.show_examples)
             checks = None
             if self.gradients and not report.count("error"):
                 on_cpu = resolve(override(recommendation.values, ["train.device=cpu"]), base=self.run_file.parent)
                 checks = self._check_gradients(on_cpu, display)
         if self.json:
-            self._write_json(report, options, windows, checks)
+            self._write_json(report, options, Shown(windows, examples), checks)
         else:
-            self._write(report, options, windows, checks)
+            self._write(report, options, Shown(windows, examples), checks)
         if report.count("error"):
             return DataError.exit_code
         return WRONG_GRADIENTS if checks and wrong_tensors(checks, self.tolerance) else 0
@@ -183,7 +195,7 @@ class Check(ModelCommand):
         self,
         report: Report,
         options: CheckOptions,
-        windows: dict[str, Any] | None,
+        shown: Shown,
         checks: Sequence[TensorCheck] | None,
     ) -> None:
         from weft.cli.gradient_check import as_json as tensor_json
@@ -192,7 +204,7 @@ class Check(ModelCommand):
 
         findings = [as_json(finding) for finding in report.findings]
         counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
-        extra = {} if windows is None else {"windows": windows}
+        extra = {name: value for name, value in shown._asdict().items() if value is not None}
         gradients = {}
         if checks is not None:
             tensors = [tensor_json(check, self.tolerance) for check in checks]
@@ -205,7 +217,7 @@ class Check(ModelCommand):
         self,
         report: Report,
         options: CheckOptions,
-        windows: dict[str, Any] | None,
+        shown: Shown,
         checks: Sequence[TensorCheck] | None,
     ) -> None:
         from weft.cli import gradient_check, show_windows
@@ -214,8 +226,10 @@ class Check(ModelCommand):
         width = min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
         head, *rows = size_table(report, options)
         lines: list[Line] = [(head, "bold"), *((row, "") for row in rows), ("", "")] if rows else []
-        if windows is not None:
-            lines += [*((line, "") for line in show_windows.as_table(windows).removesuffix("\n").split("\n")), ("", "")]
+        tables = [] if shown.windows is None else [show_windows.as_table(shown.windows)]
+        tables += [] if shown.examples is None else [show_windows.examples_as_table(shown.examples)]
+        for table in tables:
+            lines += [*((line, "") for line in table.removesuffix("\n").split("\n")), ("", "")]
         lines += findings_lines([_relative(finding) for finding in report.findings], width)
         lines.append((", ".join(pluralize(report.count(severity), severity) for severity in SEVERITIES), ""))
         if checks is not None:

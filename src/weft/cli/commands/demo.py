@@ -1,4 +1,4 @@
-"""`weft demo`: three small models, trained and compared in minutes."""
+"""`weft demo`: small models, trained and compared in minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from weft.cli import demo_lm as demo_language
-from weft.cli import demo_pronunciation
+from weft.cli import demo_pronunciation, demo_speech
 from weft.cli.options import FILES, ModelCommand
 from weft.cli.output import status
 from weft.errors import ModelError, UsageError, unknown_name
@@ -38,7 +38,7 @@ class DemoTask(Protocol):
         """Print the results on the test data, by the name of the run."""
 
 
-DEMOS: Mapping[str, DemoTask] = {"seq2seq": demo_pronunciation, "lm": demo_language}
+DEMOS: Mapping[str, DemoTask] = {"seq2seq": demo_pronunciation, "lm": demo_language, "speech": demo_speech}
 
 
 def _tasks() -> list[str]:
@@ -47,15 +47,16 @@ def _tasks() -> list[str]:
 
 @dataclass(kw_only=True)
 class Demo(ModelCommand):
-    """Train and compare three small models (about 5 minutes).
+    """Train and compare small models (about 5 minutes).
 
     seq2seq: English pronunciation with an LSTM, an LSTM with attention and a Transformer; then type words of your own.
     lm: the text of Python's help with an n-gram model, an LSTM and a GPT.
+    speech: spoken numbers of synthesized voices with GRUs that read forward or in both directions.
 
     Ctrl-C saves and stops; the same command resumes.
     """
 
-    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="seq2seq or lm.")] = "seq2seq"
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="seq2seq, lm or speech.")] = "seq2seq"
     output_dir: Annotated[
         Path | None,
         typer.Option(

@@ -166,6 +166,8 @@ class Explain(ModelCommand):
         from weft.explain.inputs import explain_spec
         from weft.explain.views import VIEWS
 
+        if run.spec.file_views is not None:
+            return next(stdin_lines(run.config.data.encoding), "") if self.text is None else self.text
         if self.text is not None:
             note_if_file(self.text, f"use < {self.text} to read the file", quiet=self.quiet)
             return self.text

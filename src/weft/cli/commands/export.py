@@ -18,7 +18,7 @@ class Export(QuietCommand):
     """Export a run as a Hugging Face model.
 
     hf: a directory for AutoModel.from_pretrained and AutoTokenizer.from_pretrained; masked language models as BERT, language
-    models as GPT-2. An option without an equivalent is named and refused.
+    models as GPT-2, encoder-decoders as BART, Marian, Pegasus or T5. An option without an equivalent is named and refused.
     arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +11,13 @@ import typer
 
 from weft.cli.ensemble_options import SearchOptions
 from weft.cli.options import DECODING, FILES, InputFiles, Temperature, TopK, TopP
+from weft.cli.output import write
 from weft.errors import UsageError
+from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
     from weft.cli.task_options import Flag
+    from weft.runs.run import AnyRun
 
 N_BEST_HEADER = "line\tscore\toutput"
 
@@ -68,7 +72,23 @@ class Predict(SearchOptions):
     top_k: TopK = None
     top_p: TopP = None
     seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sampling seed.")] = 0
+    add_noise: Annotated[
+        bool,
+        typer.Option(
+            "--add-noise",
+            rich_help_panel=DECODING,
+            help="Task denoising: corrupt each line as in training, and print the corrupted, target and restored text.",
+        ),
+    ] = False
     input: InputFiles = None
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            rich_help_panel=FILES,
+            help="Recognize speech while it arrives on standard input: 16-bit PCM at the rate of the run, or WAV.",
+        ),
+    ] = False
     save_alignments: Annotated[
         Path | None,
         typer.Option(
@@ -95,10 +115,30 @@ class Predict(SearchOptions):
         if run.spec.command != "predict":
             raise run.wrong_task()
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
+        if self.stream:
+            return self._stream(run)
         header = run.spec.output_header
         if self.num_samples > 1 or (self.n_best or 1) > 1:
             header = header or N_BEST_HEADER
         return predict_lines(run, options, self, extra_dir=self.save_alignments, header=header)
+
+    def _stream(self, run: AnyRun) -> int:
+        """Print the output for standard input while it arrives."""
+        from weft.cli.input_lines import stdin_bytes
+        from weft.cli.task_options import Flag
+
+        others = {"json": Flag(self.json, False), "input": Flag(self.input), "text": Flag(self.text)}
+        for option, flag in {**self._flags(), **others}.items():
+            if flag.value != flag.default and (option, flag.value) != ("beam_size", 1):
+                problem = f"cannot be combined with `{flag.name or option}`"
+                raise UsageError("stream", problem, "a stream is standard input, decoded greedily")
+        if sys.stdin.isatty():
+            raise UsageError("stream", "standard input is a terminal", "pipe audio into the command")
+        for piece in run.predict_stream(stdin_bytes()):
+            write(on_one_line(piece))
+            sys.stdout.flush()
+        write("\n")
+        return 0
 
     def _flags(self) -> dict[str, Flag]:
         from weft.cli.task_options import Flag
@@ -117,6 +157,7 @@ class Predict(SearchOptions):
             "top_p": Flag(self.top_p),
             "seed": Flag(self.seed, 0),
             "truncate": Flag(self.truncate, False),
+            "add_noise": Flag(self.add_noise, False),
             "return_alignments": Flag(self.save_alignments is not None, False, "save-alignments"),
             "layer": Flag(self.layer),
             "head": Flag(self.head),

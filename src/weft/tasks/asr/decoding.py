@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
+from weft.explain.alignment import cross_attention_modules
+from weft.explain.speech_alignment import Recording, SpeechAlignment, WordTime
 from weft.metrics.speech import speech_items, speech_scores
+from weft.tasks.asr.alignment import align_words, band_frequencies
 from weft.tasks.asr.compare import item_predictions
+from weft.tasks.asr.data import FRAMES_PER_SECOND
 from weft.tasks.asr.predict import SpeechEvaluation, SpeechOptions
 from weft.tasks.media_predict import Frames, MediaPredictor
 from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
-
-if TYPE_CHECKING:
-    from weft.nn.memory import Memory
-    from weft.tasks.asr.alignment import SpeechAlignment
 
 
 class SpeechPredictor(MediaPredictor):
@@ -48,27 +48,36 @@ class SpeechPredictor(MediaPredictor):
         """Refuse word times of models that have none."""
         if len(self.members) > 1 or self.lm is not None:
             raise UsageError("return_alignments", "not available for several models", "align with one run")
-        if self.members[0].model.ctc_head is None:
-            raise UsageError("return_alignments", "requires a CTC output", "train with model.ctc_weight above 0")
+        model = self.members[0].model
+        if model.ctc_head is None and not cross_attention_modules(model):
+            fix = "train with model.ctc_weight above 0 or with attention"
+            raise UsageError("return_alignments", "requires a CTC output or attention", fix)
 
     @torch.inference_mode()
     def align(self, frames: Frames, prediction: Prediction) -> SpeechAlignment:
         """The times of the words of an output, and the features of the recording."""
-        from weft.tasks.asr.alignment import align_words
-
         model: Any = self.members[0].model
         source, mask = self.batch([frames])
-        features, _ = model.encoder.front.features(source, mask)
-        memory: Memory = model.encoder(source, mask)
-        config = self.members[0].config
         return align_words(
-            model.frame_log_probs(memory)[0].cpu(),
-            [token for token in prediction.token_ids if token != model.blank],
+            model,
+            model.encoder(source, mask),
+            [*prediction.prefix, *prediction.token_ids],
             self.tokenizer,
-            blank=model.blank,
-            seconds=config.model.encoder.subsampling / 100,
-            features=features[0].cpu().numpy(),
+            seconds=self.members[0].config.model.encoder.subsampling / FRAMES_PER_SECOND,
+            recording=self.recording(frames),
         )
+
+    def token_times(self, frames: Frames, token_ids: list[int]) -> list[WordTime]:
+        """When each token of an output was said; [] without CTC, or if the output has no path."""
+        times: list[WordTime] = self.align(frames, Prediction("", token_ids, 0.0, 0.0)).tokens
+        return times
+
+    @torch.no_grad()
+    def recording(self, frames: Frames) -> Recording:
+        """The features of a recording, as the first model reads them."""
+        front: Any = self.members[0].model.encoder.front
+        features, _ = front.features(*self.batch([frames]))
+        return Recording(features[0].cpu().numpy(), 1 / FRAMES_PER_SECOND, band_frequencies(front.log_mel))
 
     # ---- evaluating
 

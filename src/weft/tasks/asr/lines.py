@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from weft.decode.prediction import Prediction
 from weft.files import as_json, dump_json
+from weft.media.files import MediaFile
 from weft.tasks.asr.predict import SpeechOptions
 from weft.tasks.lines import Lines
+from weft.tasks.media_data import parse_input
+from weft.tasks.spec import InvalidInput
 from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 EMPTY = Prediction("", [], 0.0, 0.0)
 
 
-class RecordingLines(Lines[str, Prediction]):
+class RecordingLines(Lines[MediaFile, Prediction]):
     columns = ("prediction",)
     unit = "file"
     reads_files = True
@@ -29,8 +32,8 @@ class RecordingLines(Lines[str, Prediction]):
         self.has_alternatives = options.n_best * options.num_samples > 1
         self.outputs_tables = not self.has_alternatives
 
-    def parse(self, texts: tuple[str, ...]) -> str | None:
-        return texts[0].strip() or None
+    def parse(self, texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
+        return parse_input(texts)
 
     def options(self, numbers: Sequence[int]) -> SpeechOptions:
         options: SpeechOptions = self.command_options
@@ -54,7 +57,9 @@ class RecordingLines(Lines[str, Prediction]):
         return {"prediction": None if prediction is None else prediction.text}
 
     def files(self, entry: InputRecord, prediction: Prediction, name: str) -> Mapping[str, bytes]:
-        """The word times as JSON."""
+        """The word times as JSON, and the picture of the recording with them."""
         if prediction.alignment is None:
             return {}
-        return {f"{name}.json": dump_json({"text": prediction.text, **prediction.alignment.to_json()}, indent=2)}
+        values = {"source": entry.text, "text": prediction.text, **prediction.alignment.to_json()}
+        svg = prediction.alignment.to_svg(f"{entry.text.strip()}: {prediction.text}")
+        return {f"{name}.json": dump_json(values, indent=2), f"{name}.svg": svg.encode()}

@@ -70,13 +70,15 @@ class SpeechBuilder(NetworkTask[MediaExamples]):
         lengths = source.lengths()
         needed = positions_needed(target) if config.model.has_ctc else np.zeros(len(lengths))
         usable = (lengths > 0) & (positions(config, lengths) >= needed)
+        if not usable.any():
+            raise DataError(dataset.name, "no recording is long enough for its text", "check the texts")
         if learned:
-            if not usable.any():
-                raise DataError(dataset.name, "no recording is long enough for its text", "check the texts")
             return MediaExamples(source, target, np.flatnonzero(usable))
         texts = list(references(dataset).values())
         _, first = np.unique(source.index, return_index=True)  # files with several references are evaluated once
         records = first[usable[first]]
+        if not any(text.split() for record in records for text in texts[source.index[record]]):
+            raise DataError(dataset.name, "the texts have no words, so there is no error rate", "check the column of the texts")
         return MediaExamples(source, target, records, [texts[source.index[record]] for record in records])
 
     def notes(self, config: RunConfig, train: MediaExamples) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +83,13 @@ def predict(
     return process_valid(
         predictor.read(inputs), lambda frames: predictor.recognize(frames, options, phase(progress, "recognizing"))
     )
+
+
+def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
+    """The text of a recording that arrives in pieces, as it grows."""
+    from weft.tasks.asr import streaming
+
+    return streaming.predict_stream(run, pieces)
 
 
 def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvaluation, progress: Progress | None) -> Evaluation:

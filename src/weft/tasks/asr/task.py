@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.decode.predict_options import DEFAULT_BEAM_SIZE
 from weft.decode.prediction import Prediction
 from weft.metrics.speech import SPEECH, SPEECH_VALIDATION
@@ -16,16 +18,24 @@ from weft.tasks.asr.predict import (
     is_recording,
     max_new_tokens,
     predict,
+    predict_stream,
     predictor,
     score,
 )
 from weft.tasks.asr.presets import PRESETS
 from weft.tasks.asr.recipe import recipes
 from weft.tasks.data_spec import Data
-from weft.tasks.media_data import check, columns, limit_lengths, open_input, pairs, target_texts
-from weft.tasks.spec import Decode, Task
+from weft.tasks.media_data import check, columns, in_memory, limit_lengths, open_input, pairs, target_texts
+from weft.tasks.spec import Decode, FileView, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
+
+
+def file_views() -> Mapping[str, FileView]:
+    from weft.tasks.asr.explain import VIEWS
+
+    return VIEWS
+
 
 DATA = Data(
     data_config=SpeechDataConfig,
@@ -34,6 +44,7 @@ DATA = Data(
     columns=columns,
     check=check,
     open_input=open_input,
+    in_memory=in_memory,
     input_output_pairs=pairs,
     limit_lengths=limit_lengths,
 )
@@ -68,8 +79,10 @@ ASR: Task[object, Prediction] = Task(
         beam_size=DEFAULT_BEAM_SIZE,
         length_penalty=0.0,
         encode_source=encode_source,
+        predict_stream=predict_stream,
         scores_pairs=True,
     ),
     supports_ensembles=True,
+    file_views=file_views,
 )
 TASK = ASR  # the name that the registry imports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from weft.training.weight_compatibility import Part, Weights, encoder_parts, tokenizer_options
+from weft.training.weight_compatibility import Part, Weights, encoder_parts, no_noise_tokens, tokenizer_options
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
@@ -23,4 +23,4 @@ def _encoder_name(name: str) -> str:
     return "encoder.embedder.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
 
 
-WEIGHTS = Weights(_parts, encoder_name=_encoder_name, has_mask_token=False, is_causal=True)
+WEIGHTS = Weights(_parts, encoder_name=_encoder_name, num_noise_tokens=no_noise_tokens, is_causal=True)

@@ -6,13 +6,13 @@ the last T are targets. Both sides end with </s>.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from weft.data.batch import FULL, crop_batch
@@ -20,13 +20,7 @@ from weft.data.batching import pad_lines, preview
 from weft.data.bucketing import ExampleBatchSampler, Examples, by_length
 from weft.data.corpus import Corpus
 from weft.errors import DataError
-
-
-class PairBatch(NamedTuple):
-    source: Tensor  # int64 (B, S): tokens, </s>; right-padded with 0
-    source_mask: Tensor  # bool (B, S), False on padding
-    tokens: Tensor  # int64 (B, T + 1): <s>, tokens, </s>; right-padded with 0
-    token_mask: Tensor  # bool (B, T + 1)
+from weft.tasks.encoder_decoder.pair_batch import PairBatch as PairBatch
 
 
 def _lengths(source: Corpus, target: Corpus) -> np.ndarray:
@@ -37,9 +31,17 @@ def _lengths(source: Corpus, target: Corpus) -> np.ndarray:
     return np.stack([np.diff(source.line_starts()), np.diff(target.line_starts())], axis=1)
 
 
+def _starting_with(start: Sequence[int], rows: Tensor, token_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of lines (B, 1 + T) and their token mask, with other tokens instead of <s>."""
+    starts = torch.tensor([list(start)] * len(rows), dtype=rows.dtype).view(len(rows), -1)
+    return torch.cat([starts, rows[:, 1:]], 1), torch.cat([torch.ones_like(starts, dtype=torch.bool), token_mask[:, 1:]], 1)
+
+
 def _make_batch(source: Corpus, target: Corpus, sources: np.ndarray, targets: np.ndarray) -> PairBatch:
-    rows, token_mask = pad_lines(source, sources)
-    return PairBatch(rows[:, 1:].contiguous(), token_mask[:, 1:].contiguous(), *pad_lines(target, targets))
+    rows, source_mask = _starting_with(source.start_tokens.source, *pad_lines(source, sources))
+    tokens, token_mask = _starting_with(target.start_tokens.target, *pad_lines(target, targets))
+    token_mask[:, 1 : len(target.start_tokens.target)] = False
+    return PairBatch(rows, source_mask, tokens, token_mask)
 
 
 def _snake_order(lengths: np.ndarray) -> np.ndarray:

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import invalid
 from weft.data.columns import ColumnSpec
-from weft.data.config import TableFilesConfig, datasets, training
+from weft.data.config import ImportableTableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
@@ -23,8 +22,9 @@ from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, file_format, is_table
-from weft.errors import DataError, UsageError
+from weft.errors import UsageError
 from weft.tasks.data_spec import Column, SplitColumns
+from weft.tasks.encoder_decoder.lengths import limit_side
 from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
 from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files, pluralize, preview
 from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
@@ -147,30 +147,6 @@ def references(dataset: Dataset[Record]) -> Iterator[tuple[str, ...]]:
         yield tuple(text for text in texts if text.strip()) or texts[:1]
 
 
-def limit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length: int, truncate: bool) -> Corpus:
-    """The corpus of a side, "source" or "target", with at most `max_length` tokens per line. A longer line is truncated before
-    its </s>, or an error. A truncated corpus is in memory; otherwise it stays on disk."""
-    starts = corpus.line_starts()
-    lengths = np.diff(starts)
-    long_lines = np.flatnonzero(lengths > max_length)
-    if not len(long_lines):
-        return corpus
-    if not truncate:
-        more = f" (and in {len(long_lines) - 1:,} more)" if len(long_lines) > 1 else ""
-        raise DataError(
-            dataset.location(int(long_lines[0]), side),
-            f"{side} has {lengths[long_lines[0]]:,} tokens, more than data.max_length ({max_length}){more}",
-            "increase it or set data.truncate = true",
-        )
-    keep = np.ones(len(corpus.tokens), dtype=bool)
-    for line in long_lines.tolist():
-        keep[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
-    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
-    # the characters of the whole line still count, so that losses per character refer to the original text
-    counts = np.concatenate([ends[:, None], corpus.cumulative_counts[:, 1:]], axis=1)
-    return replace(corpus, tokens=corpus.tokens[keep], starts=ends, cumulative_counts=counts)
-
-
 def _check_file_types(split: str, paths: list[Path], delimiter: str | None) -> None:
     kinds = {file_format(path) for path in paths}
     if len(kinds) > 1:
@@ -180,7 +156,7 @@ def _check_file_types(split: str, paths: list[Path], delimiter: str | None) -> N
         raise invalid(split, f"{paths[0].name!r} is {NOT_A_TABLE}", fix)
 
 
-class PairDataConfig(TableFilesConfig):
+class PairDataConfig(ImportableTableFilesConfig):
     """Pairs of source and target, in a table or in two parallel files."""
 
     # a table without a header line has the source in the first column and the target in the second

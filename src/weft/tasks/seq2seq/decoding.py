@@ -1,249 +1,39 @@
-"""Prediction, scoring and evaluation with encoder-decoders: one run or an ensemble, optionally with shallow fusion."""
+"""Evaluation of seq2seq runs on files of pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from weft.config import parse_config
 from weft.data.dataset import Dataset
 from weft.data.table_rows import file_format
-from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest
-from weft.decode.predict import predict as search
-from weft.decode.predict_options import TRUNCATION, PredictionConfig
 from weft.decode.prediction import Prediction
-from weft.errors import UsageError
-from weft.explain.alignment import Alignment, check_source_attention, source_attention_weights
 from weft.metrics.bleu_tokenizers import check_tokenizer, detect_tokenizer
-from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.metrics.seq2seq import seq2seq_items, seq2seq_scores, seq2seq_setup
 from weft.runs.eval_data import as_paths, own_split
+from weft.tasks.encoder_decoder.predict import refuse
+from weft.tasks.encoder_decoder.predictor import EncoderDecoderPredictor
 from weft.tasks.seq2seq.compare import item_predictions
 from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
-from weft.tasks.seq2seq.objective import pad_rows
-from weft.tasks.seq2seq.predict import PairScore, Seq2SeqEvaluation, refuse
+from weft.tasks.seq2seq.predict import Seq2SeqEvaluation
 from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
-from weft.text.reading import check_text
-from weft.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-class EnsembleMember:
-    """One encoder-decoder of an ensemble."""
-
-    def __init__(self, run: Run[str, Prediction]) -> None:
-        self.run, self.directory, self.config = run, run.directory, run.config
-        self.tokenizer: TokenizerPair = run.vocabulary
-
-    @property
-    def model(self) -> Any:
-        """The model itself: `encode`, `start`, `step`, `score`, `loss`."""
-        return self.run.model
-
-    @property
-    def max_positions(self) -> int:
-        """Maximum number of source tokens, with </s>."""
-        return int(self.config.data.max_length)
-
-    def invalid_inputs(self, texts: Sequence[str]) -> dict[int, str]:
-        """Lines that are too long for the model, by number from 0, with the problem."""
-        max_length = self.max_positions
-        lengths = self.tokenizer.source.encode_concatenated(texts)[1] + 1
-        fix = f"shorten it{TRUNCATION}"
-        return {
-            int(number): f"{lengths[number]:,} tokens exceed the model's limit of {max_length}; {fix}"
-            for number in np.flatnonzero(lengths > max_length)
-        }
-
-    def sources(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The tokens of each line, with </s>, truncated to the limit of the model."""
-        max_length, eos_id = self.max_positions, self.tokenizer.source.eos_id
-        return [np.append(ids[: max_length - 1], eos_id) for ids in self.tokenizer.source.encode_batch(texts)]
-
-
-class Seq2SeqPredictor:
+class Seq2SeqPredictor(EncoderDecoderPredictor):
     """One run or an ensemble of runs with the same target tokenizer, optionally with a language model (shallow fusion)."""
 
     def __init__(self, run: Run[str, Prediction]) -> None:
-        self.run, self.device, self.tokenizer = run, run.device, run.vocabulary
-        self.directory, self.config = run.directory, run.config
-        self.members, self.lm, self.weights = [EnsembleMember(member) for member in run.members], run.lm, run.weights
-
-    @property
-    def model(self) -> Any:
-        """The model to search with, or the ensemble; has `start`, `step` and `score`."""
-        return self.run.model
-
-    def _encode(self, sources: Sequence[Sequence[np.ndarray]], rows: Sequence[int]) -> Any:
-        """The state of `model` after encoding some of the sources, which each member tokenizes itself."""
-        states = tuple(
-            member.model.encode(*pad_rows([member_sources[row] for row in rows], self.device))
-            for member, member_sources in zip(self.members, sources, strict=True)
-        )
-        state = states[0] if len(states) == 1 else states
-        return state if self.lm is None else (state, None)
-
-    def encode(self, lines: Sequence[str]) -> Any:
-        """The state of `model` after encoding these lines, one row per line."""
-        return self._encode([member.sources(lines) for member in self.members], range(len(lines)))
-
-    # ---- predicting
-
-    def invalid_inputs(self, texts: Sequence[str], *, truncate: bool = False) -> dict[int, str]:
-        """Lines that cannot be predicted from, by number from 0, with the problem."""
-        if truncate:
-            return {}
-        # the smallest limit is the one to report: a line shortened for another member might still be too long
-        smallest_last = sorted(self.members, key=lambda member: -member.max_positions)
-        return {number: problem for member in smallest_last for number, problem in member.invalid_inputs(texts).items()}
-
-    def unknown_tokens(self, texts: Sequence[str]) -> list[str]:
-        """The parts of the lines that become <unk>, in order; in an ensemble, those of the member with the most."""
-        unknown = []
-        for tokenizer in (member.tokenizer.source for member in self.members):
-            with_unk = [line for line, ids in zip(texts, tokenizer.encode_batch(texts), strict=True) if tokenizer.unk_id in ids]
-            unknown.append(tokenizer.unknown_parts(with_unk))
-        return max(unknown, key=len)
-
-    def invalid_pairs(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> dict[int, str]:
-        """Pairs that cannot be scored, by number from 0, with the problem."""
-        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-        return self._invalid_targets(targets) | self.invalid_inputs(sources, truncate=truncate)
-
-    def _invalid_targets(self, targets: Sequence[str]) -> dict[int, str]:
-        """Targets that are too long for a model with a limited number of positions, by number from 0, with the problem."""
-        models = [member.model for member in self.members]
-        models += [] if self.lm is None else [self.lm.model]
-        limits = [model.max_positions for model in models if model.max_positions is not None]
-        if not limits:
-            return {}
-        max_length = min(limits)
-        lengths = self.tokenizer.target.encode_concatenated(targets)[1] + 1
-        return {
-            int(number): f"{lengths[number]:,} target tokens exceed the model's limit of {max_length}; shorten it"
-            for number in np.flatnonzero(lengths > max_length)
-        }
-
-    def predict(
-        self,
-        lines: Sequence[str],
-        options: PredictionConfig,
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-        progress: ProgressCallback | None,
-    ) -> list[list[Prediction]]:
-        """The outputs for each line: of beam search, best first; samples in the order of sampling. An empty line has an empty
-        output."""
-        outputs: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in lines]
-        nonempty = [number for number, line in enumerate(lines) if line.strip()]
-        sources = [member.sources([lines[number] for number in nonempty]) for member in self.members]
-        request = PredictionRequest(
-            self.model,
-            self.tokenizer.target,
-            lambda rows: self._encode(sources, rows),
-            [min(map(len, line)) for line in zip(*sources, strict=True)],
-            [self._prefix_tokens(prefixes[number]) for number in nonempty],
-            self.device,
-            [numbers[number] - 1 for number in nonempty],
-        )
-        for number, predictions in zip(nonempty, search(request, options, progress=progress), strict=True):
-            outputs[number] = predictions
-        return outputs
-
-    def with_alignments(
-        self, lines: Sequence[str], outputs: Sequence[list[Prediction]], layer: int | None, head: int | None
-    ) -> list[list[Prediction]]:
-        """The outputs for each line with alignments, except empty outputs."""
-        pairs = [
-            (line, output)
-            for line, line_outputs in zip(lines, outputs, strict=True)
-            for output in line_outputs
-            if output.token_ids
-        ]
-        alignments = iter(self.align([line for line, _ in pairs], [output for _, output in pairs], layer=layer, head=head))
-        return [
-            [output._replace(alignment=next(alignments)) if output.token_ids else output for output in line_outputs]
-            for line_outputs in outputs
-        ]
-
-    def _prefix_tokens(self, prefix: str) -> list[int]:
-        """The tokens that an output must start with."""
-        ids: list[int] = self.tokenizer.target.encode(prefix).tolist()
-        if self.tokenizer.target.unk_id in ids:
-            raise UsageError("target_prefix", f"{prefix!r} contains a token that is not in the target vocabulary")
-        return ids
-
-    def check_attention(self) -> None:
-        """Refuse alignments of models without attention to the source."""
-        if len(self.members) > 1 or self.lm is not None:
-            raise UsageError("return_alignments", "not available for several models", "align with one run")
-        check_source_attention(self.members[0].model)
-
-    def align(
-        self, texts: Sequence[str], predictions: Sequence[Prediction], *, layer: int | None = None, head: int | None = None
-    ) -> list[Alignment]:
-        """The attention weights between each line and its prediction: of one layer and head (from 1), or the mean of all."""
-        self.check_attention()
-        member, tokenizers = self.members[0], self.tokenizer
-        sources = member.sources(texts)
-        targets = [[*output.prefix, *output.token_ids] for output in predictions]
-        attention: list[np.ndarray] = []
-        for low in range(0, len(sources), MAX_BATCH_SOURCES):
-            part = slice(low, low + MAX_BATCH_SOURCES)
-            tokens = [np.array([tokenizers.target.bos_id, *target]) for target in targets[part]]
-            rows = pad_rows(sources[part], self.device), pad_rows(tokens, self.device)
-            attention += source_attention_weights(member.model, *rows, layer=layer, head=head)
-        return [
-            Alignment(
-                [tokenizers.source.token_text(token) for token in source],
-                [tokenizers.target.token_text(token) for token in target],
-                weights,
-            )
-            for source, target, weights in zip(sources, targets, attention, strict=True)
-        ]
-
-    # ---- scoring
-
-    @torch.inference_mode()
-    def score(
-        self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, progress: ProgressCallback | None = None
-    ) -> list[PairScore]:
-        """The log-probability of each target, given its source, and of each of its tokens; with shallow fusion, the score by
-        which predictions are ranked."""
-        scores: list[PairScore] = []
-        checked = [
-            (check_text(source, f"line {number}"), check_text(target, f"line {number}"))
-            for number, (source, target) in enumerate(pairs, 1)
-        ]
-        refuse(self.invalid_pairs(checked, truncate=truncate), lambda number: f"line {1 + number}")
-        target = self.tokenizer.target
-        for low in range(0, len(checked), MAX_BATCH_SOURCES):
-            part = checked[low : low + MAX_BATCH_SOURCES]
-            sources = [member.sources([source for source, _ in part]) for member in self.members]
-            rows = [[target.bos_id, *ids.tolist(), target.eos_id] for ids in target.encode_batch([text for _, text in part])]
-            tokens, token_mask = pad_rows([np.array(row) for row in rows], self.device)
-            values = self.model.score(tokens, token_mask, self._encode(sources, range(len(part)))).double().cpu().tolist()
-            for (source, text), row, value in zip(part, rows, values, strict=True):
-                log_probs = value[: len(row) - 1]
-                tokens_text = [target.token_text(token) for token in row[1:]]
-                scores.append(PairScore(source, text, sum(log_probs), tokens_text, log_probs))
-            if progress is not None:
-                progress(len(scores), len(pairs))
-        return scores
-
-    # ---- evaluating
+        super().__init__(run, lambda member: member.vocabulary)
 
     def evaluate(self, data: Files | None, options: Seq2SeqEvaluation, progress: ProgressCallback | None) -> Evaluation:
         """Scores of the outputs for files of pairs, and the exact loss, which shallow fusion does not have."""
@@ -255,37 +45,23 @@ class Seq2SeqPredictor:
         # before the search, which takes long, and with the location in the file
         refuse(self.invalid_inputs(lines, truncate=options.truncate), lambda number: files.location(number, "source"))
         if self.lm is None:
-            refuse(self._invalid_targets(targets), lambda number: files.location(number, "target"))
+            refuse(self.invalid_targets(targets), lambda number: files.location(number, "target"))
         references = list(references_of(files))
         tokenize = options.tokenize or detect_tokenizer(references, spaced=self.tokenizer.target.type == "whitespace")
         outputs = self.predict(lines, options, [""] * len(lines), range(1, 1 + len(lines)), progress)
         items = seq2seq_items([output[0].text for output in outputs], references, tokenize=tokenize)
-        search_signature = "/".join([options.describe(), *self._ensemble_signature()])
+        search_signature = "/".join([options.describe(), *self.ensemble_signature()])
         scores = seq2seq_scores(items, seq2seq_setup(references, search=search_signature, tokenize=tokenize))
         if self.lm is not None:  # the sum of log-probabilities ranks outputs, but is not a probability
             return Evaluation(
                 scores_by_name(scores), items, partial(item_predictions, self.run, pairs, items), "lines/s", len(pairs)
             )
-        losses = self._losses(pairs, truncate=options.truncate)
+        losses = self.losses(pairs, truncate=options.truncate)
         all_items = replace(items, statistics={**items.statistics, **losses.statistics})
         scores += language_scores(losses, EvaluationSetup("source", "line", self.tokenizer.target.hash))
         return Evaluation(
             scores_by_name(scores), all_items, partial(item_predictions, self.run, pairs, all_items), "lines/s", len(pairs)
         )
-
-    def _ensemble_signature(self) -> list[str]:
-        """The ensemble and the language model, for the signature."""
-        parts = [f"runs:{len(self.members)}"] if len(self.members) > 1 else []
-        if parts and self.weights is not None:
-            parts.append("weights:" + ",".join(f"{weight:g}" for weight in self.weights))
-        return [*parts, self.lm.describe()] if self.lm is not None else parts
-
-    def _losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> ItemStatistics:
-        """Negative log-likelihood and number of tokens of each target."""
-        scores = self.score(pairs, truncate=truncate)
-        tokens = np.array([len(score.tokens) for score in scores], np.float64)
-        nll = np.array([-score.log_prob for score in scores], np.float64)
-        return ItemStatistics(np.arange(len(scores)), {"nats": nll, "tokens": tokens})
 
     def _pairs(self, data: Files | None) -> Dataset[Record]:
         """The pairs of `data`, read with the options of the run, or else of the run's test data."""

@@ -9,6 +9,15 @@ from weft.decode.prediction import Prediction
 from weft.metrics.lm import LOSSES
 from weft.metrics.seq2seq import TRANSLATION, TRANSLATION_VALIDATION
 from weft.tasks.data_spec import Data
+from weft.tasks.encoder_decoder.lines import OutputLines
+from weft.tasks.encoder_decoder.predict import (
+    EncoderDecoderOptions,
+    encode_source,
+    max_new_tokens,
+    predict,
+    score,
+    unknown_tokens,
+)
 from weft.tasks.seq2seq.compare import COMPARE
 from weft.tasks.seq2seq.data import (
     PairDataConfig,
@@ -21,18 +30,7 @@ from weft.tasks.seq2seq.data import (
     open_pairs,
     pairs,
 )
-from weft.tasks.seq2seq.lines import OutputLines
-from weft.tasks.seq2seq.predict import (
-    Seq2SeqEvaluation,
-    Seq2SeqOptions,
-    encode_source,
-    evaluate,
-    max_new_tokens,
-    predict,
-    predictor,
-    score,
-    unknown_tokens,
-)
+from weft.tasks.seq2seq.predict import Seq2SeqEvaluation, evaluate, predictor
 from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.seq2seq.recipe import recipes
 from weft.tasks.seq2seq.samples import SAMPLES
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def find_explain() -> Explain:
-    from weft.tasks.seq2seq.explain import EXPLAIN
+    from weft.tasks.encoder_decoder.explain import EXPLAIN
 
     return EXPLAIN
 
@@ -81,13 +79,13 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     predictor=predictor,
     evaluate=evaluate,
     predict=predict,
-    predict_options=Seq2SeqOptions,
+    predict_options=EncoderDecoderOptions,
     line_format=OutputLines,
     unknown_tokens=unknown_tokens,
     evaluate_options=Seq2SeqEvaluation,
     decode=Decode(
         score,
-        prompt_ids=lambda run, line: [run.vocabulary.target.bos_id],
+        prompt_ids=lambda run, line: run.vocabulary.target.start_tokens.target,
         max_new_tokens=max_new_tokens,
         eos_id=lambda run: run.vocabulary.target.eos_id,
         suppressed_tokens=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.bos_id],

@@ -1,67 +1,20 @@
-"""The weights of encoder-decoders for fine-tuning: two stacks and the attention between them."""
+"""The weights of seq2seq models for fine-tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.models.decoder_names import name_in_decoder
-from weft.models.seq2seq_config import Seq2SeqConfig
-from weft.training.weight_compatibility import (
-    ABSENT,
-    HEAD_OPTIONS,
-    SHAPE_OPTIONS,
-    TIE_OPTIONS,
-    TRAIN_ONLY_OPTIONS,
-    Part,
-    Weights,
-    attention_span,
-    head_options,
-    in_table,
-    one_value,
-    stack_options,
-    tokenizer_options,
-)
+from weft.tasks.encoder_decoder.weights import encoder_decoder_parts, encoder_decoder_weights
+from weft.training.weight_compatibility import Part, no_noise_tokens
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
     from weft.text.tokenizer_pair import TokenizerPair
 
 
-def _cross_attention(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
-    """The options of the decoder's attention to the source."""
-    ignored = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
-    options = {name: getattr(config, name) for name in type(config).model_fields if name not in ignored}
-    if config.decoder.traits.attends:
-        heads = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
-        return options | {"decoder.num_cross_heads": one_value(heads)}
-    if config.attention == "none":  # optional in recurrent decoders
-        return {name: ABSENT for name in options}
-    return options
-
-
 def _parts(config: RunConfig, vocabulary: TokenizerPair, layers: Mapping[str, int]) -> dict[str, Part]:
-    model, max_length = config.model, config.data.max_length
-    parts = {}
-    for side, table, tokens in (("encoder", model.encoder, vocabulary.source), ("decoder", model.decoder, vocabulary.target)):
-        parts[f"{side}.embedder"] = Part(tokenizer_options(tokens))
-        options = in_table(f"model.{side}", stack_options(table, layers[side]))
-        parts[f"{side}.stack"] = Part(options, attention_span(table, max_length))
-    parts["joint"] = Part(in_table("model", _cross_attention(model, layers["decoder"])))
-    parts["shared"] = Part({"model.share_embeddings": model.share_embeddings})
-    parts["head"] = Part(in_table("model", head_options(model)) | tokenizer_options(vocabulary.target))
-    return parts
+    return encoder_decoder_parts(config, vocabulary.source, vocabulary.target, layers)
 
 
-def _layers(model: Seq2SeqConfig) -> dict[str, int]:
-    return {"encoder": model.encoder.num_layers, "decoder": model.decoder.num_layers}
-
-
-def _scales(model: Seq2SeqConfig) -> dict[str, float]:
-    from weft.models.seq2seq import embedding_scales
-
-    source, target = embedding_scales(model)
-    return {"encoder": source, "decoder": target}
-
-
-WEIGHTS = Weights(_parts, _layers, _scales, has_mask_token=False, decoder_name=name_in_decoder)
+WEIGHTS = encoder_decoder_weights(_parts, no_noise_tokens)

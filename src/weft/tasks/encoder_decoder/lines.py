@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.decode.prediction import Prediction
 from weft.files import as_json, dump_json
+from weft.tasks.encoder_decoder.predict import EncoderDecoderOptions
 from weft.tasks.lines import Lines
-from weft.tasks.seq2seq.predict import Seq2SeqOptions
 from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ EMPTY = Prediction("", [], 0.0, 0.0)
 
 
 class OutputLines(Lines[str, Prediction]):
-    columns = ("prediction",)
+    columns: Sequence[str] = ("prediction",)
 
-    def __init__(self, config: RunConfig, options: Seq2SeqOptions) -> None:
+    def __init__(self, config: RunConfig, options: EncoderDecoderOptions) -> None:
         super().__init__(config, options)
         self.has_alternatives = options.n_best * options.num_samples > 1
         self.outputs_tables = not self.has_alternatives
@@ -29,8 +29,8 @@ class OutputLines(Lines[str, Prediction]):
     def parse(self, texts: tuple[str, ...]) -> str:
         return texts[0]
 
-    def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
-        options: Seq2SeqOptions = self.command_options
+    def options(self, numbers: Sequence[int]) -> EncoderDecoderOptions:
+        options: EncoderDecoderOptions = self.command_options
         return options.model_copy(update={"numbers": list(numbers)})
 
     def text(self, prediction: Prediction | None, number: int | None) -> str:

@@ -34,7 +34,7 @@ def stacks(run: Run[str, Prediction]) -> list[Stack]:
 
 def target_tokens(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
     """The tokens of the target in `options` with </s>, or of the model's output."""
-    tokenizer = run.vocabulary.target
+    tokenizer = run.predictor.tokenizer.target
     if options.target is not None:
         raise_if_invalid(run.predictor.invalid_pairs([(text, options.target)]))
         return [*token_spans(tokenizer, check_text(options.target, "target")), special_token(tokenizer, tokenizer.eos_id)]
@@ -60,20 +60,23 @@ def encode_input(run: Run[str, Prediction], text: str, options: ExplainConfig) -
     """A source, and the target or output without its last token. The explained outputs are the tokens of the target."""
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("explain", "not available for an ensemble", "explain one run")
-    tokenizers, model = run.vocabulary, run.members[0].model
-    source = [*token_spans(tokenizers.source, text), special_token(tokenizers.source, tokenizers.source.eos_id)]
-    target = [special_token(tokenizers.target, tokenizers.target.bos_id), *target_tokens(run, text, options)]
-    encoder_side = make_side("source", "encoder.embedder", source)
-    decoder_side = make_side("output", "decoder.embedder", target[:-1])
+    tokenizers, model = run.predictor.tokenizer, run.members[0].model
+    source_start = [special_token(tokenizers.source, token) for token in tokenizers.source.start_tokens.source]
+    source = [*source_start, *token_spans(tokenizers.source, text)]
+    source.append(special_token(tokenizers.source, tokenizers.source.eos_id))
+    start = [special_token(tokenizers.target, token) for token in tokenizers.target.start_tokens.target]
+    target = [*start, *target_tokens(run, text, options)]
+    encoder_side = make_side("source", "encoder.embedder", source)._replace(prefix_length=len(source_start))
+    decoder_side = make_side("output", "decoder.embedder", target[:-1])._replace(prefix_length=len(start))
 
     def logits(positions: Tensor) -> Tensor:
         tokens = repeat_tokens(encoder_side.tokens, positions)
         state = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool))
         y, _ = model(repeat_tokens(decoder_side.tokens, positions), state)
-        result: Tensor = model.head(y[torch.arange(len(positions)), positions], state[1])
+        result: Tensor = model.head(y[torch.arange(len(positions)), positions + len(start) - 1], state[1])
         return result
 
-    tokens, spans = [token for token, _ in target[1:]], [span for _, span in target[1:]]
+    tokens, spans = [token for token, _ in target[len(start) :]], [span for _, span in target[len(start) :]]
     decoded, token_text = tokenizers.target.decode(tokens), tokenizers.target.token_text
     sides = [encoder_side, decoder_side]
     return ModelInput(model, sides, logits, spans, tokens, token_text, output_text=decoded, stacks=stacks(run))
@@ -100,10 +103,10 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
     tokens = target_tokens(run, text, options)
     target = options.target
     if target is None:
-        target = run.vocabulary.target.decode([token for token, _ in tokens])
+        target = run.predictor.tokenizer.target.decode([token for token, _ in tokens])
         tokens = [
-            *token_spans(run.vocabulary.target, target),
-            special_token(run.vocabulary.target, run.vocabulary.target.eos_id),
+            *token_spans(run.predictor.tokenizer.target, target),
+            special_token(run.predictor.tokenizer.target, run.predictor.tokenizer.target.eos_id),
         ]
     score = run.score((text, target))
     spans = [span for _, span in tokens]
@@ -113,7 +116,7 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
 EXPLAIN = Explain(
     encode_input,
     stacks,
-    tokenizers=lambda run: [run.vocabulary.source, run.vocabulary.target],
+    tokenizers=lambda run: list(run.predictor.tokenizer),
     surprisal=surprisal,
     readout=readout,
     target_tokens=target_tokens,

@@ -1,0 +1,227 @@
+"""Recognition of a stream: equal to that of the whole recording, for any pieces and with a state of constant size."""
+
+from __future__ import annotations
+
+import io
+import wave
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import expect_error, set_stdin
+from spoken_runs import sounds, spoken_run, spoken_values, talkative, write_sounds
+
+import weft
+from weft.cli.formant_synthesis import RATE
+from weft.cli.main import main
+from weft.errors import DataError, UsageError
+from weft.media.audio import to_int16
+from weft.runs.resolve import resolve
+from weft.tasks.asr.pcm import PCMReader
+from weft.tasks.asr.streaming import SpeechStream
+
+MODELS: dict[str, dict[str, Any]] = {
+    "lstm": {"arch": "lstm"},
+    "gru": {"arch": "gru", "tokenizer": "byte", "encoder": {"subsampling": 2}},
+    "transformer": {"arch": "transformer", "tokenizer": "whitespace", "num_heads": 2, "encoder": {"subsampling": 8}},
+    "conformer": {"arch": "conformer", "num_heads": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("runs")
+    return {name: spoken_run(directory / name, **values) for name, values in MODELS.items()}
+
+
+def pieces_of(samples: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """The samples in pieces of random sizes, some of them empty."""
+    cuts = np.sort(rng.integers(0, len(samples) + 1, rng.integers(1, 40)))
+    return np.split(samples, cuts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stream_has_the_text_of_the_whole_recording(paths, name):
+    run, rng = talkative(paths[name]), np.random.default_rng(0)
+    stream, outputs = SpeechStream(run), list[str]()
+    for sound in sounds(4):
+        samples = to_int16(sound)
+        whole = run.predict(samples, beam_size=1).text
+        outputs.append(whole)
+        for _ in range(3):
+            pieces = [stream.push(piece) for piece in pieces_of(samples, rng)]
+            assert "".join(pieces) + stream.finish() == whole
+        assert "".join(run.predict_stream([sound])) == whole  # floats
+    assert len(set(outputs)) == 4 and all(outputs), outputs
+
+
+def test_text_arrives_before_the_end(paths):
+    run = talkative(paths["lstm"])
+    stream, samples = SpeechStream(run), to_int16(np.concatenate(sounds(3)))
+    texts = [stream.push(piece) for piece in np.array_split(samples, 50)]
+    assert sum(bool(text) for text in texts) > 10
+    assert stream.delay == pytest.approx((RATE // 80 + 3 * RATE // 100) / RATE)
+    # a position is read as soon as its frames and half a window are there
+    step, fresh = RATE // 100, SpeechStream(run)
+    fresh.push(samples[: 4 * step - step + RATE // 80 - 1])
+    assert fresh.stack_state is None
+    fresh.push(samples[: 1 + step])
+    assert fresh.stack_state is not None
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [leaf for part in value for leaf in tensors(part)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize("name", ["lstm", "conformer"])
+def test_the_state_does_not_grow(paths, name):
+    run, sound = weft.load(paths[name], device="cpu"), to_int16(sounds(1)[0][:RATE])
+    if name == "conformer":  # attention sees 60 s at most; a shorter context for the test
+        for layer in run.model.encoder.stack.layers[1::4]:
+            layer.mixer.context_length = 20
+    stream, sizes = SpeechStream(run), list[int]()
+    for _ in range(12):
+        stream.push(sound)
+        state = [stream.norm_state, stream.conv_state, stream.stack_state, stream.log_mel.buffer, stream.features]
+        sizes.append(sum(leaf.untyped_storage().nbytes() for leaf in tensors(state)))
+        assert len(stream.detokenizer.tokens) < 10
+    assert max(sizes[6:]) <= max(sizes[:6])
+    assert sizes[0] > 0
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ({"encoder": {"bidirectional": True}}, "the encoder is bidirectional: it reads the whole recording"),
+        ({"ctc_weight": 0.3}, "the attention decoder reads the whole recording"),
+        ({"normalization": "utterance"}, "the features are normalized over the whole recording"),
+    ],
+)
+def test_models_that_need_the_whole_recording_are_refused(tmp_path, model, problem):
+    config = resolve(spoken_values(write_sounds(tmp_path), "lstm", **model), base=tmp_path)
+    run: Any = SimpleNamespace(config=config, lm=None)
+    run.members = [run]
+    with pytest.raises(UsageError, match=problem):
+        SpeechStream(run)
+
+
+def test_several_models_are_refused(paths):
+    path = str(paths["lstm"])
+    with pytest.raises(UsageError, match="not available for several models"):
+        weft.ensemble([path, path]).predict_stream([])
+
+
+def test_a_stream_longer_than_learned_positions_is_refused(paths):
+    stream = SpeechStream(weft.load(paths["lstm"]))
+    stream.model.encoder.stack.positions.max_positions = 30
+    stream.push(np.zeros(RATE, np.int16))
+    with pytest.raises(DataError, match="longer than the learned positions"):
+        stream.push(np.zeros(RATE, np.int16))
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 2)), np.zeros(3, np.int32), np.array([np.nan]), np.array(["a"])])
+def test_what_is_not_samples_is_refused(paths, value):
+    with pytest.raises(DataError, match="samples"):
+        SpeechStream(weft.load(paths["lstm"])).push(value)
+
+
+# ---- bytes
+
+
+def wav(samples: np.ndarray, rate: int = RATE, *, channels: int = 1, width: int = 2) -> bytes:
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(samples.tobytes())
+    return data.getvalue()
+
+
+def read_pieces(data: bytes, size: int) -> np.ndarray:
+    reader = PCMReader(RATE)
+    return np.concatenate([*(reader.push(data[low : low + size]) for low in range(0, len(data), size)), reader.finish()])
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+def test_bytes_become_samples(size):
+    samples = np.arange(-500, 500, dtype=np.int16)
+    assert np.array_equal(read_pieces(samples.tobytes(), size), samples)
+    assert np.array_equal(read_pieces(samples.tobytes() + b"\1", size), samples)
+    assert np.array_equal(read_pieces(wav(samples), size), samples)
+    # chunks before and after the samples, and a program that does not know the length
+    head, tail = wav(samples)[:12], wav(samples)[12:]
+    extra = b"LIST\x03\0\0\0abc\0"
+    assert np.array_equal(read_pieces(head + extra + tail + extra, size), samples)
+    unknown = bytearray(wav(samples))
+    unknown[40:44] = b"\xff\xff\xff\xff"
+    assert np.array_equal(read_pieces(bytes(unknown), size), samples)
+    pairs = np.repeat(samples, 2)
+    assert np.array_equal(read_pieces(wav(pairs, channels=2), size), samples)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (wav(np.zeros(9, np.int16), 16_000), "16,000 Hz, but the run reads 8,000 Hz (data.sample_rate)"),
+        (wav(np.zeros(9, np.int32), width=4), "expected 16-bit PCM, got format 1 with 32 bits"),
+        (b"fLaC" + bytes(20), "FLAC is not supported in a stream"),
+        (b"OggS" + bytes(20), "Ogg is not supported in a stream"),
+        (wav(np.zeros(9, np.int16))[:20], "the WAV header is incomplete"),
+        (b"RIFF\0\0\0\0WAVEdata\x02\0\0\0ab", "the WAV header has no format"),
+        (b"RIFF\0\0\0\0WAVEjunk\xff\xff\xff\x7f", "a WAV header of more than 1,048,576 bytes"),
+    ],
+)
+def test_other_bytes_are_refused(data, problem):
+    with pytest.raises(DataError) as error:
+        read_pieces(data, 5)
+    assert error.value.problem == problem
+
+
+# ---- the command
+
+
+def test_the_command_prints_the_text_of_the_file(paths, tmp_path, monkeypatch, capsys):
+    manifest = write_sounds(tmp_path)
+    assert main(["predict", str(paths["lstm"]), str(tmp_path / "0.wav"), "--beam-size", "1"]) == 0
+    expected = capsys.readouterr().out
+    set_stdin(monkeypatch, (tmp_path / "0.wav").read_bytes())
+    assert main(["predict", str(paths["lstm"]), "--stream"]) == 0
+    assert capsys.readouterr().out == expected
+    assert manifest.exists()
+
+
+def test_text_is_printed_while_audio_arrives(paths, monkeypatch, capsys):
+    run, samples = talkative(paths["lstm"]), to_int16(np.concatenate(sounds(3)))
+    monkeypatch.setattr("weft.cli.commands.predict.Predict.load", lambda command: run)
+    chunks = iter([piece.astype("<i2").tobytes() for piece in np.array_split(samples, 20)])
+    printed = []
+
+    def read1(size: int) -> bytes:
+        printed.append(capsys.readouterr().out)
+        return next(chunks, b"")
+
+    stdin = SimpleNamespace(buffer=SimpleNamespace(read1=read1), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["predict", "any", "--stream"]) == 0
+    printed.append(capsys.readouterr().out)
+    assert sum(map(bool, printed)) > 8
+    assert "".join(printed) == run.predict(samples, beam_size=1).text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [(["--json"], "json"), (["a.wav"], "text"), (["--beam-size", "4"], "beam-size"), (["--n-best", "2"], "n-best")],
+)
+def test_the_command_refuses_other_options(paths, monkeypatch, capsys, flags, name):
+    set_stdin(monkeypatch, b"")
+    code, message = expect_error(capsys, "predict", str(paths["lstm"]), "--stream", *flags)
+    assert code == 2 and message.startswith("--stream: cannot be combined with") and name in message
