@@ -77,6 +77,8 @@ def token_weights(
     """The weights (tokens, S) of an output without <s> and </s>, for one file. One pass over the output gives the same weights
     as the search that generated it."""
     memory = model.encoder(*source)
+    if not tokens:
+        return np.zeros((0, memory.values.size(1)), np.float32)
     if model.decoder is not None:
         inputs = torch.tensor([[model.bos_id, *tokens]], device=source[0].device)
         state = model.decoder.stack.init_state(memory)

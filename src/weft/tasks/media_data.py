@@ -156,11 +156,13 @@ def _names(file: InputFile, options: TableOptions) -> Sequence[str]:
     return open_rows(file.path, file.raw_lines(), options, summary).first
 
 
-def _with_file(record: InputRecord, base: Path) -> InputRecord:
-    """A record whose texts are the path of its file and, for a part of a recording, its start and duration in seconds."""
+def _with_file(record: InputRecord, base: Path, root: Path | None) -> InputRecord:
+    """A record whose texts are the path of its file and, for a part of a recording, its start and duration in seconds. A file
+    that is not next to the manifest is below the root of the training data."""
     if record.problem is not None or not (path := record.texts[0].strip()):
         return record
-    texts = [str(media_file(path, base))]
+    is_next = root is None or (len(path) <= MAX_PATH and (base / path).exists())
+    texts = [str(media_file(path, base if is_next or root is None else root))]
     if "offset" in record.keys:
         row = json.loads(record.raw)
         texts += [str(row.get(key) or "") for key in TIME_KEYS]
@@ -194,7 +196,8 @@ def open_input(config: MediaDataConfig, file: InputFile) -> OpenedRecords | None
     opened = open_columns(file, ColumnSelection(columns, () if known else names, options=options), config.train)
     if opened is None:
         return None
-    return replace(opened, entries=(_with_file(record, file.path.parent) for record in opened.entries))
+    root = None if config.root is None else Path(config.root)
+    return replace(opened, entries=(_with_file(record, file.path.parent, root) for record in opened.entries))
 
 
 # ---- checks
