@@ -195,6 +195,23 @@ def test_no_side_is_longer_than_the_limit(noise, seed, limit):
         assert (fill_sentinels(source, target, FIRST_ID) if noise.kind == SENTINELS else target) == text
 
 
+def test_a_text_of_the_maximum_length_has_as_much_noise_as_others():
+    """Only inserted masks may be left out where there is no room for them."""
+    noise = Noise(MASK, FIRST_ID, 30, density=0.3, mean_span_length=1.0)
+    texts = [np.arange(30)] * 500
+    limited = corrupted(texts, noise, numbers(500)).source.split()
+    free = corrupted(texts, noise._replace(max_tokens=100), numbers(500)).source.split()
+    for source, same in zip(lists(limited), lists(free), strict=True):
+        assert [token for token in source if token < FIRST_ID] == [token for token in same if token < FIRST_ID]
+        assert len(source) == min(30, len(same))
+
+
+def test_a_seed_may_have_any_size():
+    texts, noise = make_texts([20, 30]), Noise(MASK, FIRST_ID, 100)
+    results = [lists(corrupted(texts, noise, numbers(2, seed)).source.split()) for seed in (1, 2**64 + 1, 2**80 + 2, 2)]
+    assert results[0] == results[1] != results[2] == results[3]
+
+
 # ---- the other kinds of noise
 
 

@@ -104,7 +104,8 @@ class RandomNumbers:
     """Uniform numbers as a function of (seed, epoch, example, stream, index)."""
 
     def __init__(self, seed: int, epoch: int, examples: np.ndarray) -> None:
-        self.keys = _absorb(_absorb(_absorb(np.zeros(1, np.uint64), seed), epoch), examples)  # (B,)
+        state = _absorb(np.zeros(1, np.uint64), seed % 2**64)  # a seed may have any size
+        self.keys = _absorb(_absorb(state, epoch), examples)  # (B,)
 
     def uniform(self, stream: int, rows: np.ndarray, index: np.ndarray | int = 0) -> np.ndarray:
         """float64, from 0 to 1 without 1: number `index` of a stream for the texts `rows`."""
@@ -247,6 +248,17 @@ def _limited(spans: Spans, costs: np.ndarray, budgets: np.ndarray) -> Spans:
     return spans.keep(_sum_before(spans.rows, costs) + costs <= budgets[spans.rows])
 
 
+def _without_excess(texts: Texts, spans: Spans, max_tokens: int) -> Spans:
+    """The spans without the last inserted masks of texts that would exceed `max_tokens`. Other spans stay: a mask is not
+    longer than what it replaces."""
+    inserts = (spans.low == spans.high).astype(np.int64)
+    growth = np.zeros(len(texts.lengths), np.int64)
+    np.add.at(growth, spans.rows, 1 - (spans.high - spans.low))
+    num_inserts = np.bincount(spans.rows[inserts == 1], minlength=len(texts.lengths))
+    most = num_inserts - np.maximum(texts.lengths + growth - max_tokens, 0)
+    return spans.keep((inserts == 0) | (_sum_before(spans.rows, inserts) < most[spans.rows]))
+
+
 # ---- corrupted texts
 
 
@@ -328,8 +340,7 @@ def corrupt(texts: Texts, units: Units, noise: Noise, random: RandomNumbers) -> 
     if noise.kind == MASK:
         num_units = np.bincount(source.rows[starts_unit], minlength=len(source.lengths))
         spans = _token_spans(source, starts_unit, infilling_spans(num_units, noise, random))
-        # inserted masks make a text longer
-        spans = _limited(spans, (spans.low == spans.high).astype(np.int64), noise.max_tokens - source.lengths)
+        spans = _without_excess(source, spans, noise.max_tokens)
         source = replace_spans(source, spans, np.full(len(spans.rows), noise.first_id))
     return Corrupted(_rotated(source, noise, random) if noise.rotation_prob else source, texts)
 
