@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -249,3 +251,14 @@ def test_flip_mirrors_about_half_of_the_rows():
     assert all(torch.equal(new, old) or flip for new, old, flip in zip(flipped, images, is_flipped, strict=True))
     assert 10 < sum(is_flipped) < 30
     assert torch.equal(augmented(frames, flip=False, **options), frames)
+
+
+def test_few_channels_do_not_corrupt_memory():
+    """The gradient of a convolution of oneDNN does: it ends the process, so that another one computes it."""
+    code = (
+        "import torch; from weft.nn.vision import ConvNet; torch.manual_seed(0)\n"
+        "for _ in range(3):\n"
+        "    images = torch.randn(2, 3, 64, 64).to(memory_format=torch.channels_last)\n"
+        "    ConvNet(3, 8, hidden_channels=8)(images).sum().backward()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
