@@ -17,7 +17,7 @@ from small_runs import SilentCallback
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, DataError, UsageError
+from weft.errors import ConfigError, DataError, DivergedError, UsageError
 from weft.media.files import MediaFile
 from weft.runs.resolve import resolve
 from weft.tasks.captioning.data import CaptionReader, FrameOptions, detect_media
@@ -342,3 +342,10 @@ def test_colors_are_learned(arch, tmp_path):
     run = trained(run_values(IMAGES, arch, model={"hidden_size": 32}, train=train), tmp_path)
     assert run.evaluate(beam_size=1)["exact_match"].value == 100
     assert run.predict(square("green")).text == caption("green")
+
+
+def test_a_diverged_model_of_ctc_is_not_the_best_one(tmp_path):
+    write_clips(tmp_path)
+    options = {"lr": 1e30, "max_steps": 1, "warmup_ratio": 0.0, "ema_decay": 0.0}
+    with pytest.raises(DivergedError):
+        trained(run_values(CLIPS, "lipnet", model={"num_layers": 1}, train=options), tmp_path)

@@ -227,6 +227,9 @@ def test_a_row_that_is_too_short_for_its_text_adds_nothing():
     assert both.total.item() == pytest.approx(float(losses[1]))
     both.total.backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in built.parameters())
+    with torch.no_grad():
+        next(built.parameters()).fill_(torch.nan)
+    assert objective.loss(built, batch, None).total.isnan()  # a loss of 0 would be the best one
 
 
 def test_memory_per_row_counts_the_growth_of_the_state():

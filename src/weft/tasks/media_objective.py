@@ -55,8 +55,8 @@ class MediaObjective:
     def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
         total = self._losses(model, model.encoder(batch.source, batch.source_mask), batch, self.smoothing)
         count = batch.token_mask[:, 1:].sum()
-        # a file that an augmentation made too short for its text has no path: it does not count
-        return Loss(total.nan_to_num(posinf=0.0).sum(), count, None)
+        # a file that an augmentation made too short for its text has no path; NaN stays, so that the training loop sees it
+        return Loss(total.masked_fill(total.isposinf(), 0.0).sum(), count, None)
 
     def _losses(self, model: Any, memory: Any, batch: FrameBatch, smoothing: float) -> torch.Tensor:
         """The loss of each row, (B,)."""
@@ -80,7 +80,8 @@ class MediaObjective:
             on_device = FrameBatch(*(part.to(self.device) for part in batch))
             memory = model.encoder(on_device.source, on_device.source_mask)
             losses = self._losses(model, memory, on_device, 0.0)
-            nll, count = nll + float(losses[losses.isfinite()].sum()), count + int(batch.token_mask[:, 1:].sum())
+            # a NaN loss is returned as it is: the training loop raises an error
+            nll, count = nll + float(losses.sum()), count + int(batch.token_mask[:, 1:].sum())
             for member, text in zip(members.tolist(), self._outputs(model, memory), strict=True):
                 outputs[member] = text
             done += len(members)

@@ -67,9 +67,9 @@ class CaptionBuilder(NetworkTask[MediaExamples]):
         lengths = source.lengths()
         needed = positions_needed(target) if config.model.has_ctc else np.zeros(len(lengths))
         usable = (lengths > 0) & (positions(config, lengths) >= needed)
+        if not usable.any():
+            raise DataError(dataset.name, "no file is long enough for its text", "check the texts")
         if learned:
-            if not usable.any():
-                raise DataError(dataset.name, "no file is long enough for its text", "check the texts")
             return MediaExamples(source, target, np.flatnonzero(usable))
         texts = list(references(dataset).values())
         _, first = np.unique(source.index, return_index=True)  # files with several references are evaluated once
