@@ -349,3 +349,26 @@ def test_a_diverged_model_of_ctc_is_not_the_best_one(tmp_path):
     options = {"lr": 1e30, "max_steps": 1, "warmup_ratio": 0.0, "ema_decay": 0.0}
     with pytest.raises(DivergedError):
         trained(run_values(CLIPS, "lipnet", model={"num_layers": 1}, train=options), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"image_size": 0}, "data.image_size: expected .* from 1 to 4096, got 0"),
+        ({"num_features": 5}, "data.num_features: not used, because the files are images; remove it"),
+        ({"media": "video", "num_features": 5}, "data.num_features: not used with media 'video'; remove it"),
+        ({"media": "features", "image_size": 5}, "data.image_size: not used with media 'features'; remove it"),
+    ],
+)
+def test_sizes_that_files_do_not_have_are_refused(data, message, tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        resolve(run_values({"train": "images.tsv", "root": "images.zip", **data}), base=tmp_path)
+
+
+def test_empty_texts_are_refused(tmp_path):
+    write_features(tmp_path)
+    rows = [f"{index}.npy\t" for index in range(6)]
+    (tmp_path / "empty.tsv").write_text("\n".join(["path\tcaption", *rows]) + "\n")
+    with pytest.raises(DataError, match="all texts are empty; check the column of the texts"):
+        trained(run_values({"train": "empty.tsv"}, model={"max_shift": 0, "encoder": {}}), tmp_path)

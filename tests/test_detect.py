@@ -608,3 +608,10 @@ def test_real_data(names):
 def test_real_data_that_no_task_learns_from(names):
     with pytest.raises(DataError, match=REAL_ERRORS[names]):
         detect(real_files(names))
+
+
+@pytest.mark.parametrize("task", ["masked-lm", "denoising", "asr", "captioning"])
+def test_a_task_whose_files_are_not_detected(task, tmp_path):
+    (tmp_path / "text.txt").write_text("some words of a text\nand some others\n")
+    with pytest.raises(DataError, match=f"files of task {task} are not detected, .*; write a run file, see weft init {task}"):
+        detect(tmp_path / "text.txt", task=task)

@@ -32,7 +32,7 @@ from weft.tasks.detect_lines import (
     text_readings,
 )
 from weft.tasks.detect_tables import table_readings, unclear_table
-from weft.tasks.detection import UNKNOWN, Detection, Known
+from weft.tasks.detection import DETECTED, UNKNOWN, Detection, Known
 from weft.tasks.qa.files import is_squad
 from weft.tasks.registry import TASKS, find_task
 from weft.text.compression import COMPRESSED_SUFFIXES
@@ -219,6 +219,9 @@ def detect(
         raise UsageError("paths", "no files")
     if task is not None and task not in TASKS:
         raise UsageError("task", *unknown_name("task", task, TASKS))
+    if task is not None and task not in DETECTED:
+        problem = f"files of task {task} are not detected, only those of {', '.join(DETECTED)}"
+        raise DataError(display_name(files), problem, f"write a run file, see weft init {task}, and train it")
     readings = _files(files, known)
     # the other options of [data] do not decide how files are read
     fits = [

@@ -20,6 +20,7 @@ class Known(NamedTuple):
 
 
 UNKNOWN = Known(None, {})
+DETECTED = ("lm", "seq2seq", "classification", "tagging", "qa")  # tasks that files can be told to be for
 
 
 @dataclass(frozen=True)

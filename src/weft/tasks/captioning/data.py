@@ -18,7 +18,7 @@ from weft.config import invalid
 from weft.data.config import training
 from weft.data.dataset import Dataset
 from weft.data.manifest import MediaRecord, record_location
-from weft.errors import DataError, WeftError
+from weft.errors import ConfigError, DataError, WeftError
 from weft.media.containers import video_format
 from weft.media.files import MediaFile
 from weft.media.images import image_array, opened_image, read_array, read_image
@@ -165,10 +165,23 @@ class CaptionDataConfig(MediaDataConfig):
 
     @model_validator(mode="after")
     def check_sizes(self) -> Self:
-        sizes = self.image_size if isinstance(self.image_size, list) else [self.image_size or 1] * 2
+        given = 1 if self.image_size is None else self.image_size
+        sizes = given if isinstance(given, list) else [given] * 2
         if len(sizes) != 2 or not all(1 <= size <= 4096 for size in sizes):
             raise invalid("image_size", f"expected [height, width] or one number, from 1 to 4096, got {self.image_size}")
         return self
+
+    @model_validator(mode="after")
+    def check_media(self) -> Self:
+        if (unused := self._unused_size()) is not None:
+            raise invalid(unused, f"not used with media {self.media!r}", "remove it")
+        return self
+
+    def _unused_size(self) -> str | None:
+        """The option of a size that files of this kind do not have, if it is set."""
+        if self.media == "features":
+            return None if self.image_size is None else "image_size"
+        return None if self.media is None or self.num_features is None else "num_features"
 
     @property
     def is_detected(self) -> bool:
@@ -180,9 +193,14 @@ class CaptionDataConfig(MediaDataConfig):
         if self.is_detected:
             return self
         try:
-            return self.model_copy(update=self._detect())
+            config = self.model_copy(update=self._detect())
         except (WeftError, OSError):
             return self
+        if (unused := config._unused_size()) is not None:
+            raise ConfigError(
+                f"data.{unused}", f"not used, because the files are {NOUNS[config.media or 'image']}", "remove it"
+            )
+        return config
 
     def _files(self) -> Iterator[MediaRecord]:
         """The first records of the training data."""

@@ -19,7 +19,7 @@ from weft.models.caption import captioner, positions_per_frame
 from weft.models.frame_to_text import FrameToText
 from weft.nn.ctc import frames_needed
 from weft.tasks.captioning.data import NOUNS
-from weft.tasks.media_data import references
+from weft.tasks.media_data import references, target_texts
 from weft.tasks.media_objective import MediaExamples, MediaObjective
 from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
@@ -69,6 +69,8 @@ class CaptionBuilder(NetworkTask[MediaExamples]):
         usable = (lengths > 0) & (positions(config, lengths) >= needed)
         if not usable.any():
             raise DataError(dataset.name, "no file is long enough for its text", "check the texts")
+        if not any(text.strip() for text in target_texts(dataset)):
+            raise DataError(dataset.name, "all texts are empty", "check the column of the texts")
         if learned:
             return MediaExamples(source, target, np.flatnonzero(usable))
         texts = list(references(dataset).values())
