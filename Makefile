@@ -50,11 +50,13 @@ $(READY): pyproject.toml constraints.txt requirements/demo.txt
 	touch $@
 
 # What tests and checks need besides. KenLM and seqeval, which tests compare with, come as source: their build tools are
-# installed before them, pinned, so that building them fetches nothing. KenLM is compiled while the others are installed.
-$(TOOLS): $(READY) requirements/build.txt requirements/source.txt requirements/dev.txt
+# installed before them, pinned, so that building them fetches nothing. KenLM is compiled while the others are installed, by two
+# processes.
+$(TOOLS): $(READY) requirements/build.txt requirements/source.txt requirements/large.txt requirements/dev.txt
 	$(PIP) install --require-hashes --no-deps -r requirements/build.txt
 	$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/source.txt & compiling=$$!; \
-		$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt && wait $$compiling
+		$(PIP) install --require-hashes --no-deps -r requirements/large.txt & unpacking=$$!; \
+		$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt && wait $$compiling && wait $$unpacking
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 

@@ -34,7 +34,7 @@ def mask(shape: str, x: int, y: int) -> np.ndarray:
     """Which pixels a shape covers, bool (SIZE, SIZE)."""
     rows, columns = np.mgrid[0:SIZE, 0:SIZE]
     dx, dy = np.abs(columns - x), rows - y
-    inside = {
+    inside: dict[str, np.ndarray] = {
         "circle": dx**2 + dy**2 <= RADIUS**2,
         "square": np.maximum(dx, np.abs(dy)) <= RADIUS - 1,
         "triangle": (np.abs(dy) <= RADIUS) & (2 * dx <= dy + RADIUS),

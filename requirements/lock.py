@@ -1,7 +1,8 @@
 """Write the hashes of all packages in constraints.txt: `make lock`, after a change of constraints.txt or pyproject.toml.
 
 The lists, installed in this order: demo.txt (weft and its demo), build.txt (tools to build source packages), source.txt (KenLM,
-which takes a minute to compile) beside dev.txt (checks and tests). Only `make docs` installs docs.txt (the documentation site).
+which takes a minute to compile) beside large.txt and dev.txt (checks and tests; large packages are unpacked by a second
+process). Only `make docs` installs docs.txt (the documentation site).
 torch is in none of them: its builds for CPU and CUDA have the same version, but different hashes.
 """
 
@@ -18,10 +19,14 @@ from packaging.utils import canonicalize_name
 HERE = Path(__file__).parent
 CONSTRAINTS = HERE.parent / "constraints.txt"
 COMPILE = ("uv", "pip", "compile", "-q", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate", "-")
+LARGE = frozenset(
+    ("av", "matplotlib", "pandas", "playwright", "polars-runtime-32", "pyarrow", "scikit-learn", "scipy", "transformers")
+)
 LISTS = {
     "demo": ("weft[demo]", "editables", "hatchling"),
     "build": ("cmake", "setuptools", "setuptools-scm", "wheel"),
     "source": ("kenlm",),
+    "large": tuple(sorted(LARGE)),
     "dev": ("weft[demo,dev]",),
     "docs": ("mkdocstrings[python]", "ruff", "zensical"),
 }
@@ -56,7 +61,9 @@ def closure(roots: tuple[str, ...]) -> set[str]:
 def main() -> None:
     pinned = pins()
     for name, roots in LISTS.items():
-        packages = closure(roots) - (closure(LISTS["source"]) if name == "dev" else set())
+        packages = closure(roots) - (closure(LISTS["source"]) | LARGE if name == "dev" else set())
+        if name == "large":
+            packages &= LARGE
         if missing := sorted(packages - pinned.keys()):
             raise SystemExit(f"lock: not in constraints.txt: {', '.join(missing)}")
         lines = "\n".join(pinned[package] for package in sorted(packages))

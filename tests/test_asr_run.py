@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import expect_error, set_stdin
+from killable import Killable, count_lines
 from small_runs import SilentCallback, leftovers, run_hashes, train_here
 from speech_runs import RATE, make_recordings, say, speech_run_file, texts
 
@@ -23,7 +24,7 @@ from weft.errors import ConfigError, DataError, TrainingInterrupted, UsageError
 from weft.media.audio import write_wav
 from weft.runs.run import AnyRun
 from weft.tasks.asr.data import SpeechDataConfig
-from weft.tasks.media_data import MediaDataConfig
+from weft.tasks.media_data import MediaDataConfig, _input_columns
 from weft.tensors import read_tensors
 
 
@@ -91,6 +92,21 @@ def test_a_run_stopped_at_a_checkpoint_ends_identically(tmp_path, trained, model
     train_here(values, stopping)
     assert run_hashes(stopping) == run_hashes(tmp_path / "whole")
     assert leftovers(stopping) == []
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_saves_or_begins_ends_identically(tmp_path, trained):
+    """Killed before several lines of the code that writes checkpoints and data."""
+    values = speech_run_file(trained.manifest, model__dropout=0.2, train__ema_decay=0.9, train__max_steps=6)
+    train_here(values, tmp_path / "whole")
+    expected = run_hashes(tmp_path / "whole")
+    with Killable() as children:
+        for part in ("save", "begin"):
+            for line in range(1, count_lines(part), 7):
+                out = tmp_path / f"{part}{line}"
+                children.train(values, out, before=(part, line))
+                assert children.train(values, out)
+                assert run_hashes(out) == expected and leftovers(out) == []
 
 
 def test_the_last_weights_can_be_kept(tmp_path, trained):
@@ -260,11 +276,12 @@ def test_options_that_a_run_does_not_support(trained):
         weft.ensemble([trained.out, trained.directory / "joint"]).predict(trained.wavs[:1], return_alignments=True)
 
 
-def test_word_times_need_a_ctc_output(trained, tmp_path):
-    values = speech_run_file(trained.manifest, model__ctc_weight=0.0, train__max_steps=1, train__num_validations=1)
+def test_word_times_need_a_ctc_output_or_attention(trained, tmp_path):
+    options = {"model__ctc_weight": 0.0, "model__attention": "none", "train__max_steps": 1, "train__num_validations": 1}
+    values = speech_run_file(trained.manifest, **options)
     train_here(values, tmp_path / "attention")
     run = weft.load(tmp_path / "attention")
-    with pytest.raises(UsageError, match="requires a CTC output"):
+    with pytest.raises(UsageError, match="requires a CTC output or attention"):
         run.predict(trained.wavs[:1], return_alignments=True)
     assert isinstance(run.predict(trained.wavs[0]).text, str)
     prediction = trained.run.predict(trained.wavs[0], return_alignments=True)
@@ -371,6 +388,32 @@ def test_parts_of_recordings_are_recognized(trained, capsys, tmp_path):
     assert "expected seconds as 'offset' and 'duration'" in captured.err
 
 
+def test_scores_on_the_command_line(trained, capsys, monkeypatch, tmp_path):
+    """Of lines with a tab, and of manifests, whose paths are relative to them."""
+    expected = [item.log_prob for item in trained.run.score([(path, "ab") for path in trained.wavs[:2]])]
+    impossible = "ab" * 30
+    set_stdin(monkeypatch, f"{trained.wavs[0]}\tab\n{trained.wavs[0]}\t{impossible}\nmissing.wav\tab\n".encode())
+    assert main(["score", str(trained.out), "--json"]) == 3
+    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert lines[0]["log_prob"] == pytest.approx(expected[0]) and lines[1]["log_prob"] is None
+    rows = [f"wav/test{number}.wav" for number in range(2)]
+    (trained.directory / "scored.tsv").write_text("path\ttext\n" + "".join(f"{row}\tab\n" for row in rows))
+    (trained.directory / "scored.csv").write_text("".join(f"{row},ab\n" for row in rows))
+    (trained.directory / "scored.jsonl").write_text("".join(json.dumps({"wav": row, "sentence": "ab"}) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    for name in ("scored.tsv", "scored.csv", "scored.jsonl"):
+        assert main(["score", str(trained.out), "--input", str(trained.directory / name), "--json"]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+        assert [line["log_prob"] for line in lines] == pytest.approx(expected)
+    part = trained.directory / "part.jsonl"
+    part.write_text(json.dumps({"path": rows[0], "text": "ab", "offset": 0.1, "duration": 0.1}) + "\n")
+    assert main(["score", str(trained.out), "--input", str(part)]) == 3
+    assert "parts of recordings are not scored" in capsys.readouterr().err
+    config = SpeechDataConfig.model_validate({"train": "x.tsv", "source_column": 1, "target_column": "text"})
+    with pytest.raises(DataError, match="one column has a name, the other an index"):
+        _input_columns(config, ["path", "text"], targets=True)
+
+
 def test_a_recording_is_not_a_list_of_files(trained, capsys):
     code, message = expect_error(capsys, "predict", str(trained.out), "--input", trained.wavs[0])
     assert code == 3 and message.endswith("test0.wav: a file to predict from, not a list of files; pass it without --input")
@@ -424,6 +467,10 @@ def test_recordings_in_an_archive(tmp_path, trained):
             path.unlink()
     values = speech_run_file(manifest, data__root=str(tmp_path / "wav.zip"), data__valid=None, train__max_steps=1)
     train_here(values, tmp_path / "run")
+    # names below the root of the training data, and paths into an archive, are found by predictions as well
+    run = ["predict", str(tmp_path / "run")]
+    assert main([*run, "wav/train0.wav"]) == 0 and main([*run, str(tmp_path / "wav.zip" / "wav" / "train0.wav")]) == 0
+    assert main([*run, "--input", str(manifest)]) == 0
     (tmp_path / "paths.tsv").write_text("path\ttext\nwav.zip/wav/train0.wav\tab\n")
     values = speech_run_file(tmp_path / "paths.tsv", data__valid=None, train__max_steps=1)
     train_here(values, tmp_path / "run2")

@@ -137,6 +137,7 @@ def test_weights_of_an_output_equal_those_of_single_steps(preset):
         np.testing.assert_allclose(
             token_weights(model, source, tokens[:length], layer=None, head=None), weights[:length], atol=1e-6
         )
+    assert token_weights(model, source, [], layer=None, head=None).shape == (0, weights.shape[1])
     if preset == "transformer":
         assert not np.allclose(token_weights(model, source, tokens, layer=1, head=1), weights)
 

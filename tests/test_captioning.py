@@ -201,7 +201,7 @@ def test_command_line_opens_paths_members_and_manifests(run, tmp_path, monkeypat
     directory = run.directory.path
     (tmp_path / "a.png").write_bytes(encoded(square("red"), "PNG"))
     monkeypatch.chdir(tmp_path)
-    alone = command("predict", directory, "a.png", "--save-alignments", "out")
+    alone = command("predict", directory, "a.png", "--save-alignments", "out", "--min-new-tokens", "2")
     assert alone.code == 0 and sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".svg"]
     content = json.loads(next((tmp_path / "out").glob("*.json")).read_text())
     assert content["text"] == alone.out.strip() and np.sum(content["weights"][0]) == pytest.approx(1, abs=0.01)
@@ -210,6 +210,8 @@ def test_command_line_opens_paths_members_and_manifests(run, tmp_path, monkeypat
     assert command("predict", directory, "a.png", "--n-best", "2", "--beam-size", "2").out.count("\n") == 2
     (tmp_path / "list.tsv").write_text("path\tcaption\na.png\tx\nmissing.png\ty\n")
     listed = command("predict", directory, "--input", "list.tsv")
+    (tmp_path / "members.tsv").write_text("path\tcaption\n0.png\tx\n")
+    assert command("predict", directory, "--input", "members.tsv").code == 0
     assert listed.code != 0 and "missing.png" in listed.err and listed.out.startswith("path\tcaption\tprediction\na.png\tx\t")
 
 

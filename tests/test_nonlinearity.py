@@ -118,7 +118,7 @@ def test_every_task_accepts_the_option(task):
     preset = next(presets[name] for name in ("rnn", "lstm", "lstm-input-feeding") if name in presets)
     options = {"layer_type": "rnn", "nonlinearity": "relu"}
     table: Any = parse_config(preset.config_class, preset.merged(options), prefix="model").with_defaults()
-    sides = (table.encoder, table.decoder) if task in ("seq2seq", "denoising", "asr") else (table,)
+    sides = (table.encoder, table.decoder) if task in ("seq2seq", "denoising", "asr", "captioning") else (table,)
     assert {side.nonlinearity for side in sides} == {"relu"}
 
 

@@ -307,7 +307,7 @@ def test_predict_command_gives_tagged_lines(runs, capsys, monkeypatch):
 def test_taggers_cannot_be_combined(runs, capsys):
     folder = str(runs.run_dir("spans-lstm"))
     assert expect_error(capsys, "predict", folder, "x", "--ensemble", folder) == (
-        2, f"--ensemble: {folder} has task 'tagging'; only seq2seq, lm and classification runs can be combined"
+        2, f"--ensemble: {folder} has task 'tagging', whose runs cannot be combined"
     )  # fmt: skip
 
 

@@ -194,7 +194,7 @@ def test_lipnet_front_end_has_the_published_sizes():
 
 def test_unknown_kinds_are_refused():
     for kind, per_frame in (("vgg", False), ("patches", True)):
-        with pytest.raises(ValueError, match=f"frame encoder: kind='{kind}' with per_frame={per_frame}"):
+        with pytest.raises(ValueError, match=f"vision front: kind='{kind}' with per_frame={per_frame}"):
             VisionFront(SHAPE, 6, kind=kind, per_frame=per_frame)
 
 

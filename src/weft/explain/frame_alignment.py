@@ -27,6 +27,7 @@ class FrameAlignment:
     words: list[str]
     weights: np.ndarray  # (N, T, h, w); those of a word sum to 1
     frames: np.ndarray | None  # uint8 (T, H, W, C); None for features
+    is_attention: bool = True  # otherwise, the weights are the frames of each word on a CTC path
 
     def to_json(self) -> dict[str, Any]:
         return {"words": self.words, "weights": np.round(self.weights, 4).tolist()}
@@ -43,7 +44,8 @@ class FrameAlignment:
             return heatmap(times, rows=self.words, columns=columns, title=title, axes=("output", "position"))
         if len(self.frames) == 1:
             return image_attention(self.frames[0], self.words, self.weights[:, 0], title=title)
-        return film_strip(self.frames, self.words, times, title=title)
+        note = "darker: more attention" if self.is_attention else "the frames of each word on the most probable path of CTC"
+        return film_strip(self.frames, self.words, times, title=title, note=note)
 
 
 def word_numbers(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[int]:
@@ -75,6 +77,8 @@ def token_weights(
     """The weights (tokens, S) of an output without <s> and </s>, for one file. One pass over the output gives the same weights
     as the search that generated it."""
     memory = model.encoder(*source)
+    if not tokens:
+        return np.zeros((0, memory.values.size(1)), np.float32)
     if model.decoder is not None:
         inputs = torch.tensor([[model.bos_id, *tokens]], device=source[0].device)
         state = model.decoder.stack.init_state(memory)

@@ -37,7 +37,6 @@ class BasicBlock(nn.Module):
         self.norm1 = group_norm(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.norm2 = group_norm(out_channels)
-        nn.init.zeros_(self.norm2.weight)  # a block starts as its shortcut (Goyal et al. 2017)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             projection = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
@@ -242,7 +241,7 @@ class VisionFront(nn.Module):
         rows = max(1, MAX_PIXELS // (frames.size(1) * math.prod(self.shape[:2])))
         if torch.is_grad_enabled() or rows >= len(frames):
             return self._encode(frames, mask)
-        parts = zip(frames.split(rows), mask.split(rows), strict=True)  # rows do not depend on each other
+        parts = zip(torch.split(frames, rows), torch.split(mask, rows), strict=True)  # rows do not depend on each other
         vectors, masks = zip(*(self._encode(*part) for part in parts), strict=True)
         return torch.cat(vectors), torch.cat(masks)
 

@@ -113,8 +113,10 @@ def image_attention(image: np.ndarray, words: Sequence[str], weights: np.ndarray
     return _svg(parts, total_width, bottom + MARGIN, _title(title, total_width))
 
 
-def film_strip(frames: np.ndarray, words: Sequence[str], weights: np.ndarray, *, title: str = "") -> str:
-    """Frames (T, H, W, C), uint8, in the order of time, and below them the weights (N, T) of each word."""
+def film_strip(
+    frames: np.ndarray, words: Sequence[str], weights: np.ndarray, *, title: str = "", note: str = "darker: more attention"
+) -> str:
+    """Frames (T, H, W, C), uint8, in order, and below them the weights (N, T) of each word; `note` is their legend."""
     if weights.shape != (len(words), len(frames)) or not len(words):
         raise UsageError("film_strip", f"weights of shape {weights.shape} for {len(words)} words and {len(frames)} frames")
     left = MARGIN + CHAR * max(len(_short(word)) for word in words) + GAP
@@ -144,6 +146,6 @@ def film_strip(frames: np.ndarray, words: Sequence[str], weights: np.ndarray, *,
         if index:
             parts.append(f'<path class="line" d="M{number(left)} {number(y + index * ROW)}h{STRIP}"/>')
     bottom = y + ROW * len(words) + LINE
-    parts.append(f'<text class="note" x="{number(left)}" y="{number(bottom)}">darker: more attention</text>')
+    parts.append(f'<text class="note" x="{number(left)}" y="{number(bottom)}">{html(note)}</text>')
     width = left + STRIP + MARGIN
     return _svg(parts, width, bottom + MARGIN, _title(title, width))

@@ -100,9 +100,7 @@ def _check_members(paths: Sequence[str | Path], members: Sequence[Run[Any, Any]]
     """Refuse runs that cannot be combined."""
     for path, run in zip(paths, members, strict=True):
         if not run.spec.supports_ensembles:
-            raise UsageError(
-                "ensemble", f"{path} has task {run.task!r}; only seq2seq, lm and classification runs can be combined"
-            )
+            raise UsageError("ensemble", f"{path} has task {run.task!r}, whose runs cannot be combined")
         first = members[0]
         if run.task != first.task:
             raise UsageError("ensemble", f"{paths[0]} has task {first.task!r}, {path} has task {run.task!r}")

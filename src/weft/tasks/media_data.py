@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -156,18 +157,31 @@ def _names(file: InputFile, options: TableOptions) -> Sequence[str]:
     return open_rows(file.path, file.raw_lines(), options, summary).first
 
 
-def _with_file(record: InputRecord, base: Path) -> InputRecord:
-    """A record whose texts are the path of its file and, for a part of a recording, its start and duration in seconds."""
+def find_file(path: str, base: Path, root: str | None) -> MediaFile:
+    """The file of a path relative to `base` or, if only that exists, to the root of the training data."""
+    files = [media_file(path, base), *([] if root is None else [media_file(path, Path(root))])]
+    for file in files:
+        with suppress(DataError):
+            file.size()
+            return file
+    return files[0]
+
+
+def _with_file(record: InputRecord, base: Path, root: str | None) -> InputRecord:
+    """A record with the path of its file, and its target if it was read; otherwise the start and duration of a part of a
+    recording, in seconds."""
     if record.problem is not None or not (path := record.texts[0].strip()):
         return record
-    texts = [str(media_file(path, base))]
+    times: list[str] = []
     if "offset" in record.keys:
+        if len(record.texts) > 1:
+            return record._replace(problem="parts of recordings are not scored; cut them into files")
         row = json.loads(record.raw)
-        texts += [str(row.get(key) or "") for key in TIME_KEYS]
-    return record._replace(texts=tuple(texts))
+        times = [str(row.get(key) or "") for key in TIME_KEYS]
+    return record._replace(texts=(str(find_file(path, base, root)), *record.texts[1:], *times))
 
 
-def parse_input(texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
+def parse_input(texts: tuple[str, ...], root: str | None) -> MediaFile | InvalidInput | None:
     """The file of a line or record, as `open_input` reads them; None for an empty line."""
     path, *times = texts
     if not path.strip():
@@ -178,7 +192,20 @@ def parse_input(texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
         start, duration = (float(time) if time else None for time in times or ("", ""))
     except ValueError:
         return InvalidInput(f"{path}: expected seconds as 'offset' and 'duration', got {', '.join(times)}")
-    return media_file(path.strip(), Path())._replace(start=start or 0.0, duration=None if start is None else duration)
+    file = find_file(path.strip(), Path(), root)
+    return file._replace(start=start or 0.0, duration=None if start is None else duration)
+
+
+def _input_columns(config: MediaDataConfig, names: Sequence[str], *, targets: bool) -> ColumnSelection:
+    """The columns of a manifest that a trained run reads: the path and, with `targets`, the first text."""
+    columns = config.manifest_columns()
+    source, target = columns.source or known_name(names, SOURCE_NAMES), (columns.targets or (None,))[0]
+    target = target or (2 if isinstance(source, int) else known_name(names, TARGET_NAMES))
+    defaults = (ColumnSpec("source", SOURCE_NAMES[0]), ColumnSpec("target", TARGET_NAMES[0]))
+    selected = (ColumnSpec("source", source or SOURCE_NAMES[0]), ColumnSpec("target", target or TARGET_NAMES[0]))
+    if targets and isinstance(selected[0].name, int) != isinstance(selected[1].name, int):
+        raise DataError("data", "one column has a name, the other an index", "use two names or two indices")
+    return ColumnSelection(selected if targets else selected[:1], () if source else defaults)
 
 
 def open_input(config: MediaDataConfig, file: InputFile) -> OpenedRecords | None:
@@ -188,13 +215,11 @@ def open_input(config: MediaDataConfig, file: InputFile) -> OpenedRecords | None
             raise DataError(file.path, "a file to predict from, not a list of files", "pass it without --input")
         return open_columns(file, ColumnSelection(()), config.train)
     options = TableOptions(config.encoding, config.delimiter, config.sheet)
-    known = config.source_column or known_name(_names(file, options), SOURCE_NAMES)
-    columns = (ColumnSpec("source", known or SOURCE_NAMES[0]),)
-    names = (ColumnSpec("source", SOURCE_NAMES[0]), ColumnSpec("target", TARGET_NAMES[0]))
-    opened = open_columns(file, ColumnSelection(columns, () if known else names, options=options), config.train)
+    selection = _input_columns(config, _names(file, options), targets=file.targets)
+    opened = open_columns(file, selection._replace(options=options), config.train)
     if opened is None:
         return None
-    return replace(opened, entries=(_with_file(record, file.path.parent) for record in opened.entries))
+    return replace(opened, entries=(_with_file(record, file.path.parent, config.root) for record in opened.entries))
 
 
 # ---- checks

@@ -34,7 +34,7 @@ class RecordingLines(Lines[MediaFile, Prediction]):
         self.outputs_tables = not self.has_alternatives
 
     def parse(self, texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
-        return parse_input(texts)
+        return parse_input(texts, self.config.data.root)
 
     def options(self, numbers: Sequence[int]) -> SpeechOptions:
         options: SpeechOptions = self.command_options

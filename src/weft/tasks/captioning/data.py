@@ -197,7 +197,9 @@ class CaptionDataConfig(MediaDataConfig):
                 return self._describe(record.media)
             except DataError as error:
                 problem = problem or DataError(record_location(record), str(error))
-        raise problem or DataError("data.train", "no files are listed")
+        if problem is not None:
+            raise problem
+        return {}  # no records: the manifest itself is refused when it is read
 
     def _describe(self, file: MediaFile) -> dict[str, Any]:
         media = self.media or detect_media(file)

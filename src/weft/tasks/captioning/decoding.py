@@ -80,7 +80,8 @@ class CaptionPredictor(MediaPredictor):
         grid = member.model.encoder.front.front.grid
         pixels = member.config.data.frames().shape.pixels
         pictures = None if pixels is None else frames[0].reshape(len(frames[0]), *pixels)
-        return FrameAlignment(words, weights.reshape(len(words), len(frames[0]), *grid), pictures)
+        weights = weights.reshape(len(words), len(frames[0]), *grid)
+        return FrameAlignment(words, weights, pictures, is_attention=member.model.decoder is not None)
 
     # ---- evaluating
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.decode.prediction import Prediction
 from weft.files import as_json, dump_json
-from weft.media.files import MediaFile, is_archive
+from weft.media.files import MediaFile
 from weft.tasks.captioning.predict import CaptionOptions
 from weft.tasks.lines import Lines
+from weft.tasks.media_data import parse_input
+from weft.tasks.spec import InvalidInput
 from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
@@ -31,15 +32,8 @@ class CaptionLines(Lines[MediaFile, Prediction]):
         self.has_alternatives = options.n_best * options.num_samples > 1
         self.outputs_tables = not self.has_alternatives
 
-    def parse(self, texts: tuple[str, ...]) -> MediaFile | None:
-        """The file of a path, or of a path below the root of the training data, if only that exists."""
-        name = texts[0].strip()
-        if not name:
-            return None
-        root = None if self.config.data.root is None else Path(self.config.data.root)
-        if root is None or Path(name).exists():
-            return MediaFile(Path(name))
-        return MediaFile(root, name) if is_archive(root) else MediaFile(root / name)
+    def parse(self, texts: tuple[str, ...]) -> MediaFile | InvalidInput | None:
+        return parse_input(texts, self.config.data.root)
 
     def options(self, numbers: Sequence[int]) -> CaptionOptions:
         options: CaptionOptions = self.command_options

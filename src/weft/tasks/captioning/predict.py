@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class CaptionOptions(PredictionConfig):
-    """How to search for captions, and what else to return."""
+    """How to search for captions, and what else to return. Scores are not divided by the length: captions of one word compete
+    with those of ten."""
 
     target_prefix: str = ""
     """Force outputs to start with this text."""
@@ -32,9 +33,17 @@ class CaptionOptions(PredictionConfig):
     numbers: list[int] | None = None
     """Line numbers in a larger input, from 1: samples depend on the seed and the number."""
 
+    @property
+    def resolved_length_penalty(self) -> float:
+        return 0.0 if self.length_penalty is None else self.length_penalty
+
 
 class CaptionEvaluation(PredictionConfig):
     """How to search for captions."""
+
+    @property
+    def resolved_length_penalty(self) -> float:
+        return 0.0 if self.length_penalty is None else self.length_penalty
 
 
 def predictor(run: Run[Any, Prediction]) -> CaptionPredictor:

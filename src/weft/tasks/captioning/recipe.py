@@ -16,7 +16,7 @@ REPETITIONS = 8  # of a word in the sample, on average, for a vocabulary of word
 MAX_WORDS = 7_900  # of the default vocabulary
 FILES = 8_500  # examples of the data that the steps are meant for
 CTC_ARCHS = ("lipnet",)
-BATCH_FILES = 64
+BATCH_FILES = 128
 
 
 def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
@@ -33,14 +33,14 @@ def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
     if has_ctc:  # batches are measured in frames, which are many more than tokens
         steps = scaled_steps(4000, profile.num_examples, 700, (2000, 50_000))
         return [Recipe(reason, {"arch": arch}, {**train, "max_steps": steps, "batch_tokens": 1600}, tokenizer)]
-    steps = scaled_steps(8000, profile.num_examples, FILES, (1500, 60_000))
+    steps = scaled_steps(12_000, profile.num_examples, FILES, (1500, 100_000))
     tokens = round(text.mean_words if tokenizer.get("type") == "whitespace" else text.mean_chars) + 2
     train |= {"max_steps": steps, "batch_tokens": BATCH_FILES * tokens, "label_smoothing": 0.1}
     best = Recipe(reason, {"arch": arch, "dropout": 0.3 if profile.num_examples < 50_000 else 0.1}, train, tokenizer)
     # the front end counts once per pixel: about 3,000 operations per weight
     best = best._replace(flops=training_flops(1.5e6, steps * BATCH_FILES * 100))
-    small = {**train, "max_steps": max(1500, steps // 4)}
-    return [best, best._replace(train=small, flops=best.flops / 4)]
+    small = {**train, "max_steps": max(1500, steps // 4), "batch_tokens": BATCH_FILES * tokens // 2}
+    return [best, best._replace(train=small, flops=best.flops / 8)]
 
 
 def _tokenizer(profile: DataProfile) -> Mapping[str, Any]:

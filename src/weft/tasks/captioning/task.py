@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.decode.predict_options import DEFAULT_BEAM_SIZE, DEFAULT_LENGTH_PENALTY
+from weft.decode.predict_options import DEFAULT_BEAM_SIZE
 from weft.decode.prediction import Prediction
 from weft.metrics.captioning import CAPTIONING, CAPTIONING_VALIDATION
 from weft.tasks.captioning.compare import COMPARE
@@ -65,7 +65,7 @@ CAPTIONING_TASK: Task[object, Prediction] = Task(
         eos_id=lambda run: run.vocabulary.eos_id,
         suppressed_tokens=lambda run: [run.vocabulary.unk_id, run.vocabulary.bos_id],
         beam_size=DEFAULT_BEAM_SIZE,
-        length_penalty=DEFAULT_LENGTH_PENALTY,
+        length_penalty=0.0,
         encode_source=encode_source,
         scores_pairs=True,
     ),
