@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.decode.prediction import Prediction
@@ -61,5 +62,5 @@ class RecordingLines(Lines[MediaFile, Prediction]):
         if prediction.alignment is None:
             return {}
         values = {"source": entry.text, "text": prediction.text, **prediction.alignment.to_json()}
-        svg = prediction.alignment.to_svg(f"{(entry.text or '').strip()}: {prediction.text}")
+        svg = prediction.alignment.to_svg(f"{Path((entry.text or '').strip()).name}: {prediction.text}")
         return {f"{name}.json": dump_json(values, indent=2), f"{name}.svg": svg.encode()}
