@@ -547,7 +547,13 @@ def test_encodings(tmp_path):
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # "yes" and "ok" are taken for labels, and the texts of denoising are pairs
-NOT_DETECTED = ("yes-ok.toml", "denoise.toml", "moving.toml", "shapes.toml", "spoken.toml")  # pairs as texts, and manifests of files
+NOT_DETECTED = (
+    "yes-ok.toml",
+    "denoise.toml",
+    "moving.toml",
+    "shapes.toml",
+    "spoken.toml",
+)  # pairs as texts, and manifests of files
 RUN_FILES = [path for path in sorted(EXAMPLES.glob("*.toml")) if path.name not in NOT_DETECTED]
 
 
