@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from weft.cli.formant_synthesis import RATE
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
 from weft.media.audio import to_int16
+from weft.nn import ctc
 from weft.runs.run import AnyRun
 from weft.tasks.asr.alignment import band_frequencies, word_tokens
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
@@ -68,6 +70,14 @@ def test_words_have_the_times_of_their_tokens(run):
 def test_a_forced_prefix_has_times(run):
     prediction = run.predict(SAMPLES, target_prefix="two", return_alignments=True, beam_size=1)
     assert "".join(token.word for token in prediction.alignment.tokens) == prediction.text and prediction.text[:3] == "two"
+
+
+def test_long_outputs_have_an_alignment():
+    log_probs = torch.randn(400, 5, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    labels = [1 + number % 4 for number in range(150)]
+    spans = ctc.align(log_probs, labels, blank=0)
+    assert [span.label for span in spans] == labels
+    assert all(first.end <= second.start for first, second in pairwise(spans))
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "whitespace"])
@@ -162,8 +172,6 @@ def test_input_x_gradient_is_the_slope_of_the_score(run, recording):
                 model.encoder.from_vectors(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool)).values
             )[0]
             return float(sum(log_probs[span.start : span.end, span.label].sum() for span in spans))
-
-        from weft.nn import ctc
 
         with torch.no_grad():
             vectors = model.encoder.front.vectors(features)

@@ -134,13 +134,13 @@ def test_recordings_too_short_for_their_text_are_named_and_skipped(tmp_path, tra
     log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
     manifest.write_text("\n".join([rows[0], *(row.rsplit("\t", 1)[0] + f"\t{long}" for row in rows[1:])]) + "\n")
-    with pytest.raises(DataError, match="no recording is long enough for its text"):
+    with pytest.raises(DataError, match="no file is long enough for its text"):
         train_here(speech_run_file(manifest, data__valid=None), tmp_path / "none")
 
 
 @pytest.mark.parametrize(
     "text, problem",
-    [("", "the texts have no words, so there is no error rate"), ("abcd" * 10, "no recording is long enough for its text")],
+    [("", "the texts have no words, so there is no error rate"), ("abcd" * 10, "no file is long enough for its text")],
 )
 def test_validation_data_that_cannot_be_scored_is_refused(tmp_path, trained, text, problem):
     valid = tmp_path / "valid.tsv"

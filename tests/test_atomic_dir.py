@@ -68,6 +68,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
         yield left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("error", [Killed(), ResourceError("", "no space left on the disk")], ids=["killed", "full"])
 def test_a_failed_command_can_be_repeated(command, error, models, tmp_path, monkeypatch, capsys):

@@ -161,6 +161,7 @@ def test_a_line_too_long_for_training_is_refused_before_memory_is_allocated(work
     assert not (work_dir / "runs").exists()
 
 
+@pytest.mark.slow
 def test_long_lines_and_prompts_take_little_memory(trained_dir, capsys, monkeypatch):
     set_stdin(monkeypatch, b"x" * 30_000 + b"\n" + b"To be\n")
     assert main(["score", "runs/run", "--json"]) == 0

@@ -78,6 +78,7 @@ def test_the_run_records_where_its_weights_come_from(runs: Runs, tmp_path: Path)
     assert (tmp_path / "average" / "run.toml").is_file()
 
 
+@pytest.mark.slow
 def test_a_greedy_soup_leaves_out_what_hurts(runs: Runs, tmp_path: Path) -> None:
     """The average with an independently trained run is worse, so that run is not used."""
     paths = [runs.run_dir("lstm-other", "seed=9", "train.max_steps=20"), runs.fine_tuned(1), runs.fine_tuned(1)]

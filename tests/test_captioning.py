@@ -215,6 +215,7 @@ def test_command_line_opens_paths_members_and_manifests(run, tmp_path, monkeypat
     assert listed.code != 0 and "missing.png" in listed.err and listed.out.startswith("path\tcaption\tprediction\na.png\tx\t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "model"),
     [

@@ -249,6 +249,7 @@ def test_a_metric_that_the_task_lacks_cannot_be_monitored(runs):
     assert resolve(runs.values("several-lstm", "train.monitor=log_loss"), base=Path()).train.monitor == "log_loss"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
 def test_other_training_options_learn_the_task(runs, tmp_path, settings):
     folder = train_here(runs.values("labels-transformer", *settings, "train.max_steps=40"), tmp_path / "run").path

@@ -426,6 +426,7 @@ def test_it_resumes_from_another_working_directory(work_dir, capsys, monkeypatch
     assert InProcessTrainer.trained == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["lm", "seq2seq"])
 def test_a_moved_comparison_resumes(work_dir, capsys, monkeypatch, task):
     """The tokenizer of all runs moves with them: what it holds is the same, though its path is another."""

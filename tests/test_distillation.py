@@ -275,6 +275,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(runs: Runs, tmp_path: Path, n
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_student_learns_the_distribution_of_its_teacher(runs: Runs, tmp_path: Path) -> None:
     """With weight 1, the student is as uncertain as a teacher that was trained on noisy labels; an ordinary run is not."""
     names, clean = list(KEYS), single_label_rows()

@@ -39,6 +39,7 @@ SLOW = {  # many trainings, or many commands
     "docs/how-to/prune-heads.md",
     "docs/how-to/recommended-settings.md",
     "docs/how-to/report-results.md",
+    "docs/how-to/speech-recognition.md",
     "docs/how-to/test-grammar.md",
     "docs/how-to/tune.md",
     "docs/tutorials/compare.md",

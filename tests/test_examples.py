@@ -36,6 +36,7 @@ PARALLEL = ("letters.txt", "reversed.txt", "sentences.en", "sentences.de")
 LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "entities.txt", "syllables.txt")
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
 SPOKEN = ("spoken.tsv", "spoken.zip", "spoken.wav")
+PICTURES = ("shapes", "moving")  # each a .tsv and a .zip
 RARE = {("seq2seq", "rnn"), ("qa", "rnn"), ("captioning", "rnn"), ("asr", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
 TELLING = {"predict", "explain", "--gradients", "geometry", "similarity", "prune", "import", "export"}  # on standard error
@@ -233,8 +234,17 @@ def test_the_texts_equal_the_output_of_their_script():
         "dates.tsv",
         "make.py",
         *SPOKEN,
+        *(f"{name}{suffix}" for name in PICTURES for suffix in (".tsv", ".zip")),
     }
-    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_600_000
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_900_000
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_images_equal_the_output_of_their_script(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", [f"make_{name}.py", "--output-dir", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / f"make_{name}.py"), run_name="__main__")
+    for suffix in (".tsv", ".zip"):
+        assert (tmp_path / f"{name}{suffix}").read_bytes() == (DATA / f"{name}{suffix}").read_bytes()
 
 
 def test_the_recordings_equal_the_output_of_their_script(tmp_path, monkeypatch):

@@ -114,6 +114,7 @@ def test_beam_size_one_is_the_greedy_output(pairs):
     assert differ  # a search with a length penalty would have gone on
 
 
+@pytest.mark.slow
 def test_explained_tags_are_those_of_viterbi_decoding(labels):
     run = weft.load(labels.run_dir("spans-lstm"), device="cpu")
     model, differ = run.model, 0

@@ -444,6 +444,7 @@ def test_cross_validation(tmp_path, monkeypatch, capsys):
     assert "valid accuracy  std" in out and "trained again. Test: accuracy" in out
 
 
+@pytest.mark.slow
 def test_each_fold_has_its_own_tokenizer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fit_module, "candidate_archs", lambda _: CandidateArchs([], ["gru"]))

@@ -63,7 +63,8 @@ def test_files_that_cannot_be_read(tmp_path, archive, action):
     os.mkfifo(tmp_path / "pipe.zip")
     (tmp_path / "text.zip").write_text("not an archive")
     assert problem(MediaFile(tmp_path / "none.wav"), action) == ": file not found"
-    assert problem(MediaFile(tmp_path), action) == ": not a file"
+    if action != "fingerprint":  # a directory may be the frames of a clip
+        assert problem(MediaFile(tmp_path), action) == ": not a file"
     assert problem(MediaFile(tmp_path / "pipe.wav"), action) == ": not a file"
     assert problem(MediaFile(tmp_path / "empty.wav"), action) == ": empty file"
     assert problem(MediaFile(tmp_path / ("x" * 300)), action) == ": cannot be read: File name too long"

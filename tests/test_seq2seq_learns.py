@@ -133,6 +133,7 @@ def test_a_toy_task_is_learned_by_every_architecture(encoder, decoder, attended,
     assert learned(task, **crossed(encoder, decoder, attended)) >= 0.95
 
 
+@pytest.mark.slow
 def test_beam_search_and_label_smoothing_learn_it_too():
     model = seq2seq_model(hidden_size=32, layer_type="gru", attention="dot")
     assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
@@ -142,6 +143,7 @@ def test_beam_search_and_label_smoothing_learn_it_too():
 # ---- without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-feed-context"]
 )

@@ -299,6 +299,7 @@ def test_evaluate_accepts_parallel_files_with_several_references(runs, tmp_path)
     assert actual["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
 
 
+@pytest.mark.slow
 def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
     """With phones separated by spaces, and with the same as characters."""
     data = runs.directory / "several.tsv"

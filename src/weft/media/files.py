@@ -83,7 +83,7 @@ class MediaFile(NamedTuple):
         if self.member:  # the checksum of an archive stands for the content
             info = _member(self)
             digest.update(f"{info.CRC}:{info.file_size}".encode())
-        elif self.path.is_dir():  # of frames
+        elif _or_data_error(self, self.path.is_dir):  # of frames
             for path in sorted(_or_data_error(self, lambda: list(self.path.iterdir()))):
                 if path.is_file():
                     digest.update(f"{path.name}:{MediaFile(path).fingerprint()}|".encode())

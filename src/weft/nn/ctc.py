@@ -189,7 +189,7 @@ def align(log_probs: Tensor, labels: list[int], *, blank: int) -> list[LabelSpan
     path = np.zeros(num_frames, dtype=np.int64)
     for frame in range(num_frames - 1, -1, -1):
         path[frame] = state
-        state -= moves[frame, state]
+        state -= int(moves[frame, state])  # not an int8, which ends at 127
     spans = []
     for number, label in enumerate(labels):
         frames = np.flatnonzero(path == 2 * number + 1)

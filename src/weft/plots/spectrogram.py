@@ -22,7 +22,7 @@ MIN_WIDTH, MAX_WIDTH, PER_SECOND = 480, 2400, 220  # of the plot
 LEFT = 64  # for the labels of rows
 SPECTROGRAM, CURVES, TOKEN_ROW = 150, 110, 14  # heights; that of a row of weights
 MIN_PROBABILITY = 0.02  # smaller ones are not drawn
-MIN_LABELED = 0.2  # smaller peaks of labels that were not chosen have no label
+MIN_LABELED = 0.2  # peaks below this are not named, unless the label was chosen
 LABEL_SPACE = 9  # between the labels of peaks
 TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds
 FREQUENCIES = (250, 500, 1000, 2000, 4000, 8000)  # Hz
@@ -213,9 +213,11 @@ def _name(text: str, y: float) -> str:
 def _draw_weights(weights: Weights, axis: _Axis, top: float) -> str:
     height = TOKEN_ROW * len(weights.tokens)
     width = axis.width * weights.values.shape[1] * weights.seconds / axis.seconds
-    box = f'x="{LEFT}" y="{number(top)}" width="{number(width)}" height="{height}"'
     shades = np.sqrt(weights.values.clip(0, 1))
-    parts = [draw_bitmap(shades, f"weights-{zlib.crc32(shades.tobytes()):x}", box), f'<rect class="frame" {box}/>']
+    box = f'x="0" y="0" width="{number(width)}" height="{height}"'
+    bitmap = draw_bitmap(shades, f"weights-{zlib.crc32(shades.tobytes()):x}", box)
+    frame = f'x="{LEFT}" y="{number(top)}" width="{number(axis.width)}" height="{height}"'
+    parts = [f'<svg {frame}>{bitmap}</svg><rect class="frame" {frame}/>']  # the last position may end after the recording
     for row, token in enumerate(weights.tokens):
         y = top + (row + 0.5) * TOKEN_ROW
         parts.append(_text(LEFT - 6, y + 3.5, visible(token)[:8], ' class="small" text-anchor="end"'))

@@ -1,20 +1,28 @@
-"""The training objective of models that write a text for frames: CTC, attention, or both."""
+"""Examples and training objective of models that write a text for frames: CTC, attention, or both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.data.bucketing import by_length
+from weft.data.corpus import Corpus
+from weft.data.dataset import Dataset
 from weft.data.frame_batching import FrameBatch, FrameExamples
+from weft.data.frames import Frames
+from weft.data.manifest import MediaRecord
 from weft.decode.predict import PredictionRequest, predict
 from weft.decode.predict_options import PredictionConfig
+from weft.errors import DataError
 from weft.metrics.metric import Metric
 from weft.nn import ctc
 from weft.nn.state import select
+from weft.tasks.media_data import references, target_texts
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
@@ -29,6 +37,49 @@ class MediaExamples(FrameExamples):
     """Files with references; training data has none."""
 
     references: Sequence[Sequence[str]] = ()
+
+    def left_out(self) -> np.ndarray:
+        """int64 (M,): records whose file was read, but has too few positions for the CTC path of its text."""
+        return np.setdiff1d(np.flatnonzero(self.source.lengths() > 0), self.records)
+
+
+def preview_records(records: np.ndarray) -> str:
+    """'1, 2, 3, ...' for records from 0."""
+    return ", ".join(str(record + 1) for record in records[:3]) + (", ..." if len(records) > 3 else "")
+
+
+def make_examples(
+    dataset: Dataset[MediaRecord],
+    columns: Sequence[Any],
+    positions: Callable[[np.ndarray], np.ndarray],
+    *,
+    has_ctc: bool,
+    learned: bool,
+) -> MediaExamples:
+    """The files of a data set with enough positions for their texts. `positions` are those of the encoder for numbers of frames
+    (N,). Files with several references are evaluated once."""
+    source: Frames
+    target: Corpus
+    source, target = columns
+    lengths = source.lengths()
+    needed = _positions_needed(target) if has_ctc else np.zeros(len(lengths))
+    usable = (lengths > 0) & (positions(lengths) >= needed)
+    if not usable.any():
+        raise DataError(dataset.name, "no file is long enough for its text", "check the texts")
+    if learned:
+        if not any(text.strip() for text in target_texts(dataset)):
+            raise DataError(dataset.name, "all texts are empty", "check the column of the texts")
+        return MediaExamples(source, target, np.flatnonzero(usable))
+    texts = list(references(dataset).values())
+    _, first = np.unique(source.index, return_index=True)
+    records = first[usable[first]]
+    return MediaExamples(source, target, records, [texts[source.index[record]] for record in records])
+
+
+def _positions_needed(target: Corpus) -> np.ndarray:
+    """int64 (N,): the least positions that CTC needs for each text."""
+    starts = target.line_starts()
+    return np.array([ctc.frames_needed(target.tokens[low : high - 1]) for low, high in pairwise(starts)])
 
 
 class MediaObjective:

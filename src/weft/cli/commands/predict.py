@@ -92,7 +92,9 @@ class Predict(SearchOptions):
     save_alignments: Annotated[
         Path | None,
         typer.Option(
-            rich_help_panel=FILES, metavar="DIR", help="Write attention alignments as JSON and SVG to this directory."
+            rich_help_panel=FILES,
+            metavar="DIR",
+            help="Write attention, or the times of words, as JSON and SVG to this directory.",
         ),
     ] = None
     layer: Annotated[

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from weft.data.corpus import Corpus
-from weft.data.frames import Frames
 from weft.data.manifest import MediaRecord
 from weft.errors import DataError
 from weft.metrics.speech import SPEECH_VALIDATION, validation_values
 from weft.models.frame_to_text import FrameToText
 from weft.models.speech import recognizer
-from weft.nn.ctc import frames_needed
-from weft.tasks.media_data import references
-from weft.tasks.media_objective import MediaExamples, MediaObjective
+from weft.tasks.media_objective import MediaExamples, MediaObjective, make_examples, preview_records
 from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
 from weft.training.neural import NetworkTask, Progress
@@ -32,12 +28,6 @@ def positions(config: RunConfig, frames: np.ndarray) -> np.ndarray:
     """The positions of the encoder for numbers of frames (N,)."""
     rounded_up: np.ndarray = -(-frames // config.model.encoder.subsampling)
     return rounded_up
-
-
-def positions_needed(target: Corpus) -> np.ndarray:
-    """int64 (N,): the least positions that CTC needs for each text."""
-    starts = target.line_starts()
-    return np.array([frames_needed(target.tokens[low : high - 1]) for low, high in pairwise(starts)])
 
 
 class SpeechBuilder(NetworkTask[MediaExamples]):
@@ -64,32 +54,17 @@ class SpeechBuilder(NetworkTask[MediaExamples]):
         learned: bool,
         progress: Progress | None = None,
     ) -> MediaExamples:
-        source: Frames
-        target: Corpus
-        source, target = columns
-        lengths = source.lengths()
-        needed = positions_needed(target) if config.model.has_ctc else np.zeros(len(lengths))
-        usable = (lengths > 0) & (positions(config, lengths) >= needed)
-        if not usable.any():
-            raise DataError(dataset.name, "no recording is long enough for its text", "check the texts")
-        if learned:
-            return MediaExamples(source, target, np.flatnonzero(usable))
-        texts = list(references(dataset).values())
-        _, first = np.unique(source.index, return_index=True)  # files with several references are evaluated once
-        records = first[usable[first]]
-        if not any(text.split() for record in records for text in texts[source.index[record]]):
+        examples = make_examples(dataset, columns, partial(positions, config), has_ctc=config.model.has_ctc, learned=learned)
+        if not learned and not any(text.split() for texts in examples.references for text in texts):
             raise DataError(dataset.name, "the texts have no words, so there is no error rate", "check the column of the texts")
-        return MediaExamples(source, target, records, [texts[source.index[record]] for record in records])
+        return examples
 
     def notes(self, config: RunConfig, train: MediaExamples) -> Sequence[str]:
         """The recordings that are left out, because their texts are too long for CTC."""
-        is_read = train.source.lengths() > 0
-        left_out = np.setdiff1d(np.flatnonzero(is_read), train.records)
+        left_out = train.left_out()
         if not len(left_out):
             return []
-        numbers = ", ".join(str(record + 1) for record in left_out[:3])
-        shown = f"{numbers}, ..." if len(left_out) > 3 else numbers
-        count = subject(len(left_out), "recording", "is", "are")
+        count, shown = subject(len(left_out), "recording", "is", "are"), preview_records(left_out)
         return [f"{count} too short for the text and skipped (record {shown}); lower model.encoder.subsampling to use them"]
 
     def objective(
