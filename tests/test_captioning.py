@@ -373,3 +373,12 @@ def test_empty_texts_are_refused(tmp_path):
     (tmp_path / "empty.tsv").write_text("\n".join(["path\tcaption", *rows]) + "\n")
     with pytest.raises(DataError, match="all texts are empty; check the column of the texts"):
         trained(run_values({"train": "empty.tsv"}, model={"max_shift": 0, "encoder": {}}), tmp_path)
+
+
+def test_a_text_that_is_longer_than_the_positions_is_not_scored(tmp_path):
+    write_images(tmp_path)
+    data = {"train": "images.tsv", "root": "images.zip", "max_length": 8}
+    model = {"position_encoding": "learned", "num_heads": 2, "num_layers": 1, "max_shift": 0}
+    run = trained(run_values(data, "transformer", model=model), tmp_path)
+    fits, long = run.try_score([(square("red"), "a " * 7), (square("red"), "a " * 8)])
+    assert len(fits.tokens) == 8 and "9 target tokens exceed the model's limit of 8; shorten it" in str(long.reason)

@@ -214,3 +214,5 @@ def test_the_initialized_side_gets_the_tokenizer_of_the_run(runs, lm, tmp_path):
     shared = {**values, "tokenizer": {"type": "bpe"}, "model": {"arch": "lstm", "share_embeddings": True}}
     assert with_tokenizer_of_init(shared, lm)["tokenizer"] == file
     assert with_tokenizer_of_init({"task": "lm", "model": {"arch": "lstm"}}, lm)["tokenizer"] == file
+    one = {"task": "denoising", "model": {"arch": "transformer"}}  # has one tokenizer for both sides
+    assert with_tokenizer_of_init(one, lm)["tokenizer"] == file

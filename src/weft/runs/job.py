@@ -158,6 +158,12 @@ def _weights(task: Any) -> Weights | None:
     return find_task(task).weights if isinstance(task, str) and task in TASKS else None
 
 
+def _has_two_tokenizers(task: Any) -> bool:
+    """Whether source and target of a task may have their own tokenizers."""
+    table = find_task(task).data.tokenizer_config if isinstance(task, str) and task in TASKS else None
+    return table is not None and "source" in table.model_fields
+
+
 def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of the run of train.init_from. A seq2seq model that is initialized from a model with a
     single stack gets it for that side only, unless both sides need the same tokenizer. An encoder-decoder that is initialized
@@ -168,6 +174,7 @@ def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, An
     if is_seq2seq and from_seq2seq and "model" not in values:
         return with_tokenizer_from({**values, "model": stored["model"]}, run)
     is_shared = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
+    is_shared = is_shared or not _has_two_tokenizers(values.get("task"))
     if not is_seq2seq or from_seq2seq or is_shared or not isinstance(tokenizer, Mapping):
         return with_tokenizer_from(values, run)
     side = "target" if theirs is not None and theirs.is_causal else "source"

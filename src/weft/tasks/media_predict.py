@@ -213,6 +213,7 @@ class MediaPredictor:
     ) -> list[MediaScore | InvalidInput]:
         """The log-probability of each text, and of each of its tokens."""
         results: list[MediaScore | InvalidInput] = []
+        limit: int | None = self.run.model.max_positions
         for number, (value, text) in enumerate(pairs, 1):
             (frames,) = self.read([value])
             if isinstance(frames, InvalidInput):
@@ -220,6 +221,11 @@ class MediaPredictor:
                 continue
             ids = self.tokenizer.encode(check_text(text, f"line {number}")).tolist()
             tokens = [self.tokenizer.bos_id, *ids, self.tokenizer.eos_id]
+            if limit is not None and len(tokens) - 1 > limit:  # </s> is not read
+                results.append(
+                    InvalidInput(f"{len(tokens) - 1:,} target tokens exceed the model's limit of {limit}; shorten it")
+                )
+                continue
             scores = self.run.model.score(torch.tensor([tokens], device=self.device), None, self.encode([frames]))
             log_probs = scores[0].double().cpu().tolist()
             names = [self.tokenizer.token_text(token) for token in tokens[1:]]
