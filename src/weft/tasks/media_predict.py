@@ -221,10 +221,9 @@ class MediaPredictor:
                 continue
             ids = self.tokenizer.encode(check_text(text, f"line {number}")).tolist()
             tokens = [self.tokenizer.bos_id, *ids, self.tokenizer.eos_id]
-            if limit is not None and len(tokens) - 1 > limit:  # </s> is not read
-                results.append(
-                    InvalidInput(f"{len(tokens) - 1:,} target tokens exceed the model's limit of {limit}; shorten it")
-                )
+            length = len(tokens) - 1  # </s> is not read
+            if limit is not None and length > limit:
+                results.append(InvalidInput(f"{length:,} target tokens exceed the model's limit of {limit}; shorten it"))
                 continue
             scores = self.run.model.score(torch.tensor([tokens], device=self.device), None, self.encode([frames]))
             log_probs = scores[0].double().cpu().tolist()
