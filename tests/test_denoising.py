@@ -20,6 +20,7 @@ from weft.config import override, parse_config
 from weft.data.corpus import corpus_from_lines
 from weft.data.noise import fill_sentinels, join_texts
 from weft.errors import ConfigError, DataError, TrainingInterrupted, UsageError
+from weft.interop.hf_export import export_model
 from weft.runs.job import with_tokenizer_of_init
 from weft.tasks.denoising.batching import NoisyBatches, NoisyTexts
 from weft.tasks.denoising.corruption import Corrupter
@@ -488,3 +489,11 @@ def test_other_tokenizers_are_refused(tmp_path, runs):
     assert message.endswith(
         "; use its tokenizer (`tokenizer_from`), and the same options, or set train.init_strict = false to skip these weights"
     )
+
+
+def test_a_denoising_model_is_not_exported(runs, tmp_path):
+    with pytest.raises(
+        UsageError, match="is a denoising model: .*; train a seq2seq model that starts from it, and export that"
+    ):
+        export_model(runs.load("bart-transformer"), tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()

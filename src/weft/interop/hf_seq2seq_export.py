@@ -21,6 +21,7 @@ from weft.models.seq2seq import embedding_scales
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.nn.choices import GATED_ACTIVATIONS
 from weft.runs.run import AnyRun
+from weft.text.tokenizer_pair import TokenizerPair
 from weft.text.tokenizers import Tokenizer
 
 T5_ACTIVATIONS = {**ACTIVATIONS, "swiglu": "gated-silu", "geglu-tanh": "gated-gelu"}
@@ -275,6 +276,9 @@ def _pad_id(tokenizer: Tokenizer) -> int:
 
 def export_seq2seq(run: AnyRun) -> Exported:
     """An encoder-decoder as BART, Marian, Pegasus or T5."""
+    if not isinstance(run.vocabulary, TokenizerPair):
+        problem = f"{run.directory.path} is a {run.spec.model_noun}: its masks or sentinels are not tokens of its tokenizer"
+        raise UsageError("export", problem, "train a seq2seq model that starts from it, and export that")
     model_type = _nearest(run)
     architecture, tokenizer, max_length = ARCHITECTURES[model_type], run.vocabulary.target, run.config.data.max_length
     values, tensors = architecture.convert(model_type, run)
