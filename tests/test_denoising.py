@@ -493,7 +493,7 @@ def test_other_tokenizers_are_refused(tmp_path, runs):
 
 def test_a_denoising_model_is_not_exported(runs, tmp_path):
     with pytest.raises(
-        UsageError, match="is a denoising model: .*; train a seq2seq model that starts from it, and export that"
+        UsageError, match=r"is a denoising model: .*; train a seq2seq model that starts from it, and export that"
     ):
         export_model(runs.load("bart-transformer"), tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
