@@ -127,6 +127,10 @@ def test_runs_that_cannot_be_compared():
     with pytest.raises(UsageError) as caught:
         table.rows({"a": [a], "b": [b]})
     assert str(caught.value) == "compare: runs/a-0 and runs/x were evaluated on different items; use the same data for both"
+    with pytest.raises(
+        UsageError, match="use the same data, tokenizer and noise for both: the corrupted texts depend on all of"
+    ):
+        table.rows({"a": [a._replace(task="denoising")], "b": [b._replace(task="denoising")]})
     with pytest.raises(UsageError) as caught:
         table.rows({"a": [a], "b": [classification_results([0], [0], ("x",))]})
     assert str(caught.value) == "compare: runs/a-0 (lm) and runs/x (classification) have different tasks"

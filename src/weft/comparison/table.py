@@ -76,9 +76,7 @@ def check_same(groups: Groups) -> None:
         same = np.array_equal(first.items.keys, other.items.keys)
         texts = first.references == other.references and (not compare.has_outputs or first.inputs == other.inputs)
         if not same or not texts:
-            raise UsageError(
-                "compare", f"{first.run} and {other.run} were evaluated on different items", "use the same data for both"
-            )
+            raise UsageError("compare", f"{first.run} and {other.run} were evaluated on different items", compare.same_items)
         if (ours := compare.reference_format(first)) != (theirs := compare.reference_format(other)):
             raise UsageError(
                 "compare",

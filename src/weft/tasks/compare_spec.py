@@ -107,6 +107,7 @@ class Compare:
     """The part of a task that comparisons use in addition to its metrics. The defaults suit most tasks."""
 
     model_noun: str = ""  # in reports; "": that of the task
+    same_items: str = "use the same data for both"  # what to do about runs whose items differ
     has_outputs: bool = True  # each item has an output; otherwise items are blocks of a text
     length_unit: str = "tokens"
     frequency_metric: FrequencyMetric | None = None  # metric by frequency in the training data

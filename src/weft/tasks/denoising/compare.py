@@ -20,4 +20,7 @@ def item_predictions(run: Run[Any, Any], sources: Sequence[str], texts: Sequence
     return Predictions(items, list(sources), list(texts), lengths, "text")
 
 
-COMPARE = Compare(model_noun="denoising model")
+COMPARE = Compare(
+    model_noun="denoising model",
+    same_items="use the same data, tokenizer and noise for both: the corrupted texts depend on all of them",
+)
