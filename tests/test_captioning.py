@@ -357,11 +357,12 @@ def test_a_diverged_model_of_ctc_is_not_the_best_one(tmp_path):
     [
         ({"image_size": 0}, "data.image_size: expected .* from 1 to 4096, got 0"),
         ({"num_features": 5}, "data.num_features: not used, because the files are images; remove it"),
+        ({"frame_rate": 5.0}, "data.frame_rate: not used, because the files are images; remove it"),
         ({"media": "video", "num_features": 5}, "data.num_features: not used with media 'video'; remove it"),
         ({"media": "features", "image_size": 5}, "data.image_size: not used with media 'features'; remove it"),
     ],
 )
-def test_sizes_that_files_do_not_have_are_refused(data, message, tmp_path):
+def test_options_that_files_do_not_have_are_refused(data, message, tmp_path):
     write_images(tmp_path)
     with pytest.raises(ConfigError, match=message):
         resolve(run_values({"train": "images.tsv", "root": "images.zip", **data}), base=tmp_path)

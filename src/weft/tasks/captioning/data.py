@@ -173,15 +173,15 @@ class CaptionDataConfig(MediaDataConfig):
 
     @model_validator(mode="after")
     def check_media(self) -> Self:
-        if (unused := self._unused_size()) is not None:
+        if (unused := self._unused_option()) is not None:
             raise invalid(unused, f"not used with media {self.media!r}", "remove it")
         return self
 
-    def _unused_size(self) -> str | None:
-        """The option of a size that files of this kind do not have, if it is set."""
-        if self.media == "features":
-            return None if self.image_size is None else "image_size"
-        return None if self.media is None or self.num_features is None else "num_features"
+    def _unused_option(self) -> str | None:
+        """An option that is set, but that files of this kind do not have."""
+        kinds = {"image_size": ("image", "video"), "frame_rate": ("video",), "num_features": ("features",)}
+        options = (name for name, media in kinds.items() if self.media not in (None, *media))
+        return next((name for name in options if getattr(self, name) is not None), None)
 
     @property
     def is_detected(self) -> bool:
@@ -196,7 +196,7 @@ class CaptionDataConfig(MediaDataConfig):
             config = self.model_copy(update=self._detect())
         except (WeftError, OSError):
             return self
-        if (unused := config._unused_size()) is not None:
+        if (unused := config._unused_option()) is not None:
             raise ConfigError(
                 f"data.{unused}", f"not used, because the files are {NOUNS[config.media or 'image']}", "remove it"
             )
