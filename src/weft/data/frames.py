@@ -12,7 +12,7 @@ five records. Frames `name` are little-endian files in a directory:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -235,12 +235,3 @@ def open_frames(directory: Path, name: str, *, check: bool = True) -> Frames:
         if checksum(array_path(base, array)) != checksums[array]:
             raise ModelError(array_path(base, array), "checksum mismatch", fix)
     return Frames(name, values, starts, index, provenance_hash(provenance))
-
-
-def missing_files(dataset: Dataset[MediaRecord]) -> Iterator[MediaRecord]:
-    """The records whose file does not exist."""
-    for record in dataset.records():
-        try:
-            record.media.size()
-        except DataError:
-            yield record

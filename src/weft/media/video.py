@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from PIL import Image as PillowImage
 
 Array = np.ndarray
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
 MAX_FRAMES = 1_000_000  # of a clip, before frames are selected: 11 hours at 25 frames per second
 DEFAULT_RATE = 25.0  # frames per second, if a file has neither times nor a rate
 FRAME_SECONDS = 0.1  # of an animation that does not say it, as browsers show it
