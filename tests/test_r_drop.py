@@ -11,6 +11,7 @@ import torch
 from label_runs import LabelRuns
 from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
 from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
+from speech_runs import make_recordings, speech_run_file
 
 from weft.config import override
 from weft.data.batch import map_tensors
@@ -21,10 +22,10 @@ from weft.training.r_drop import RDropObjective
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 WEIGHT = 3.0
 NAMES = ["seq2seq:lstm", "seq2seq:joint", "lm:windows", "lm:lines", "lm:stream", "labels:labels-lstm", "labels:several-lstm"]
-NAMES += ["labels:speech-lstm", "labels:spans-lstm"]
+NAMES += ["labels:speech-lstm", "labels:spans-lstm", "asr:1.0", "asr:0.3"]
 # the others are run by `make test-all`
 SOME = [
-    pytest.param(name, marks=[] if name in ("seq2seq:lstm", "lm:stream", "labels:spans-lstm") else pytest.mark.slow)
+    pytest.param(name, marks=[] if name in ("seq2seq:lstm", "lm:stream", "labels:spans-lstm", "asr:0.3") else pytest.mark.slow)
     for name in NAMES
 ]
 
@@ -53,6 +54,9 @@ def values(request: pytest.FixtureRequest, directory: Path, pairs: Path, labels:
     overrides = [f"train.r_drop={WEIGHT}", "train.max_steps=3", "train.num_validations=1", "train.batch_tokens=80"]
     if task == "seq2seq":
         return override(seq2seq_run_file(pairs, kind), [*overrides, "train.label_smoothing=0.1", "model.dropout=0.3"])
+    if task == "asr":
+        speech = speech_run_file(make_recordings(directory / "speech"))
+        return override(speech, [*overrides, "train.label_smoothing=0.1", "model.dropout=0.3", f"model.ctc_weight={kind}"])
     if task == "lm":
         text = make_text(directory / "text.txt")
         return override(run_file(text, "lstm", data__read_as=kind), [*overrides, "model.dropout=0.3"])

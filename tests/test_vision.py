@@ -19,6 +19,7 @@ from weft.nn.vision import (
     ImageAugment,
     PatchEmbedding,
     SpatioTemporalConv,
+    TimeMask,
     VisionFront,
     stem_stride,
 )
@@ -49,7 +50,7 @@ def mask_of(lengths: list[int], length: int) -> Tensor:
 @every_encoder
 def test_shapes_and_mask(kind, per_frame):
     y, mask = build(kind, per_frame)(random_frames(2, 5), mask_of([5, 3], 5))
-    cells = 1 if per_frame else {"resnet": 2 * 3, "patches": 2 * 3, "conv3d": 1 * 2}[kind]
+    cells = 1 if per_frame else {"resnet": 2 * 3, "resnet3d": 2 * 3, "patches": 2 * 3, "conv3d": 1 * 2}[kind]
     assert y.shape == (2, 5 * cells, 6) and mask.shape == (2, 5 * cells)
     assert mask.tolist() == mask_of([5 * cells, 3 * cells], 5 * cells).tolist()
     assert y[~mask].eq(0).all() and y[mask].abs().sum(-1).gt(0).all()
@@ -82,7 +83,7 @@ def test_every_frame_has_an_effect_on_its_own_position(kind, per_frame):
     y.unflatten(1, (4, -1))[:, 2].square().sum().backward()
     reached = frames.grad.abs().sum(-1)[0].gt(0).tolist()
     # three convolutions with kernels of 3 frames see 3 frames in each direction
-    assert reached == ([True] * 4 if kind == "conv3d" else [False, False, True, False])
+    assert reached == ([True] * 4 if kind in ("conv3d", "resnet3d") else [False, False, True, False])
 
 
 @every_encoder
@@ -179,7 +180,8 @@ def test_basic_block_follows_the_paper():
 def test_grid_of_a_resnet(side, stride, cells):
     assert stem_stride(side, side // 2) == stem_stride(side // 2, side) == stride
     net = ConvNet(1, 5, hidden_channels=2, stem_stride=stride)
-    assert net(torch.zeros(1, 1, side, side)).shape == (1, 5, cells, cells)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    assert net(torch.zeros(1, 2, 1, side, side), mask).shape == (2, 5, cells, cells)
 
 
 def test_more_blocks_make_a_deeper_resnet():
@@ -253,12 +255,41 @@ def test_flip_mirrors_about_half_of_the_rows():
     assert torch.equal(augmented(frames, flip=False, **options), frames)
 
 
+def test_the_first_convolution_of_resnet3d_sees_five_frames():
+    net = ConvNet(1, 5, hidden_channels=2, stem_stride=2, stem_frames=5).double()
+    frames, mask = torch.randn(1, 6, 1, 16, 16, dtype=torch.float64), torch.ones(1, 6, dtype=torch.bool)
+    padded = F.pad(frames, (0, 0, 0, 0, 0, 0, 2, 2))
+    windows = torch.stack([padded[0, start : start + 5, 0] for start in range(6)])  # (6, 5, H, W)
+    weight = net.stem.weight[:, 0]  # (C, 5, 7, 7)
+    stem = F.group_norm(F.conv2d(windows, weight, stride=2, padding=3), 2, net.norm.weight, net.norm.bias)
+    torch.testing.assert_close(net(frames, mask), net.output(net.blocks(stem.relu())))
+
+
+def test_time_masks_replace_stretches_by_the_mean_frame():
+    torch.manual_seed(1)
+    frames, mask = random_frames(50, 20), mask_of([20] * 25 + [10] * 25, 20)
+    augment = TimeMask(1, 0.5)
+    changed = augment(frames, mask).ne(frames).any(-1)
+    assert not changed[~mask].any()  # padding stays
+    for row, length in ((slice(0, 25), 20), (slice(25, 50), 10)):
+        widths = changed[row].sum(1)
+        assert widths.max() == length // 2 and widths.min() == 0
+        starts = changed[row].int().diff(dim=1, prepend=torch.zeros(25, 1, dtype=torch.int)).eq(1).sum(1)
+        assert starts.max() == 1  # one stretch
+    masked = augment(frames, mask)
+    for row, length in ((0, 20), (30, 10)):
+        mean_frame = frames[row, :length].float().mean(0).to(torch.uint8)
+        assert masked[row][masked[row].ne(frames[row]).any(-1)].eq(mean_frame).all()
+    assert torch.equal(augment.eval()(frames, mask), frames)
+    assert torch.equal(TimeMask(0, 0.5)(frames, mask), frames)
+
+
 def test_few_channels_do_not_corrupt_memory():
     """The gradient of a convolution of oneDNN does: it ends the process, so that another one computes it."""
     code = (
         "import torch; from weft.nn.vision import ConvNet; torch.manual_seed(0)\n"
         "for _ in range(3):\n"
-        "    images = torch.randn(2, 3, 64, 64).to(memory_format=torch.channels_last)\n"
-        "    ConvNet(3, 8, hidden_channels=8)(images).sum().backward()"
+        "    images = torch.randn(2, 3, 64, 64).to(memory_format=torch.channels_last)[:, None]\n"
+        "    ConvNet(3, 8, hidden_channels=8)(images, torch.ones(2, 1, dtype=torch.bool)).sum().backward()"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

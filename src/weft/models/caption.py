@@ -8,7 +8,7 @@ from weft.models import build
 from weft.models.caption_config import CaptionConfig, CaptionEncoderConfig, FrameShape
 from weft.models.frame_to_text import FrameToText, encoder_layers, frame_to_text
 from weft.nn.stack import Stack
-from weft.nn.vision import FeatureFront, ImageAugment, VisionFront, grid_size
+from weft.nn.vision import FeatureFront, ImageAugment, TimeMask, VisionFront, grid_size
 from weft.text.tokenizers import Tokenizer
 
 
@@ -23,12 +23,20 @@ def positions_per_frame(encoder: CaptionEncoderConfig, shape: FrameShape) -> int
 class CaptionFront(nn.Module):
     """Augmented frames to positions, with dropout."""
 
-    def __init__(self, front: VisionFront | FeatureFront, *, augment: ImageAugment | None, dropout: float) -> None:
+    def __init__(
+        self,
+        front: VisionFront | FeatureFront,
+        *,
+        augment: ImageAugment | None = None,
+        time_mask: TimeMask | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.augment, self.front, self.dropout = augment or nn.Identity(), front, nn.Dropout(dropout)
+        self.augment, self.time_mask = augment or nn.Identity(), time_mask or TimeMask(0, 0.0)
+        self.front, self.dropout = front, nn.Dropout(dropout)
 
     def forward(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        y, position_mask = self.front(self.augment(frames), mask)
+        y, position_mask = self.front(self.time_mask(self.augment(frames), mask), mask)
         return self.dropout(y), position_mask
 
 
@@ -36,7 +44,7 @@ def caption_front(config: CaptionConfig, shape: FrameShape) -> CaptionFront:
     encoder = config.encoder
     dropout = encoder.dropout if config.embedding_dropout is None else config.embedding_dropout
     if shape.pixels is None:
-        return CaptionFront(FeatureFront(shape.num_features, encoder.input_dim()), augment=None, dropout=dropout)
+        return CaptionFront(FeatureFront(shape.num_features, encoder.input_dim()), dropout=dropout)
     front = VisionFront(
         shape.pixels,
         encoder.input_dim(),
@@ -53,7 +61,8 @@ def caption_front(config: CaptionConfig, shape: FrameShape) -> CaptionFront:
         contrast=config.contrast,
         flip=config.horizontal_flip,
     )
-    return CaptionFront(front, augment=augment, dropout=dropout)
+    time_mask = TimeMask(config.num_time_masks, config.time_mask_ratio)
+    return CaptionFront(front, augment=augment, time_mask=time_mask, dropout=dropout)
 
 
 def _layers(config: CaptionConfig, max_positions: int) -> Stack:

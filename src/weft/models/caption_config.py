@@ -17,6 +17,7 @@ FRONT_OPTIONS: Mapping[str, Mapping[str, int]] = {
     "resnet": {"conv_channels": 32, "blocks_per_stage": 1},
     "patches": {"patch_size": 8},
     "conv3d": {"conv_channels": 32},
+    "resnet3d": {"conv_channels": 32, "blocks_per_stage": 1},
 }
 
 
@@ -26,13 +27,14 @@ class CaptionEncoderConfig(FrameEncoderConfig):
     num_layers: int = Field(2, ge=0, le=512)
     """Number of layers after the front end; 0 for none."""
     front: Annotated[str, Choice(VISION_FRONTS)] = "resnet"
-    """How pixels are read: a ResNet, linear patches (ViT), or 3-D convolutions (LipNet). Features are projected instead."""
+    """How pixels are read: a ResNet, linear patches (ViT), 3-D convolutions (LipNet), or a ResNet after one 3-D convolution
+    (resnet3d). Features are projected instead."""
     per_frame: bool | None = None
     """Whether a frame is one position; otherwise, each cell of its grid is one. Default: true for clips, except of patches."""
     conv_channels: int | None = Field(None, ge=1, le=4096)
-    """resnet and conv3d only: channels of the first convolution; later ones have multiples of it."""
+    """Not with patches: channels of the first convolution; later ones have multiples of it."""
     blocks_per_stage: int | None = Field(None, ge=1, le=64)
-    """resnet only: residual blocks in each of the four stages."""
+    """resnet and resnet3d only: residual blocks in each of the four stages."""
     patch_size: int | None = Field(None, ge=1, le=256)
     """patches only: pixels per side of a patch."""
 
@@ -77,6 +79,10 @@ class CaptionConfig(FrameToTextConfig):
     """Augmentation: maximum change of the brightness of training images, where black is -1 and white is 1."""
     contrast: float = Field(0.1, ge=0.0, lt=1.0)
     """Augmentation: maximum relative change of the contrast of training images."""
+    num_time_masks: int = Field(0, ge=0, le=100)
+    """Augmentation: stretches of a clip that are replaced by its mean frame; 0 for none."""
+    time_mask_ratio: float = Field(0.1, gt=0.0, lt=1.0)
+    """Augmentation: maximum length of such a stretch, as a fraction of the clip."""
     horizontal_flip: bool = False
     """Augmentation: mirror half of the training images. Not if texts contain "left" or "right"."""
 
@@ -109,5 +115,6 @@ TRANSFORMER: Mapping[str, Any] = {
 VIT: Mapping[str, Any] = {**TRANSFORMER, "encoder": {"front": "patches", "num_layers": 6}}
 LIPNET: Mapping[str, Any] = {
     "layer_type": "gru", "hidden_size": 512, "num_layers": 2, "dropout": 0.5, "ctc_weight": 1.0, "horizontal_flip": True,
+    "num_time_masks": 3, "time_mask_ratio": 0.13,
     "encoder": {"front": "conv3d", "per_frame": True}, "decoder": {"num_layers": 1},
 }  # fmt: skip

@@ -99,17 +99,27 @@ class FrameToText(nn.Module):
 
     # ---- training
 
-    def ctc_loss(self, memory: Memory, targets: Tensor, target_mask: Tensor) -> Tensor:
-        """-log P_CTC of the targets (B, T), which end with </s>, (B,)."""
-        lengths = target_mask.sum(1) - 1
-        return ctc.ctc_nll(self.frame_log_probs(memory), memory.token_mask, targets, lengths, blank=self.blank)
+    def ctc_loss(self, log_probs: Tensor, frame_mask: Tensor, targets: Tensor, target_mask: Tensor) -> Tensor:
+        """-log P_CTC of the targets (B, T), which end with </s>, (B,), from the log-probabilities of the frames (B, S, V)."""
+        return ctc.ctc_nll(log_probs, frame_mask, targets, target_mask.sum(1) - 1, blank=self.blank)
 
     def attention_loss(self, memory: Memory, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each token after the first, given `tokens` (B, T + 1), (B, T)."""
+        decoder, head = self._attention()
+        y, _ = decoder(tokens[:, :-1], decoder.stack.init_state(memory))
+        return head.loss(y, tokens[:, 1:], label_smoothing)
+
+    def token_log_probs(self, memory: Memory, tokens: Tensor) -> Tensor:
+        """The log-probabilities of attention for each token after the first, given `tokens` (B, T + 1), (B, T, V)."""
+        decoder, head = self._attention()
+        y, _ = decoder(tokens[:, :-1], decoder.stack.init_state(memory))
+        log_probs: Tensor = head(y)
+        return log_probs
+
+    def _attention(self) -> tuple[Decoder, LMHead]:
         if self.decoder is None or self.head is None:
             raise ValueError("the model has no decoder")
-        y, _ = self.decoder(tokens[:, :-1], self.decoder.stack.init_state(memory))
-        return self.head.loss(y, tokens[:, 1:], label_smoothing)
+        return self.decoder, self.head
 
     # ---- decoding
 

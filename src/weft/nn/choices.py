@@ -11,4 +11,4 @@ ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "silu", "swiglu", "g
 GATED_ACTIVATIONS = ("swiglu", "geglu-tanh")  # halve their input
 POOLINGS = ("first", "last", "mean", "max", "attention")  # pooling.POOLINGS
 ATTENTION_SCORES = ("dot", "scaled-dot", "multiplicative", "additive")  # cross_attention.SourceAttention
-VISION_FRONTS = ("resnet", "patches", "conv3d")  # vision.VisionFront
+VISION_FRONTS = ("resnet", "patches", "conv3d", "resnet3d")  # vision.VisionFront

@@ -188,16 +188,16 @@ class SpecAugment(nn.Module):
         lengths = mask.sum(1)
         bands = torch.full_like(lengths, x.size(2))
         if self.num_freq_masks and self.freq_width:
-            covered = _random_intervals(self.num_freq_masks, bands.clamp(max=self.freq_width), bands, x.size(2))
+            covered = random_intervals(self.num_freq_masks, bands.clamp(max=self.freq_width), bands, x.size(2))
             x = x.masked_fill(covered[:, None, :] & mask[..., None], 0.0)
         if self.num_time_masks and self.time_width:
             widths = (lengths * self.time_width).floor().long().clamp(max=lengths)
-            covered = _random_intervals(self.num_time_masks, widths, lengths, x.size(1))
+            covered = random_intervals(self.num_time_masks, widths, lengths, x.size(1))
             x = x.masked_fill(covered[..., None], 0.0)
         return x
 
 
-def _random_intervals(count: int, max_widths: Tensor, lengths: Tensor, size: int) -> Tensor:
+def random_intervals(count: int, max_widths: Tensor, lengths: Tensor, size: int) -> Tensor:
     """Whether each of `size` positions is in one of `count` random intervals within a row's length (B,): (B, size)."""
     draws = torch.rand(2, len(lengths), count, device=lengths.device, dtype=torch.float64)  # float32 could round up to 1
     widths = (draws[0] * (max_widths[:, None] + 1)).long()

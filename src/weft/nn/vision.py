@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.positions import angles
+from weft.nn.spectrogram import random_intervals
 
 NUM_GROUPS = 8  # of channels, for GroupNorm
 MAX_PIXELS = 1 << 24  # of the frames that are encoded at once, unless gradients are needed
@@ -53,20 +54,33 @@ class BasicBlock(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """A ResNet (He et al. 2016) of four stages: x (N, C, H, W) in [-1, 1] to features (N, D, h, w).
+    """A ResNet (He et al. 2016) of four stages: x (B, T, C, H, W) in [-1, 1] to features (N, D, h, w).
 
     Each stage after the first halves height and width and doubles the channels. The first convolution is that of the paper for
-    large images (7 x 7, stride 2, then 3 x 3 max pooling if `stem_stride` is 4) or that for small ones (3 x 3, stride 1).
+    large images (7 x 7, stride 2, then 3 x 3 max pooling if `stem_stride` is 4) or that for small ones (3 x 3, stride 1). It
+    sees `stem_frames` frames (5 in Stafylakis and Tzimiropoulos 2017, for lip reading); those beyond the clip are 0.
     """
 
     num_stages = 4
 
     def __init__(
-        self, channels: int, dim: int, *, hidden_channels: int = 32, blocks_per_stage: int = 1, stem_stride: int = 1
+        self,
+        channels: int,
+        dim: int,
+        *,
+        hidden_channels: int = 32,
+        blocks_per_stage: int = 1,
+        stem_stride: int = 1,
+        stem_frames: int = 1,
     ) -> None:
         super().__init__()
-        kernel_size, stride = (3, 1) if stem_stride == 1 else (7, 2)
-        self.stem = nn.Conv2d(channels, hidden_channels, kernel_size, stride, padding=kernel_size // 2, bias=False)
+        size, stride = (3, 1) if stem_stride == 1 else (7, 2)
+        if stem_frames == 1:
+            self.stem: nn.Module = nn.Conv2d(channels, hidden_channels, size, stride, padding=size // 2, bias=False)
+        else:
+            kernel, padding = (stem_frames, size, size), (stem_frames // 2, size // 2, size // 2)
+            self.stem = nn.Conv3d(channels, hidden_channels, kernel, (1, stride, stride), padding=padding, bias=False)
+        self.stem_frames = stem_frames
         self.norm = group_norm(hidden_channels)
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_stride == 4 else nn.Identity()
         widths = [hidden_channels * 2**stage for stage in range(self.num_stages)]
@@ -77,11 +91,17 @@ class ConvNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.output = nn.Conv2d(widths[-1], dim, 1)
         for module in self.modules():
-            if type(module) is nn.Conv2d:
+            if type(module) in (nn.Conv2d, nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.output(self.blocks(self.pool(self.norm(self.stem(x)).relu())))
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y: Tensor
+        if self.stem_frames == 1:
+            y = self.stem(x.flatten(0, 1))
+        else:
+            x = x.masked_fill(~mask[:, :, None, None, None], 0.0)
+            y = self.stem(x.transpose(1, 2)).transpose(1, 2).flatten(0, 1)
+        y = self.output(self.blocks(self.pool(self.norm(y).relu())))
         return y
 
 
@@ -170,7 +190,7 @@ class _ResNetFrames(nn.Module):
         self.positions = nn.Identity() if per_frame else GridPositions(dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        grid: Tensor = self.positions(self.net(x.flatten(0, 1)))
+        grid: Tensor = self.positions(self.net(x, mask))
         features = grid.mean((2, 3))[:, None] if self.per_frame else grid.flatten(2).transpose(1, 2)
         return features.reshape(*x.shape[:2], *features.shape[1:])
 
@@ -210,8 +230,9 @@ class VisionFront(nn.Module):
     """Frames (B, T, H * W * C), uint8, and their mask (B, T) to positions (B, S, D) and their mask (B, S).
 
     shape: height, width and channels of a frame. kind: "resnet" (`ConvNet`), "patches" (`PatchEmbedding`; the layers that
-    follow see the patches) or "conv3d" (`SpatioTemporalConv`). With `per_frame` there is one vector per frame, S = T: attention
-    over time, CTC. Otherwise each cell of the grid is a position, S = T * P: attention over an image.
+    follow see the patches), "conv3d" (`SpatioTemporalConv`) or "resnet3d" (a `ConvNet` whose first convolution sees five
+    frames). With `per_frame` there is one vector per frame, S = T: attention over time, CTC. Otherwise each cell of the grid
+    is a position, S = T * P: attention over an image.
     """
 
     def __init__(
@@ -227,9 +248,10 @@ class VisionFront(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = height, width, channels = shape
-        if kind == "resnet":
+        if kind in ("resnet", "resnet3d"):
             options = {"hidden_channels": hidden_channels, "blocks_per_stage": blocks_per_stage}
-            net = ConvNet(channels, dim, stem_stride=stem_stride(height, width), **options)
+            options |= {"stem_stride": stem_stride(height, width), "stem_frames": 5 if kind == "resnet3d" else 1}
+            net = ConvNet(channels, dim, **options)
             self.frames: nn.Module = _ResNetFrames(net, dim, per_frame=per_frame)
         elif kind == "patches" and not per_frame:  # the average of linear patches is a function of the average patch
             self.frames = _PatchFrames(PatchEmbedding(channels, dim, patch_size=patch_size))
@@ -260,7 +282,8 @@ class VisionFront(nn.Module):
 
 def grid_size(kind: str, height: int, width: int, *, patch_size: int) -> tuple[int, int]:
     """Cells of the grid of features of a frame: h, w."""
-    cell = {"resnet": 8 * stem_stride(height, width), "patches": patch_size, "conv3d": 16}[kind]  # in pixels
+    resnet = 8 * stem_stride(height, width)
+    cell = {"resnet": resnet, "resnet3d": resnet, "patches": patch_size, "conv3d": 16}[kind]  # in pixels
     return math.ceil(height / cell), math.ceil(width / cell)
 
 
@@ -326,3 +349,24 @@ class ImageAugment(nn.Module):
     def _moved(self, length: int, shift: Tensor) -> Tensor:
         """Index of the old pixel at each new place, (B, length)."""
         return (torch.arange(length, device=shift.device) - shift[:, None]).clamp(0, length - 1)
+
+
+class TimeMask(nn.Module):
+    """Replace random stretches of frames (B, T, F) by the mean frame of the clip in training mode (Ma et al. 2022).
+
+    The length of a stretch is uniform in 0 ... `max_ratio` times the frames of the clip.
+    """
+
+    def __init__(self, num_masks: int, max_ratio: float) -> None:
+        super().__init__()
+        self.num_masks, self.max_ratio = num_masks, max_ratio
+
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
+        if not self.training or not self.num_masks:
+            return frames
+        lengths = mask.sum(1)
+        widths = (lengths * self.max_ratio).long().clamp(max=lengths)
+        covered = random_intervals(self.num_masks, widths, lengths, frames.size(1))
+        total = frames.float().masked_fill(~mask[..., None], 0.0).sum(1)
+        mean_frame = (total / lengths[:, None]).to(frames.dtype)
+        return torch.where(covered[..., None], mean_frame[:, None], frames)

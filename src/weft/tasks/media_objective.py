@@ -24,6 +24,7 @@ from weft.nn import ctc
 from weft.nn.state import select
 from weft.tasks.media_data import references, target_texts
 from weft.text.tokenizers import Tokenizer
+from weft.training.distillation import Outputs, smoothed_nll
 from weft.training.objective import Loss, ProgressCallback
 
 BATCH_FRAMES = 16_384  # validated at once
@@ -82,6 +83,12 @@ def _positions_needed(target: Corpus) -> np.ndarray:
     return np.array([ctc.frames_needed(target.tokens[low : high - 1]) for low, high in pairwise(starts)])
 
 
+def _loss(losses: torch.Tensor, target_mask: torch.Tensor) -> Loss:
+    """The summed loss of rows (B,). A file that an augmentation made too short for its text has no path and is left out; NaN
+    stays, so that the training loop sees it."""
+    return Loss(losses.masked_fill(losses.isposinf(), 0.0).sum(), target_mask.sum(), None)
+
+
 class MediaObjective:
     """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token."""
 
@@ -105,15 +112,31 @@ class MediaObjective:
 
     def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
         total = self._losses(model, model.encoder(batch.source, batch.source_mask), batch, self.smoothing)
-        count = batch.token_mask[:, 1:].sum()
-        # a file that an augmentation made too short for its text has no path; NaN stays, so that the training loop sees it
-        return Loss(total.masked_fill(total.isposinf(), 0.0).sum(), count, None)
+        return _loss(total, batch.token_mask[:, 1:])
+
+    def outputs(self, model: Any, batch: FrameBatch, carry: None) -> Outputs:
+        """The loss, with the distributions of CTC for each frame and those of attention for each token, (B, S + T, V)."""
+        memory = model.encoder(batch.source, batch.source_mask)
+        targets, target_mask = batch.tokens[:, 1:], batch.token_mask[:, 1:]
+        total, parts = torch.zeros(len(targets), device=targets.device), list[tuple[torch.Tensor, torch.Tensor]]()
+        if model.ctc_weight > 0:
+            log_probs = model.frame_log_probs(memory)
+            total = total + model.ctc_weight * model.ctc_loss(log_probs, memory.token_mask, targets, target_mask)
+            parts.append((log_probs, memory.token_mask))
+        if model.ctc_weight < 1:
+            log_probs = model.token_log_probs(memory, batch.tokens)
+            losses = smoothed_nll(log_probs, targets, self.smoothing)
+            total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
+            parts.append((log_probs, target_mask))
+        log_probs, mask = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        return Outputs(log_probs, _loss(total, target_mask), mask)
 
     def _losses(self, model: Any, memory: Any, batch: FrameBatch, smoothing: float) -> torch.Tensor:
         """The loss of each row, (B,)."""
         target_mask, total = batch.token_mask[:, 1:], torch.zeros(len(batch.tokens), device=batch.tokens.device)
         if model.ctc_weight > 0:
-            total = total + model.ctc_weight * model.ctc_loss(memory, batch.tokens[:, 1:], target_mask)
+            log_probs = model.frame_log_probs(memory)
+            total = total + model.ctc_weight * model.ctc_loss(log_probs, memory.token_mask, batch.tokens[:, 1:], target_mask)
         if model.ctc_weight < 1:
             losses = model.attention_loss(memory, batch.tokens, smoothing)
             total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)

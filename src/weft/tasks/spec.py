@@ -339,7 +339,8 @@ class Task(Generic[I, P]):
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training
     supports_ensembles: bool = False
-    supports_distillation: bool = False  # and R-Drop: its objectives are `DistillableObjective`
+    supports_distillation: bool = False  # its objectives are `DistillableObjective`
+    supports_r_drop: bool = False  # the same, but teachers have other positions
     fit_weights: Callable[[Sequence[Run[I, P]]], list[float]] | None = None  # the weights of an ensemble, on validation data
     fit_cache: Callable[[Run[I, P], CacheConfig], Cache] | None = None  # the options of a neural cache that are not set
     # the model of an ensemble from its runs and their weights; None: the models are decoded together

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError, unknown_name
@@ -46,9 +47,9 @@ class NetworkEstimator:
         for option in ("patience", "monitor"):
             if getattr(config.train, option) not in (None, 0) and not config.data.has_valid:
                 raise ConfigError(f"train.{option}", "requires validation data", "set data.valid")
-        for option in ("distill_from", "r_drop"):
-            if getattr(config.train, option) and not config.spec.supports_distillation:
-                tasks = ", ".join(config.tasks_where(lambda task: task.supports_distillation))
+        for option, field in (("distill_from", "supports_distillation"), ("r_drop", "supports_r_drop")):
+            if getattr(config.train, option) and not getattr(config.spec, field):
+                tasks = ", ".join(config.tasks_where(attrgetter(field)))
                 raise ConfigError(f"train.{option}", f"not available for task {config.task!r}", f"use one of {tasks}")
         sample_outputs.check(config)
         self._check(config)

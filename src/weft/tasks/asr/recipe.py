@@ -53,8 +53,8 @@ def _flops(num_parameters: float, train: Mapping[str, Any]) -> float:
 
 
 def _recurrent(profile: DataProfile) -> list[Recipe]:
-    train = {**_train(profile, 4000), "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.01}
-    model = {"num_layers": 3, "hidden_size": 512, "dropout": 0.3}
+    train = {**_train(profile, 5000), "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.01}
+    model = {"num_layers": 3, "hidden_size": 512, "dropout": 0.4}
     small = {**train, "max_steps": train["max_steps"] // 2, "batch_tokens": 8192, "lr": 2e-3}
     return [
         Recipe("", model, train, flops=_flops(5.1e6, train)),

@@ -63,6 +63,7 @@ ASR: Task[object, Prediction] = Task(
     ranking_metrics=("wer",),
     compare=COMPARE,
     recipes=recipes,
+    supports_r_drop=True,
     predictor=predictor,
     evaluate=evaluate,
     predict=predict,

@@ -24,16 +24,17 @@ def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
     arch = tables["model"].get("arch") or "transformer"
     has_ctc = tables["model"].get("ctc_weight", 1.0 if arch in CTC_ARCHS else 0.0) > 0
     text = profile.texts[0]
-    tokenizer = {} if tables["tokenizer"] else _tokenizer(profile)
+    tokenizer = {} if tables["tokenizer"] else {"type": "char"} if has_ctc else _tokenizer(profile)
     reason = f"{profile.num_examples:,} texts of {text.mean_words:.0f} words"
     train = {
         "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.05, "lr_schedule": "cosine", "warmup_ratio": 0.05,
         "ema_decay": 0.998, **early_stopping(profile, "wer" if has_ctc else "word_f1"),
     }  # fmt: skip
+    # CTC spells: with words as tokens, 700 clips did not suffice to learn more than which words are frequent
     if has_ctc:  # batches are measured in frames, which are many more than tokens
-        steps = scaled_steps(4000, profile.num_examples, 700, (2000, 50_000))
+        steps = scaled_steps(12_000, profile.num_examples, 700, (4000, 50_000))
         return [Recipe(reason, {"arch": arch}, {**train, "max_steps": steps, "batch_tokens": 1600}, tokenizer)]
-    steps = scaled_steps(12_000, profile.num_examples, FILES, (1500, 100_000))
+    steps = scaled_steps(8_000, profile.num_examples, FILES, (1500, 100_000))
     tokens = round(text.mean_words if tokenizer.get("type") == "whitespace" else text.mean_chars) + 2
     train |= {"max_steps": steps, "batch_tokens": BATCH_FILES * tokens, "label_smoothing": 0.1}
     best = Recipe(reason, {"arch": arch, "dropout": 0.3 if profile.num_examples < 50_000 else 0.1}, train, tokenizer)

@@ -70,6 +70,7 @@ CAPTIONING_TASK: Task[object, Prediction] = Task(
         scores_pairs=True,
     ),
     recipes=recipes,
+    supports_r_drop=True,
     supports_ensembles=True,
 )
 TASK = CAPTIONING_TASK  # the name that the registry imports

@@ -65,6 +65,7 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     explain=find_explain,
     supports_ensembles=True,
     supports_distillation=True,
+    supports_r_drop=True,
     combine=combine,
     labels=lambda run: run.vocabulary.labels.names,
     vocab_info=lambda run: {"labels": list(run.labels)},

@@ -100,6 +100,7 @@ LM: Task[str, None] = Task(
     explain=find_explain,
     supports_ensembles=True,
     supports_distillation=True,
+    supports_r_drop=True,
     fit_weights=fit_weights,
     fit_cache=fit_cache,
 )

@@ -98,6 +98,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     explain=find_explain,
     supports_ensembles=True,
     supports_distillation=True,
+    supports_r_drop=True,
     vocab_info=lambda run: {
         "vocabulary": {"source": run.vocabulary.source.vocab_size, "target": run.vocabulary.target.vocab_size}
     },

@@ -71,6 +71,7 @@ TAGGING: Task[Sentence, TagPrediction] = Task(
     embed=embed,
     explain=find_explain,
     supports_distillation=True,
+    supports_r_drop=True,
     labels=lambda run: run.vocabulary.labels.names,
     vocab_info=lambda run: {"labels": list(run.labels)},
 )
