@@ -104,11 +104,15 @@ class FrameToText(nn.Module):
         lengths = target_mask.sum(1) - 1
         return ctc.ctc_nll(self.frame_log_probs(memory), memory.token_mask, targets, lengths, blank=self.blank)
 
-    def attention_loss(self, memory: Memory, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy of each token after the first, given `tokens` (B, T + 1), (B, T)."""
+    def attention_loss(
+        self, memory: Memory, tokens: Tensor, label_smoothing: float = 0.0, *, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """Cross-entropy of each token after the first, given `tokens` (B, T + 1), (B, T). Only experts read `target_mask`
+        (B, T), which is False on padding."""
         if self.decoder is None or self.head is None:
             raise ValueError("the model has no decoder")
-        y, _ = self.decoder(tokens[:, :-1], self.decoder.stack.init_state(memory))
+        stack = self.decoder.stack
+        y, _ = self.decoder(tokens[:, :-1], stack.init_state(memory), stack.padding_mask(target_mask))
         return self.head.loss(y, tokens[:, 1:], label_smoothing)
 
     # ---- decoding

@@ -115,7 +115,7 @@ class MediaObjective:
         if model.ctc_weight > 0:
             total = total + model.ctc_weight * model.ctc_loss(memory, batch.tokens[:, 1:], target_mask)
         if model.ctc_weight < 1:
-            losses = model.attention_loss(memory, batch.tokens, smoothing)
+            losses = model.attention_loss(memory, batch.tokens, smoothing, target_mask=target_mask)
             total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
         return total
 
