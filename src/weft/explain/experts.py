@@ -20,7 +20,7 @@ from weft.explain.hooks import record_activations
 from weft.explain.inputs import ModelInput, explain_spec, network, read
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import side_of, stack_of
-from weft.nn.experts import MixtureOfExperts
+from weft.nn.experts import RoutesTokens, expert_layers
 from weft.nn.stack import layer_indices
 from weft.plots.formatting import on_one_line
 from weft.plots.token_table import TokenGuess, token_table
@@ -41,10 +41,9 @@ class RoutedLayer(NamedTuple):
     num_experts: int
 
 
-def expert_modules(model: nn.Module) -> dict[str, MixtureOfExperts]:
+def expert_modules(model: nn.Module) -> dict[str, RoutesTokens]:
     """The mixture-of-experts layers by name, without those of a character encoder, whose positions are not tokens."""
-    modules = model.named_modules()
-    return {name: part for name, part in modules if isinstance(part, MixtureOfExperts) and ".char_encoder." not in name}
+    return {name: layer for name, layer in expert_layers(model).items() if ".char_encoder." not in name}
 
 
 def why_no_experts(run: AnyRun) -> str | None:
@@ -89,8 +88,8 @@ def routed_layers(run: AnyRun, model_input: ModelInput) -> list[RoutedLayer]:
 
 def expert_load(layers: Sequence[RoutedLayer]) -> np.ndarray:
     """The fraction of the tokens' uses that each expert of a layer has, (E,), over several texts."""
-    counts = sum(np.bincount(layer.experts.flatten(), minlength=layer.num_experts) for layer in layers)
-    return np.asarray(counts) / max(1, np.asarray(counts).sum())
+    chosen = np.concatenate([layer.experts.flatten() for layer in layers])
+    return np.bincount(chosen, minlength=layers[0].num_experts) / max(1, len(chosen))
 
 
 def _frequent_tokens(layers: Sequence[RoutedLayer], expert: int, top: int) -> list[str]:
@@ -122,7 +121,7 @@ def _token_figure(layers: Sequence[RoutedLayer]) -> Figure:
         cells = []
         for experts, gates in zip(layer.experts.tolist(), layer.gates.tolist(), strict=True):
             tooltip = "\n".join(f"expert {e + 1}  {gate:.3f}" for e, gate in zip(experts, gates, strict=True))
-            cells.append(TokenGuess(" ".join(str(e + 1) for e in experts), min(1.0, gates[0]), tooltip, hue=hues[experts[0]]))
+            cells.append(TokenGuess("+".join(str(e + 1) for e in experts), min(1.0, gates[0]), tooltip, hue=hues[experts[0]]))
         rows.append(cells)
     table = token_table(
         rows,

@@ -12,7 +12,7 @@ from weft.models.config import StackConfig
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bidirectional import Bidirectional
 from weft.nn.conformer import ConvModule, HalfStep
-from weft.nn.experts import ExpertLinear, Experts, MixtureOfExperts, Router
+from weft.nn.experts import ChoosesExperts, Experts, HasMatrices, MixtureOfExperts, Router
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
     AlibiBias,
@@ -237,8 +237,8 @@ def muon_parameters(stack: Stack, prefix: str) -> set[str]:
     """Names of the weight matrices inside a stack, which Muon optimizes; `prefix` is the stack's name in the model. Routers
     are not among them: they are classifiers, like an output layer."""
     modules = dict(stack.layers.named_modules())
-    skipped = tuple(f"{name}." for name, module in modules.items() if isinstance(module, nn.Embedding | Router))
-    experts = tuple(f"{name}." for name, module in modules.items() if isinstance(module, ExpertLinear))
+    skipped = tuple(f"{name}." for name, module in modules.items() if isinstance(module, nn.Embedding | ChoosesExperts))
+    experts = tuple(f"{name}." for name, module in modules.items() if isinstance(module, HasMatrices))
     weights = stack.layers.named_parameters()
     names = [name for name, weight in weights if weight.dim() == 2 or name.startswith(experts)]
     return {f"{prefix}.layers.{name}" for name in names if not name.startswith(skipped)}
@@ -253,8 +253,8 @@ def init_projections(stack: Stack, init_matrix: Callable[[Tensor], object]) -> N
             init_matrix(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, ExpertLinear):
-            for matrix in module.weight.detach():  # shares memory with the weight
+        elif isinstance(module, HasMatrices):
+            for matrix in module.matrices:
                 init_matrix(matrix)
 
 

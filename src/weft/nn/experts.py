@@ -13,7 +13,7 @@ expert.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,14 @@ class Routing(NamedTuple):
     probs: Tensor  # float32 (N, E): the probabilities of all experts
 
 
+@runtime_checkable
+class ChoosesExperts(Protocol):
+    """A module that chooses the experts of each token."""
+
+    num_experts: int
+    experts_per_token: int
+
+
 class Router(nn.Module):
     """Chooses the experts of each token. It computes in float32: near ties decide which expert is used."""
 
@@ -54,6 +62,15 @@ class Router(nn.Module):
         return Routing(experts, gates, probs)
 
 
+@runtime_checkable
+class HasMatrices(Protocol):
+    """A module with one matrix per expert."""
+
+    @property
+    def matrices(self) -> Tensor:
+        """The matrices (E, out_features, in_features), without gradients; they share the memory of the weight."""
+
+
 class ExpertLinear(nn.Module):
     """One matrix per expert, without biases: weight (E, out_features, in_features), initialized like nn.Linear."""
 
@@ -61,6 +78,10 @@ class ExpertLinear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_experts, out_features, in_features))
         nn.init.uniform_(self.weight, -(in_features**-0.5), in_features**-0.5)
+
+    @property
+    def matrices(self) -> Tensor:
+        return self.weight.detach()
 
 
 class Experts(nn.Module):
@@ -115,9 +136,9 @@ class _Sort(torch.autograd.Function):
         return x[order // ctx.copies]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (inverse,) = ctx.saved_tensors
-        return grad[inverse].unflatten(0, (-1, ctx.copies)).sum(1), None, None
+        return grad[inverse].view(-1, ctx.copies, grad.size(-1)).sum(1), None, None
 
 
 class _Unsort(torch.autograd.Function):
@@ -129,7 +150,7 @@ class _Unsort(torch.autograd.Function):
         return y[inverse]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (order,) = ctx.saved_tensors
         return grad[order], None, None
 
@@ -147,11 +168,11 @@ def grouped_experts(experts: Experts, x: Tensor, routing: Routing, token_mask: T
     hidden = grouped_mm(_zero_outside(rows, is_token), experts.up_proj.weight, ends)
     hidden = experts.activation(_zero_outside(hidden, is_token))
     outputs = _zero_outside(grouped_mm(hidden, experts.to_out.weight, ends), is_token)
-    outputs = _Unsort.apply(outputs, order, inverse)  # type: ignore[no-untyped-call]
-    return (outputs.view(*routing.gates.shape, -1) * routing.gates[..., None].to(x.dtype)).sum(1)
+    unsorted: Tensor = _Unsort.apply(outputs, order, inverse)  # type: ignore[no-untyped-call]
+    return (unsorted.view(*routing.gates.shape, -1) * routing.gates[..., None].to(x.dtype)).sum(1)
 
 
-_grouped_experts_not_compiled = torch.compiler.disable(grouped_experts)
+_grouped_experts_not_compiled = torch.compiler.disable(grouped_experts)  # type: ignore[no-untyped-call]
 
 
 def _zero_outside(rows: Tensor, mask: Tensor | None) -> Tensor:
@@ -207,6 +228,8 @@ class MixtureOfExperts(nn.Module):
         self.recorded: list[ExpertLoad] | None = None  # of the calls since `start_recording`; None: not recording
 
     def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+        if token_mask is not None:  # attention may leave any value on padding
+            x = x.masked_fill(~token_mask[..., None], 0.0)
         tokens, mask = x.flatten(0, 1), None if token_mask is None else token_mask.flatten()
         routing = self.router(tokens)
         if self.recorded is not None:
@@ -234,15 +257,28 @@ class MixtureOfExperts(nn.Module):
         return ExpertLoad(zeros, zeros, zeros.sum())
 
 
-def expert_layers(model: nn.Module) -> list[MixtureOfExperts]:
-    """The mixture-of-experts layers of a model, in its order."""
-    return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
+@runtime_checkable
+class RoutesTokens(Protocol):
+    """A layer that distributes tokens over experts."""
+
+    router: Router
+    experts: Experts
+    balance_loss_weight: float
+
+    def start_recording(self) -> None: ...
+
+    def stop_recording(self) -> ExpertLoad: ...
+
+
+def expert_layers(model: nn.Module) -> dict[str, RoutesTokens]:
+    """The mixture-of-experts layers of a model by name, in its order."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, RoutesTokens)}
 
 
 def num_active_parameters(model: nn.Module) -> int:
     """The number of parameters that one token uses: of the experts of a layer, K of E."""
     total = sum(weight.numel() for weight in model.parameters())
-    for layer in expert_layers(model):
+    for layer in expert_layers(model).values():
         num_experts, used = layer.router.num_experts, layer.router.experts_per_token
         total -= sum(weight.numel() for weight in layer.experts.parameters()) // num_experts * (num_experts - used)
     return total

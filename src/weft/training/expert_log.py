@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from weft.nn.experts import MixtureOfExperts
+from weft.nn.experts import RoutesTokens
 from weft.training.objective import Loss
 
 
-def add_balance_loss(loss: Loss, layers: Sequence[MixtureOfExperts]) -> Loss:
+def add_balance_loss(loss: Loss, layers: Sequence[RoutesTokens]) -> Loss:
     """The loss of a batch with the load-balancing losses of these layers in its penalty. As the penalty is a sum over items, a
     balance loss counts once per item: the loop divides by their number."""
     loads = [layer.stop_recording() for layer in layers]

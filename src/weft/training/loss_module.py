@@ -20,7 +20,7 @@ class LossModule(nn.Module):
         super().__init__()
         self.objective, self.model = objective, model
 
-        self.expert_layers = expert_layers(model)
+        self.expert_layers = list(expert_layers(model).values())
 
     def forward(self, batch: Any, carry: Any) -> Loss:
         """The loss of the objective; experts add the load-balancing loss to its penalty."""
