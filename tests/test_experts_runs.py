@@ -91,8 +91,8 @@ def task_file(tmp_path: Path, name: str) -> dict[str, Any]:
     [
         ("lm", 1, 1),
         ("masked-lm", 1, 1),
-        ("classification", 1, 1),
-        ("tagging", 1, 1),
+        ("classification", 2, 2),
+        ("tagging", 2, 2),
         ("transformer", 4, 2),  # the decoder reads as many tokens as it predicts
         ("luong", 2, 1),  # position by position
         ("asr", 3, 1),  # two sublayers in a Conformer, one in the decoder
