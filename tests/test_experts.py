@@ -388,7 +388,7 @@ def test_a_compiled_loss_equals_the_plain_one(precision):
         network = model()
         module = LossModule(objective(), network)
         if compiled:
-            module.compile(backend="aot_eager")
+            module.compile(backend="eager")
         with device_config.autocast():
             loss = module(batch(), None)
         loss.to_minimize().backward()

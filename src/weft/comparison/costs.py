@@ -34,7 +34,12 @@ def active_parameters(network: nn.Module | None) -> int | None:
 
 
 def compute_cost(
-    directory: RunDir, num_parameters: int, *, inference_rate: float, inference_unit: str, num_active_parameters: int | None
+    directory: RunDir,
+    num_parameters: int,
+    *,
+    inference_rate: float,
+    inference_unit: str,
+    num_active_parameters: int | None = None,
 ) -> Cost:
     """The cost of a run; the training part comes from its timings.jsonl."""
     timings = read_log(directory.path / "timings.jsonl")
