@@ -402,7 +402,7 @@ def test_costs_are_those_recorded_by_the_run(tmp_path):
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
     result = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
-    assert result == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
+    assert result == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s", None)
     (tmp_path / "timings.jsonl").unlink()
     assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []

@@ -41,6 +41,9 @@ MIXER_BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "attention-window-3": lambda: attention(context_length=3),
     "attention-window-3-rotary-qk": lambda: attention(context_length=3, positions="rotary", qk_norm=True),
     "feed-forward": lambda: FeedForward(DIM, ffn_dim=16, activation="swiglu"),
+    "experts": lambda: build.mixture_of_experts(
+        stack_config(layer_type="attention", ffn_dim=16, num_experts=4, num_shared_experts=1)
+    ),
 }
 
 
@@ -78,6 +81,12 @@ STACKS: dict[str, StackConfig] = {
             layer_type="attention", conv_kernel=size, position_encoding=encoding, skip_connection="residual", norm="layernorm"
         )
         for size, encoding in ((1, "rotary"), (4, "relative"))
+    },
+    **{
+        f"experts-{mixer}": stack_config(
+            layer_type=mixer, ffn_dim=16, num_experts=4, experts_per_token=used, skip_connection="residual", norm="layernorm"
+        )
+        for mixer, used in (("attention", 2), ("lstm", 1))
     },
     "rnn-sigmoid": stack_config(layer_type="rnn", nonlinearity="sigmoid"),
     "lstm-feed-forward": stack_config(layer_type="lstm", ffn_dim=16, activation="squared-relu", skip_connection="residual"),

@@ -76,13 +76,14 @@ def format_sample(record: Mapping[str, Any]) -> str:
     return short(record["prompt"] + record["text"], SAMPLE_CHARS)
 
 
-def describe_model(config: RunConfig, num_parameters: int) -> str:
-    """'gpt: 4 layers, hidden size 256, 3.18M parameters'."""
+def describe_model(config: RunConfig, num_parameters: int, num_active: int | None = None) -> str:
+    """'gpt: 4 layers, hidden size 256, 3.18M parameters'; with experts, also the number that a token uses."""
     options = config.model.model_dump()
     stack = options.get("encoder", options)  # of an encoder-decoder, whose decoder usually has the same sizes
     sizes = [pluralize(stack["num_layers"], "layer")] if "num_layers" in stack else []
     sizes += [f"hidden size {stack['hidden_size']}"] if "hidden_size" in stack else []
-    return f"{config.arch}: {', '.join([*sizes, f'{format_count(num_parameters)} parameters'])}"
+    active = "" if num_active in (None, num_parameters) else f" ({format_count(num_active)} active)"
+    return f"{config.arch}: {', '.join([*sizes, f'{format_count(num_parameters)} parameters{active}'])}"
 
 
 def describe_budget(config: RunConfig) -> str:
@@ -202,12 +203,14 @@ class TrainProgress:
     def _model_header(self, loop: Loop) -> None:
         """The lines of the header that need the model."""
         from weft.cli.threads import threads
+        from weft.nn.experts import num_active_parameters
 
         if self.config is None:
             return
         self._tokenizer_header()
-        num_parameters = sum(weight.numel() for weight in loop.loss_module.model.parameters())
-        self._header("Model", describe_model(self.config, num_parameters))
+        model = loop.loss_module.model
+        num_parameters = sum(weight.numel() for weight in model.parameters())
+        self._header("Model", describe_model(self.config, num_parameters, num_active_parameters(model)))
         device, precision = loop.device_config.device, str(loop.device_config.precision).removeprefix("torch.")
         cpus = f", {threads()} thread{'' if threads() == 1 else 's'}" if device.type == "cpu" else ""
         self._header("Training", f"{describe_budget(self.config)}, {loop.config.optimizer}, {device} {precision}{cpus}")

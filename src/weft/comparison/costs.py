@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.log import read_log
 from weft.runs.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Cost(NamedTuple):
@@ -18,9 +21,26 @@ class Cost(NamedTuple):
     model_bytes: int  # size of the weights or counts on disk
     inference_rate: float  # units per second, timed during the evaluation
     inference_unit: str  # "lines/s", "tokens/s scored"
+    num_active_parameters: int | None = None  # that one token uses, in a mixture of experts; None: all
 
 
-def compute_cost(directory: RunDir, num_parameters: int, *, inference_rate: float, inference_unit: str) -> Cost:
+def active_parameters(network: nn.Module | None) -> int | None:
+    """The number of parameters that one token uses, for a mixture of experts; None for other models: all."""
+    if network is None:
+        return None
+    from weft.nn.experts import expert_layers, num_active_parameters
+
+    return num_active_parameters(network) if expert_layers(network) else None
+
+
+def compute_cost(
+    directory: RunDir,
+    num_parameters: int,
+    *,
+    inference_rate: float,
+    inference_unit: str,
+    num_active_parameters: int | None = None,
+) -> Cost:
     """The cost of a run; the training part comes from its timings.jsonl."""
     timings = read_log(directory.path / "timings.jsonl")
     last = timings[-1] if timings else {}
@@ -34,4 +54,5 @@ def compute_cost(directory: RunDir, num_parameters: int, *, inference_rate: floa
         model_bytes=directory.weights.stat().st_size,
         inference_rate=inference_rate,
         inference_unit=inference_unit,
+        num_active_parameters=num_active_parameters,
     )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft import __version__, files
-from weft.comparison.costs import Cost, compute_cost
+from weft.comparison.costs import Cost, active_parameters, compute_cost
 from weft.comparison.results_check import find_problem
 from weft.errors import ModelError, ResourceError
 from weft.metrics.items import ItemStatistics, Score
@@ -116,7 +116,7 @@ def evaluate_run(
 ) -> RunResults:
     """Evaluate a loaded run on `data`, or on its own test or validation data; calls `progress(done, total)`."""
     import_module("torch")  # before the timer starts: models import it lazily
-    num_parameters, _ = run.num_parameters, run.predictor  # loads the weights, which is not inference
+    sizes, _ = (run.num_parameters, active_parameters(run.network)), run.predictor  # loads the weights, which is not inference
     timer = _InferenceTimer(progress)
     result = evaluate(run, data, evaluation, timer)
     seconds, details = timer.seconds(), result.details()
@@ -131,7 +131,13 @@ def evaluate_run(
         inputs=details.inputs,
         references=details.references,
         lengths=np.asarray(details.lengths, np.int64),
-        cost=compute_cost(run.directory, num_parameters, inference_rate=result.units / seconds, inference_unit=result.unit),
+        cost=compute_cost(
+            run.directory,
+            sizes[0],
+            inference_rate=result.units / seconds,
+            inference_unit=result.unit,
+            num_active_parameters=sizes[1],
+        ),
         data=_describe_data(run, data),
         labels=run.labels,
         frequencies=details.frequencies,

@@ -19,7 +19,7 @@ from weft.tasks.registry import find_task, known_task
 Arrays = Mapping[str, np.ndarray]
 TEXTS = ("run", "arch", "task", "data", "cache_key", "item", "policy", "context")
 LISTS = ("inputs", "references", "labels", "samples")  # of texts
-OPTIONAL = ("seconds", "tokens_per_second", "peak_memory")  # fields of a cost
+OPTIONAL = ("seconds", "tokens_per_second", "peak_memory", "num_active_parameters")  # fields of a cost
 MAX_NUMBER = 1e300
 
 
@@ -32,7 +32,7 @@ def _are_texts(values: Any) -> bool:
 
 
 def _cost(cost: Any) -> Iterator[str]:
-    if not isinstance(cost, dict) or cost.keys() != set(Cost._fields):
+    if not isinstance(cost, dict) or set(Cost._fields) != cost.keys() | set(Cost._field_defaults):
         yield "cost"
         return
     for name, value in cost.items():

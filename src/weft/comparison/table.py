@@ -59,6 +59,7 @@ class Row(NamedTuple):
     inference_rate: float
     inference_unit: str
     model_bytes: int
+    num_active_parameters: int | None = None  # that one token uses, in a mixture of experts; None: all
 
 
 # ---- rows
@@ -258,6 +259,7 @@ def _row(name: str, runs: Sequence[RunResults], metric: Metric, scores: dict[str
         inference_rate=float(np.mean([cost.inference_rate for cost in costs])),
         inference_unit=costs[0].inference_unit,
         model_bytes=costs[0].model_bytes,
+        num_active_parameters=costs[0].num_active_parameters,
     )
 
 
@@ -280,6 +282,7 @@ def row_json(row: Row) -> dict[str, Any]:
     costs = ("num_parameters", "seconds", "tokens_per_second", "peak_memory", "model_bytes", "inference_rate", "inference_unit")
     return {
         **{name: getattr(row, name) for name in (*fields, *costs)},
+        **({} if row.num_active_parameters is None else {"num_active_parameters": row.num_active_parameters}),
         "score": estimate_json(row.score),
         "difference": None if row.difference is None else estimate_json(row.difference),
         "scores": {name: estimate_json(score) for name, score in row.scores.items()},

@@ -86,13 +86,15 @@ def metric_title(metric: Metric) -> str:
 
 
 def _titles(rows: Sequence[Row]) -> list[str]:
-    return ["model", metric_title(rows[0].metric), "95% CI", "p", "params", "train time", "train tok/s", "peak memory"]
+    costs = ["params", "active", "train time", "train tok/s", "peak memory"]
+    return ["model", metric_title(rows[0].metric), "95% CI", "p", *costs]
 
 
 def cells(rows: Sequence[Row]) -> list[list[str]]:
     """The cells of the table for terminal, Markdown and LaTeX, titles first; columns without any value are left out."""
-    table = [_titles(rows)]
+    table, has_experts = [_titles(rows)], any(row.num_active_parameters is not None for row in rows)
     for row in rows:
+        num_active = row.num_parameters if row.num_active_parameters is None else row.num_active_parameters
         table.append(
             [
                 "".join(char if char.isprintable() else " " for char in row.name),  # a row is one line
@@ -100,6 +102,7 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
                 format_interval(row.score, row.metric),
                 format_p(row.p) if row.has_enough_items else "?",
                 format_count(row.num_parameters),
+                format_count(num_active if has_experts else None),
                 format_seconds(row.seconds),
                 format_count(row.tokens_per_second),
                 format_bytes(row.peak_memory),

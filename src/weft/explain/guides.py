@@ -39,6 +39,10 @@ UNITS = (
     "Each token is colored by the activation of one unit while it is read: orange above 0, blue below. A unit that tracks a "
     "feature of the text has one color wherever the feature holds."
 )
+EXPERTS = (
+    "Each column is a token, each row a layer, with the numbers of the experts that it uses, the first by weight in its color. "
+    "The second table has the fraction of the work that each expert does: equal fractions mean that the load is balanced."
+)
 GRADIENTS = (
     "The height is the norm of the gradient of the loss at each distance or layer, on a logarithmic axis. A line that falls "
     "steadily is a vanishing gradient: the model learns little from inputs that far back."

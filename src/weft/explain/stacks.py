@@ -19,7 +19,7 @@ from weft.nn.state import tree_leaves
 LAYER_NAME = re.compile(r"(?:^|\.)layers\.\d+$")
 # mixers that wrap another one, and the attribute that has it
 WRAPPED_MIXERS: dict[type[nn.Module], str] = {CopyBridge: "inner", ProjectionBridge: "inner", Bidirectional: "forward_mixer"}
-UPPER_SUBLAYERS = ("cross-attention", "feed-forward")  # sublayers of the layer below, not layers of their own
+UPPER_SUBLAYERS = ("cross-attention", "feed-forward", "experts")  # sublayers of the layer below, not layers of their own
 
 
 class Stack(NamedTuple):

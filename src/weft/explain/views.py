@@ -11,6 +11,7 @@ from weft.explain.attention import attention, rollout, sites, why_no_rollout
 from weft.explain.attribution import attribution
 from weft.explain.beam_search import beam_search_tree, why_no_search
 from weft.explain.distribution import distribution, why_no_distribution
+from weft.explain.experts import experts, why_no_experts
 from weft.explain.explanation import Explanation
 from weft.explain.gradient_flow import gradient_flow, why_no_gradients
 from weft.explain.gradient_flow_loss import gradient_flow_to_loss
@@ -62,6 +63,7 @@ VIEWS: dict[str, ViewSpec] = {
     "counts": ViewSpec(counts, why_no_counts),
     "beam-search": ViewSpec(beam_search_tree, why_no_search),
     "logit-lens": ViewSpec(logit_lens, why_no_lens, max_tokens=4000),
+    "experts": ViewSpec(experts, why_no_experts, max_tokens=4000),
     "units": ViewSpec(units, why_no_units, max_tokens=4000),
     "gradient-flow": ViewSpec(_gradient_flow, why_no_gradients, has_progress=True, max_tokens=1000),
     "positions": ViewSpec(positions, why_no_positions, needs_text=False),

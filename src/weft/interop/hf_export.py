@@ -12,7 +12,7 @@ import torch
 from weft import files
 from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
-from weft.interop.hf_export_parts import ACTIVATIONS, ATTENTION, LAYER_NORM_EPS, Exported, to_hf
+from weft.interop.hf_export_parts import ACTIVATIONS, ATTENTION, LAYER_NORM_EPS, Exported, check_no_experts, to_hf
 from weft.interop.hf_names import BERT, encoder_mappings, gpt2_mappings, head_mappings
 from weft.interop.hf_seq2seq_export import export_seq2seq
 from weft.interop.hf_shapes import StackTensors, fold_output_bias, pad_heads
@@ -43,6 +43,7 @@ def _check_stack(run: AnyRun) -> Any:
     table = run.config.model
     _require(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
     _require(run, {"bias": (True, None), "conv_kernel": (None,)})
+    check_no_experts(table)
     if not table.ffn_dim:
         raise UsageError(
             "export", "Hugging Face models have a feed-forward sublayer", "train with model.ffn_dim greater than 0"

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from weft.errors import UsageError
 from weft.interop.hf_names import WeightMapping
+from weft.models.config import StackConfig
 from weft.nn.attention import SelfAttention
 from weft.nn.mixers import MIXERS
 
@@ -15,6 +17,13 @@ ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": 
 # layer types that the models of Hugging Face have
 ATTENTION = tuple(name for name, row in MIXERS.items() if row.factory is SelfAttention)
 LAYER_NORM_EPS = 1e-5  # our default, and that of torch
+
+
+def check_no_experts(table: StackConfig) -> None:
+    """Refuse a mixture of experts: the Hugging Face models that weft writes have dense feed-forward layers."""
+    if table.num_experts is not None:
+        problem = f"Hugging Face has no equivalent of model.num_experts = {table.num_experts}"
+        raise UsageError("export", problem, "train without experts")
 
 
 class Exported(NamedTuple):

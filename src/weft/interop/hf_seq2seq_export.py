@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.interop import hf_seq2seq_names as names
-from weft.interop.hf_export_parts import ACTIVATIONS, ATTENTION, LAYER_NORM_EPS, Exported, to_hf
+from weft.interop.hf_export_parts import ACTIVATIONS, ATTENTION, LAYER_NORM_EPS, Exported, check_no_experts, to_hf
 from weft.interop.hf_names import WeightMapping
 from weft.interop.hf_seq2seq import FAMILIES, POSITION_OFFSET, feature_order, reorder_features, scale_queries, sinusoidal_table
 from weft.interop.hf_seq2seq_names import SIDES, seq2seq_mappings, sublayers
@@ -89,6 +89,8 @@ def _head_problems(config: Seq2SeqConfig, *, any_size: bool) -> Iterator[Problem
 def problems(run: AnyRun, architecture: Architecture) -> list[Problem]:
     """What the architecture does not have."""
     config, vocabulary = run.config.model, run.vocabulary
+    for table in (config.encoder, config.decoder):
+        check_no_experts(table)
     found = [
         *_stack_problems(config, architecture.stack),
         *_check("model.encoder.bidirectional", config.encoder.bidirectional, (True,)),

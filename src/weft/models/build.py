@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.models.config import StackConfig
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bidirectional import Bidirectional
 from weft.nn.conformer import ConvModule, HalfStep
+from weft.nn.experts import ChoosesExperts, Experts, HasMatrices, MixtureOfExperts, Router
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
     AlibiBias,
@@ -174,8 +176,25 @@ def feed_forward(config: StackConfig) -> list[nn.Module]:
     """The feed-forward layer that follows each mixer, as a list of one, or an empty list."""
     if not config.ffn_dim:
         return []
+    if config.num_experts is not None:
+        return [mixture_of_experts(config)]
     layer = FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")
     return [with_bias(config, layer)]
+
+
+def mixture_of_experts(config: StackConfig) -> MixtureOfExperts:
+    """The feed-forward layer of a configuration with experts."""
+    dim, ffn_dim, activation = config.hidden_size, config.ffn_dim or 0, config.activation or "gelu"
+    num_experts, num_shared = config.num_experts or 0, config.num_shared_experts or 0
+    shared = None
+    if num_shared:
+        shared = FeedForward(dim, ffn_dim=num_shared * ffn_dim, activation=activation, bias=False)
+    return MixtureOfExperts(
+        Router(dim, num_experts=num_experts, experts_per_token=config.experts_per_token or 0),
+        Experts(dim, num_experts=num_experts, ffn_dim=ffn_dim, activation=activation),
+        shared=shared,
+        balance_loss_weight=config.balance_loss_weight or 0.0,
+    )
 
 
 def sublayers(config: StackConfig, mixer: nn.Module) -> list[nn.Module]:
@@ -215,19 +234,33 @@ def build_pooling(name: str, config: StackConfig) -> nn.Module:
 
 
 def muon_parameters(stack: Stack, prefix: str) -> set[str]:
-    """Names of the weight matrices inside a stack, which Muon optimizes; `prefix` is the stack's name in the model."""
-    owners = dict(stack.layers.named_modules())
-    names = [name for name, weight in stack.layers.named_parameters() if weight.dim() == 2]
-    return {f"{prefix}.layers.{name}" for name in names if not isinstance(owners[name.rpartition(".")[0]], nn.Embedding)}
+    """Names of the weight matrices inside a stack, which Muon optimizes; `prefix` is the stack's name in the model. Routers
+    are not among them: they are classifiers, like an output layer."""
+    modules = dict(stack.layers.named_modules())
+    skipped = tuple(f"{name}." for name, module in modules.items() if isinstance(module, nn.Embedding | ChoosesExperts))
+    experts = tuple(f"{name}." for name, module in modules.items() if isinstance(module, HasMatrices))
+    weights = stack.layers.named_parameters()
+    names = [name for name, weight in weights if weight.dim() == 2 or name.startswith(experts)]
+    return {f"{prefix}.layers.{name}" for name in names if not name.startswith(skipped)}
+
+
+def init_projections(stack: Stack, init_matrix: Callable[[Tensor], object]) -> None:
+    """Initialize the matrices of attention and feed-forward layers, in place; biases are 0. Skip connections keep their own."""
+    for name, module in stack.layers.named_modules():
+        if ".mixer." not in name:
+            continue
+        if isinstance(module, nn.Linear):
+            init_matrix(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, HasMatrices):
+            for matrix in module.matrices:
+                init_matrix(matrix)
 
 
 def init_gpt2(stack: Stack) -> None:
-    """Initialize attention and feed-forward layers as in GPT-2: N(0, 0.02), biases 0. Skip connections keep their own."""
-    for name, module in stack.layers.named_modules():
-        if isinstance(module, nn.Linear) and ".mixer." in name:
-            nn.init.normal_(module.weight, std=0.02)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+    """Initialize attention and feed-forward layers as in GPT-2: N(0, 0.02)."""
+    init_projections(stack, partial(nn.init.normal_, std=0.02))
 
 
 def scale_residual_projections(model: nn.Module, factor: float) -> None:

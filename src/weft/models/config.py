@@ -16,6 +16,8 @@ ATTENTION_ENCODINGS = ("relative", "relative-bias", "alibi", "rotary")  # inside
 CONNECTIONS = ("none", "residual", "highway", "dense")
 NORMS = ("none", "layernorm", "rmsnorm")
 NORM_POSITIONS = ("pre", "post")
+# options of a mixture of experts, with their defaults
+EXPERT_OPTIONS: Mapping[str, Any] = {"experts_per_token": 2, "num_shared_experts": 0, "balance_loss_weight": 0.01}
 Count = Annotated[int, Field(le=2**20)]  # number of heads or hidden units; limited so that tensor sizes fit into 64 bits
 Size = Annotated[int, Field(ge=1, le=65536)]
 
@@ -50,6 +52,14 @@ class StackConfig(Config):
     """Hidden size of the feed-forward sublayer; 0 for none. Default: 4 x hidden_size with attention, else 0."""
     activation: Annotated[str, Choice(ACTIVATIONS)] | None = None
     """Activation of the feed-forward sublayer."""
+    num_experts: int | None = Field(None, ge=0, le=4096)
+    """Number of experts in each feed-forward sublayer, each of size ffn_dim and without biases; 0 for a dense sublayer."""
+    experts_per_token: int | None = Field(None, ge=1, le=4096)
+    """num_experts only: number of experts that each token uses. Default: 2."""
+    num_shared_experts: int | None = Field(None, ge=0, le=4096)
+    """num_experts only: number of additional experts that every token uses. Default: 0."""
+    balance_loss_weight: float | None = Field(None, ge=0.0)
+    """num_experts only: weight of the load-balancing loss of each layer in the training loss. Default: 0.01."""
     qk_norm: bool | None = None
     """attention only: normalize queries and keys."""
     bias: bool | None = None
@@ -105,11 +115,25 @@ class StackConfig(Config):
         has_ffn = traits.attends if self.ffn_dim is None else self.ffn_dim > 0
         if not has_ffn and self.activation is not None:
             raise invalid("activation", "not used without a feed-forward sublayer", "set ffn_dim or remove activation")
+        self._check_experts(has_ffn=has_ffn)
         if traits.attends:
             self._check_heads()
         if self.conv_kernel is not None and (self.skip_connection != "residual" or self.is_post_norm or not has_ffn):
             raise invalid("conv_kernel", "requires skip_connection 'residual', norm_position 'pre' and a feed-forward sublayer")
         return self
+
+    def _check_experts(self, *, has_ffn: bool) -> None:
+        if not self.num_experts:
+            for option in EXPERT_OPTIONS:
+                if getattr(self, option) is not None:
+                    raise invalid(option, "not used without num_experts", f"set num_experts or remove {option}")
+            return
+        if self.num_experts == 1:
+            raise invalid("num_experts", "must be 0 or at least 2, got 1")
+        if not has_ffn:
+            raise invalid("num_experts", "not used without a feed-forward sublayer", "set ffn_dim or remove num_experts")
+        if (self.experts_per_token or EXPERT_OPTIONS["experts_per_token"]) > self.num_experts:
+            raise invalid("experts_per_token", f"{self.experts_per_token} exceeds num_experts {self.num_experts}", "lower it")
 
     def _check_heads(self) -> None:
         num_heads = default_num_heads(self.hidden_size) if self.num_heads is None else self.num_heads
@@ -156,6 +180,10 @@ class StackConfig(Config):
         values["ffn_dim"] = ffn_dim
         if ffn_dim:
             values["activation"] = self.activation or "gelu"
+        values["num_experts"] = self.num_experts or None
+        if self.num_experts:
+            set_options = {option: value for option in EXPERT_OPTIONS if (value := getattr(self, option)) is not None}
+            values |= {**EXPERT_OPTIONS, **set_options}
         if self.traits.attends:
             dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
             values |= {"num_heads": self.num_heads or default_num_heads(self.hidden_size), "attention_dropout": dropout}

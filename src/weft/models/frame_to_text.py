@@ -103,23 +103,27 @@ class FrameToText(nn.Module):
         """-log P_CTC of the targets (B, T), which end with </s>, (B,), from the log-probabilities of the frames (B, S, V)."""
         return ctc.ctc_nll(log_probs, frame_mask, targets, target_mask.sum(1) - 1, blank=self.blank)
 
-    def attention_loss(self, memory: Memory, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy of each token after the first, given `tokens` (B, T + 1), (B, T)."""
-        decoder, head = self._attention()
-        y, _ = decoder(tokens[:, :-1], decoder.stack.init_state(memory))
+    def attention_loss(
+        self, memory: Memory, tokens: Tensor, label_smoothing: float = 0.0, *, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """Cross-entropy of each token after the first, given `tokens` (B, T + 1), (B, T). Only experts read `target_mask`
+        (B, T), which is False on padding."""
+        y, head = self._decoded(memory, tokens, target_mask)
         return head.loss(y, tokens[:, 1:], label_smoothing)
 
-    def token_log_probs(self, memory: Memory, tokens: Tensor) -> Tensor:
+    def token_log_probs(self, memory: Memory, tokens: Tensor, target_mask: Tensor | None = None) -> Tensor:
         """The log-probabilities of attention for each token after the first, given `tokens` (B, T + 1), (B, T, V)."""
-        decoder, head = self._attention()
-        y, _ = decoder(tokens[:, :-1], decoder.stack.init_state(memory))
+        y, head = self._decoded(memory, tokens, target_mask)
         log_probs: Tensor = head(y)
         return log_probs
 
-    def _attention(self) -> tuple[Decoder, LMHead]:
+    def _decoded(self, memory: Memory, tokens: Tensor, target_mask: Tensor | None) -> tuple[Tensor, LMHead]:
+        """The outputs of the decoder (B, T, D), and the head that reads them."""
         if self.decoder is None or self.head is None:
             raise ValueError("the model has no decoder")
-        return self.decoder, self.head
+        stack = self.decoder.stack
+        y, _ = self.decoder(tokens[:, :-1], stack.init_state(memory), stack.padding_mask(target_mask))
+        return y, self.head
 
     # ---- decoding
 

@@ -68,13 +68,16 @@ class LanguageModel(nn.Module):
         y, state = self(tokens, state)
         return self.head.loss(y, targets, label_smoothing), state
 
-    def penalized(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Tensor | None, Any]:
+    def penalized(
+        self, tokens: Tensor, state: Any = None, target_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Any]:
         """Hidden states (B, T, D), the penalty on the activations at each position, (B, T), and the state. The penalty is None
-        in eval mode."""
+        in eval mode. `target_mask` (B, T) is False where there is nothing to predict."""
+        token_mask = self.stack.padding_mask(target_mask)
         if self.penalty is None or not self.training:
-            y, state = self(tokens, state)
+            y, state = self(tokens, state, token_mask)
             return y, None, state
-        h, state = self._read(tokens, state)
+        h, state = self._read(tokens, state, token_mask)
         y = self.output_dropout(h)
         return y, self.penalty(h, y), state
 

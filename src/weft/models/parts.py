@@ -14,6 +14,7 @@ from weft.nn.bridge import ProjectionBridge
 from weft.nn.conformer import ConvModule
 from weft.nn.crf import CRF, LinearTagHead
 from weft.nn.cross_attention import AttentionalOutput, CrossAttention, SourceAttention
+from weft.nn.experts import MixtureOfExperts, Router
 from weft.nn.lm_head import LMHead
 from weft.nn.mixers import MIXERS
 from weft.nn.pointer_generator import PointerGeneratorOutput
@@ -32,6 +33,8 @@ PARTS: dict[object, str] = {
     PrunedAttention: "attention",
     **dict.fromkeys((CrossAttention, SourceAttention, AttentionalOutput), "cross-attention"),
     FeedForward: "feed-forward",
+    Router: "router",
+    MixtureOfExperts: "experts",
     ConvModule: "convolution",
     SpeechFront: "front end",
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),

@@ -118,14 +118,23 @@ class EncoderDecoder(nn.Module):
         y, decoder_state = self.decoder(tokens, decoder_state, token_mask)
         return y, (decoder_state, head_state)
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: Any, label_smoothing: float = 0.0) -> tuple[Tensor, Any]:
-        """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
-        y, new_state = self(tokens, state)
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        state: Any,
+        label_smoothing: float = 0.0,
+        *,
+        target_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future. Only
+        experts read `target_mask` (B, T), which is False on padding."""
+        y, new_state = self(tokens, state, self.decoder.stack.padding_mask(target_mask))
         return self.head.loss(y, targets, state[1], label_smoothing), new_state
 
-    def log_probs(self, tokens: Tensor, state: Any) -> Tensor:
+    def log_probs(self, tokens: Tensor, state: Any, *, target_mask: Tensor | None = None) -> Tensor:
         """The log-probabilities of the tokens after each one, (B, T, V), for training."""
-        y, _ = self(tokens, state)
+        y, _ = self(tokens, state, self.decoder.stack.padding_mask(target_mask))
         return self.head.log_probs(y, state[1])
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
@@ -252,12 +261,8 @@ def decoder_stack(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
 
 
 def init_xavier(stack: Stack) -> None:
-    """Xavier initialization of attention and feed-forward layers, as in the original Transformer; biases 0."""
-    for name, module in stack.layers.named_modules():
-        if isinstance(module, nn.Linear) and ".mixer." in name:  # skip connections keep their own initialization
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+    """Xavier initialization of attention and feed-forward layers, as in the original Transformer."""
+    build.init_projections(stack, nn.init.xavier_uniform_)
 
 
 def init_torch_default(stack: Stack) -> None:

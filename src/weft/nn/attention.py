@@ -201,12 +201,12 @@ class FeedForward(nn.Module):
     A mixer without state.
     """
 
-    def __init__(self, dim: int, *, ffn_dim: int, activation: str = "gelu") -> None:
+    def __init__(self, dim: int, *, ffn_dim: int, activation: str = "gelu", bias: bool = True) -> None:
         super().__init__()
         num_inputs = 2 if activation in GATED_ACTIVATIONS else 1
-        self.up_proj = nn.Linear(dim, num_inputs * ffn_dim)
+        self.up_proj = nn.Linear(dim, num_inputs * ffn_dim, bias=bias)
         self.activation = ACTIVATIONS[activation]()
-        self.to_out = nn.Linear(ffn_dim, dim)
+        self.to_out = nn.Linear(ffn_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         return self.to_out(self.activation(self.up_proj(x))), ()

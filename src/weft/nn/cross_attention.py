@@ -210,8 +210,10 @@ class StepwiseDecoder(nn.Module):
     ) -> tuple[Tensor, tuple[Any, SourceKeysValues, Tensor]]:
         inner, source, previous_output = state
         outputs = []
+        routed_mask = token_mask if self.inner.routes_tokens else None  # for the other layers, `where` is enough
         for position, x_t in enumerate(torch.split(x, 1, dim=1)):
-            y, new = self.inner(self.attention.step_input(x_t, previous_output, source), inner)
+            step_mask = None if routed_mask is None else routed_mask[:, position : position + 1]
+            y, new = self.inner(self.attention.step_input(x_t, previous_output, source), inner, step_mask)
             y = self.attention.step_output(y, source)
             if token_mask is not None:
                 is_token = token_mask[:, position]

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from weft.nn.experts import expert_layers
 from weft.nn.memory import Memory
 from weft.nn.positions import PositionEncoding
 from weft.nn.skip_connections import Connection
@@ -78,6 +79,14 @@ class Stack(nn.Module):
         super().__init__()
         self.positions, self.layers, self.final_norm = positions, nn.ModuleList(layers), final_norm
         self.input_proj = input_proj or nn.Identity()  # applied to the sum of embeddings and positions
+        self.routes_tokens = bool(expert_layers(self.layers))
+
+    def padding_mask(self, target_mask: Tensor | None) -> Tensor | None:
+        """The token mask (B, T) to train a causal stack with, from the mask of the targets: True up to the last target of each
+        row. None without experts: no position sees the padding at the end, and attention is faster without a mask."""
+        if target_mask is None or not self.routes_tokens:
+            return None
+        return target_mask.flip(1).cumsum(1).flip(1) > 0
 
     def forward(
         self, x: Tensor, state: tuple[Tensor | None, tuple[Any, ...]] | None = None, token_mask: Tensor | None = None

@@ -42,6 +42,7 @@ class TokenGuess(NamedTuple):
     probability: float
     tooltip: str
     is_correct: bool = False
+    hue: int | None = None  # of the cell, in degrees; None: the color of all cells
 
 
 def _label(text: str) -> str:
@@ -56,8 +57,10 @@ def _draw_cell(guess: TokenGuess, x: float, y: float, width: float) -> str:
         if guess.is_correct
         else ""
     )
+    color = "" if guess.hue is None else f' style="fill:hsl({guess.hue} 65% 50%)"'
+    opacity = f'opacity="{0.8 * math.sqrt(guess.probability):.3f}"'
     return (
-        f'<g><title>{html(guess.tooltip)}</title><rect class="ink" {box} opacity="{0.8 * math.sqrt(guess.probability):.3f}"/>'
+        f'<g><title>{html(guess.tooltip)}</title><rect class="ink" {box} {opacity}{color}/>'
         f'<rect class="grid" {box}/>{frame}'
         f'<text x="{x + width / 2:g}" y="{y + ROW_HEIGHT / 2:g}" dy=".35em">{html(_label(guess.text))}</text></g>'
     )

@@ -127,12 +127,16 @@ def _columns(document: Document) -> list[Column]:
     rows = document["rows"]
     scores = [known_score(row["difference"]) for row in rows if row.get("difference")]
     difference_columns = [Column("difference from best", _difference_column(score_decimals(scores)), None)] if scores else []
+    has_experts = any(row.get("num_active_parameters") for row in rows)
+    active = Column("active params", _number_column("num_active_parameters", short), "lower")
+    active_columns = [active] if has_experts else []
     seed_columns = [Column("seeds", _seeds, None)] if {len(row.get("seeds") or [0]) for row in rows} != {1} else []
     return [
         *difference_columns,
         Column("p", _p_cell, None),
         *seed_columns,
         Column("params", _number_column("num_parameters", short), "lower"),
+        *active_columns,
         Column("train time", _number_column("seconds", duration), "lower"),
         Column("train tok/s", _number_column("tokens_per_second", short), "higher"),
         Column("peak memory", _number_column("peak_memory", size), "lower"),

@@ -124,7 +124,7 @@ class MediaObjective:
             total = total + model.ctc_weight * model.ctc_loss(log_probs, memory.token_mask, targets, target_mask)
             parts.append((log_probs, memory.token_mask))
         if model.ctc_weight < 1:
-            log_probs = model.token_log_probs(memory, batch.tokens)
+            log_probs = model.token_log_probs(memory, batch.tokens, target_mask)
             losses = smoothed_nll(log_probs, targets, self.smoothing)
             total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
             parts.append((log_probs, target_mask))
@@ -138,7 +138,7 @@ class MediaObjective:
             log_probs = model.frame_log_probs(memory)
             total = total + model.ctc_weight * model.ctc_loss(log_probs, memory.token_mask, batch.tokens[:, 1:], target_mask)
         if model.ctc_weight < 1:
-            losses = model.attention_loss(memory, batch.tokens, smoothing)
+            losses = model.attention_loss(memory, batch.tokens, smoothing, target_mask=target_mask)
             total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
         return total
 

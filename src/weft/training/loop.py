@@ -19,6 +19,7 @@ from weft.nn.state import join, select
 from weft.tensors import not_finite
 from weft.training.config import TrainConfig
 from weft.training.ema import EMA
+from weft.training.expert_log import ExpertLog
 from weft.training.loss_module import LossModule
 from weft.training.optimizers import Optimizers
 from weft.training.schedules import Schedule, schedule
@@ -90,6 +91,7 @@ class Loop:
         self.train_state = TrainState()
         self.carry: Any = None  # model state that is carried over to the next batch
         self.batch: tuple[Any, ...] | None = None  # the latest prepared batch
+        self.expert_log = ExpertLog()
         self.ema = None if config.ema_decay == 0 else EMA(optimizers.names, decay=config.ema_decay)
         self.lr_schedule: Schedule = schedule(config.lr_schedule, warmup=config.warmup_ratio)
         self.lr = 0.0  # the learning rate of the latest step
@@ -154,12 +156,14 @@ class Loop:
         total = torch.zeros((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
         count = torch.zeros((), dtype=torch.long, device=device)
         tokens = torch.zeros_like(count)
+        self.expert_log.clear()
         for micro, carry in self.micro_batches(batch):
             with self.device_config.autocast():
                 loss = self.loss_module(micro, carry)
             loss.to_minimize().backward()
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
+            self.expert_log.add(loss)
             carries.append(loss.carry)
         self.carry = carries[0]
         for carry in carries[1:]:
@@ -300,6 +304,7 @@ class Loop:
             "clipped_steps": train_state.clipped,
         }
         record = {"step": train_state.step, "epoch": train_state.epoch, "tokens": train_state.tokens, name: loss, **gradients}
+        record |= self.expert_log.record()
         train_state.metrics = run_log.log(record)
         train_state.logged, train_state.counted_tokens = 0.0, 0
         train_state.norm_sum, train_state.norm_max, train_state.norm_steps, train_state.clipped = 0.0, 0.0, 0, 0

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from weft.nn.experts import expert_layers
+from weft.training.expert_log import add_balance_loss
 from weft.training.objective import Loss, Objective
 
 
@@ -18,8 +20,14 @@ class LossModule(nn.Module):
         super().__init__()
         self.objective, self.model = objective, model
 
+        self.expert_layers = list(expert_layers(model).values())
+
     def forward(self, batch: Any, carry: Any) -> Loss:
-        return self.objective.loss(self.model, batch, carry)
+        """The loss of the objective; experts add the load-balancing loss to its penalty."""
+        for layer in self.expert_layers:
+            layer.start_recording()
+        loss = self.objective.loss(self.model, batch, carry)
+        return add_balance_loss(loss, self.expert_layers) if self.expert_layers else loss
 
     @property
     def steps_per_batch(self) -> int:

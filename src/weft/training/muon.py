@@ -43,8 +43,10 @@ class Muon(torch.optim.Optimizer):
                 buffers = [self.state[weight].setdefault("momentum", torch.zeros_like(weight)) for weight in weights]
                 torch._foreach_lerp_(buffers, gradients, 1.0 - group["momentum"])
                 nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
-                updates = orthogonalize(torch.stack(list(nesterov)))
+                # a weight with three axes has one matrix per expert
+                matrices = torch.stack(list(nesterov)).flatten(0, -3)
+                updates = orthogonalize(matrices).view(len(weights), *shape)
                 # a tall matrix with unit singular values changes its outputs less: scale it up
-                lr = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
+                lr = group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5
                 torch._foreach_mul_(weights, 1.0 - group["lr"] * group["weight_decay"])
                 torch._foreach_add_(weights, list(updates.unbind()), alpha=-lr)

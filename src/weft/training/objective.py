@@ -19,6 +19,8 @@ class Loss(NamedTuple):
     carry: Any  # detached state, carried over to the next batch; None if batches are independent
     tokens: Tensor | None = None  # number of tokens, if items are something else; None: `count`
     penalty: Tensor | None = None  # further summed terms that are minimized, but not part of the reported loss
+    expert_counts: tuple[Tensor, ...] = ()  # of each mixture-of-experts layer: number of tokens of each expert, (E,)
+    balance_loss: Tensor | None = None  # load-balancing loss, the mean of these layers; a part of `penalty`
 
     def to_minimize(self) -> Tensor:
         """The sum whose gradient is computed."""

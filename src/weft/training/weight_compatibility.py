@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "class_weight"}
 TRAIN_ONLY_OPTIONS |= {"weight_dropout", "variational_dropout", "word_type_dropout"}
 TRAIN_ONLY_OPTIONS |= {"activation_regularization", "temporal_activation_regularization"}
+TRAIN_ONLY_OPTIONS |= {"balance_loss_weight"}
 TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
 # options that change names or shapes of weights: weights that differ are new or unused, or their shapes are rejected
 SHAPE_OPTIONS = {

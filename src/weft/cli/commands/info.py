@@ -96,6 +96,14 @@ def _bos_tokens(run: AnyRun) -> dict[str, list[str]]:
     return {"bos_tokens": [run.vocabulary.token_text(token_id) for token_id in run.spec.decode.prompt_ids(run, "")]}
 
 
+def _active_parameters(run: AnyRun) -> dict[str, int]:
+    """The number of parameters that one token uses, for a mixture of experts."""
+    from weft.comparison.costs import active_parameters
+
+    active = active_parameters(run.network) if run.directory.weights.exists() else None
+    return {} if active is None else {"active_parameters": active}
+
+
 def run_info(run: AnyRun) -> dict[str, Any]:
     """Everything about a run directory."""
     from weft.config import BUDGETS
@@ -111,6 +119,7 @@ def run_info(run: AnyRun) -> dict[str, Any]:
         "task": run.config.task,
         "arch": run.config.arch,
         "parameters": run.num_parameters if run.directory.weights.exists() else None,
+        **_active_parameters(run),
         "parts": _parts(run) if run.directory.weights.exists() else None,
         "tokenizers": {
             name: {"type": tokenizer.type, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
@@ -210,6 +219,7 @@ def describe(info: Mapping[str, Any], unit: str) -> str:
     disk, is_done = info["bytes"], info["progress"]["done"]
     missing = "weights are missing" if is_done else "not trained yet"
     count = missing if info["parameters"] is None else f"{info['parameters']:,} {unit}"
+    count += f", {info['active_parameters']:,} active" if "active_parameters" in info else ""
     large = [f"{name} {format_bytes(number)}" for name, number in disk.items() if number >= LARGE_BYTES]
     tokenizers = info["tokenizers"]
     rows = [

@@ -18,12 +18,12 @@ class PairObjective:
 
     def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:
         state = model.encode(batch.source, batch.source_mask)
-        losses, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing)
         token_mask = batch.token_mask[:, 1:]
+        losses, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing, target_mask=token_mask)
         return Loss(losses.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None)
 
     def outputs(self, model: Any, batch: PairBatch, carry: None) -> Outputs:
-        log_probs = model.log_probs(batch.tokens[:, :-1], model.encode(batch.source, batch.source_mask))
-        token_mask = batch.token_mask[:, 1:]
+        state, token_mask = model.encode(batch.source, batch.source_mask), batch.token_mask[:, 1:]
+        log_probs = model.log_probs(batch.tokens[:, :-1], state, target_mask=token_mask)
         losses = smoothed_nll(log_probs, batch.tokens[:, 1:], self.smoothing)
         return Outputs(log_probs, Loss(losses.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None), token_mask)

@@ -18,6 +18,11 @@ from weft.training.distillation import Outputs, smoothed_nll
 from weft.training.objective import Loss, ProgressCallback
 
 
+def _target_mask(batch: Batch) -> Tensor | None:
+    """bool (B, T), False on padding; None: no padding."""
+    return None if batch.token_mask is None else batch.token_mask[:, 1:]
+
+
 def _sum_tokens(values: Tensor, batch: Batch) -> Tensor:
     """The sum of the values (B, T) of all targets of a batch, without padding."""
     return values.sum() if batch.token_mask is None else values.masked_fill(~batch.token_mask[:, 1:], 0.0).sum()
@@ -36,15 +41,14 @@ class LanguageModelObjective:
         self.carry_state, self.valid, self.context, self.device, self.smoothing = carry_state, valid, context, device, smoothing
 
     def loss(self, model: Any, batch: Batch, carry: Any) -> Loss:
-        y, penalties, state = model.penalized(batch.tokens[:, :-1], carry)
+        y, penalties, state = model.penalized(batch.tokens[:, :-1], carry, _target_mask(batch))
         return self._sum(model.head.loss(y, batch.tokens[:, 1:], self.smoothing), penalties, state, batch)
 
     def outputs(self, model: Any, batch: Batch, carry: Any) -> Outputs:
-        y, penalties, state = model.penalized(batch.tokens[:, :-1], carry)
+        y, penalties, state = model.penalized(batch.tokens[:, :-1], carry, _target_mask(batch))
         log_probs = model.head(y)
         losses = smoothed_nll(log_probs, batch.tokens[:, 1:], self.smoothing)
-        mask = None if batch.token_mask is None else batch.token_mask[:, 1:]
-        return Outputs(log_probs, self._sum(losses, penalties, state, batch), mask)
+        return Outputs(log_probs, self._sum(losses, penalties, state, batch), _target_mask(batch))
 
     def _sum(self, losses: Tensor, penalties: Tensor | None, state: Any, batch: Batch) -> Loss:
         """The loss of a batch from losses (B, T) and penalties (B, T)."""
