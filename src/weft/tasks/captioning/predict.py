@@ -81,9 +81,9 @@ def predict(
         predictor.check_alignable(options)
     if options.numbers is not None and len(options.numbers) != len(inputs):
         raise UsageError("numbers", f"expected one per input ({len(inputs)}), got {len(options.numbers)}")
-    return process_valid(
-        predictor.read(inputs), lambda frames: predictor.caption(frames, options, phase(progress, "captioning"))
-    )
+    read = predictor.read(inputs)
+    values = [value for value, frames in zip(inputs, read, strict=True) if not isinstance(frames, InvalidInput)]
+    return process_valid(read, lambda frames: predictor.caption(values, frames, options, phase(progress, "captioning")))
 
 
 def evaluate(
