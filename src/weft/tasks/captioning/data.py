@@ -28,6 +28,7 @@ from weft.tasks.captioning.reader import (
     FrameOptions,
     Media,
     detect_media,
+    file_in_memory,
 )
 from weft.tasks.media_data import MediaDataConfig
 from weft.text.reading import FileSummary
@@ -100,6 +101,14 @@ class CaptionDataConfig(MediaDataConfig):
             kinds["num_features"] = ("features",)
         options = (name for name, media in kinds.items() if self.media not in (None, *media))
         return next((name for name in options if getattr(self, name) is not None), None)
+
+    def file_of(self, value: object, where: str) -> str | bytes:
+        """The path of a file, or the content of a file with an image, a clip or features."""
+        if isinstance(value, str | Path):
+            return super().file_of(value, where)
+        if self.root is not None:
+            raise DataError(where, "expected a path, because data.root is set", "remove data.root")
+        return file_in_memory(value, self.media, where)
 
     @property
     def is_detected(self) -> bool:

@@ -85,7 +85,8 @@ class CaptionPredictor(MediaPredictor):
         words = prediction.text.split()
         weights = frame_alignment.by_word(weights, frame_alignment.word_numbers(tokenizer, tokens), len(words))
         pictures = self.frame_readers[0].pictures(value, frames[0])
-        weights = weights.reshape(len(words), -1, *self.grid)
+        height, width = self.grid
+        weights = weights.reshape(len(words), weights.shape[1] // (height * width), height, width)
         return FrameAlignment(words, weights, pictures, is_attention=member.model.decoder is not None)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.data.memory import is_table
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
@@ -53,8 +54,8 @@ def predictor(run: Run[Any, Prediction]) -> CaptionPredictor:
 
 
 def is_file(run: Run[Any, Prediction], value: object) -> bool:
-    """Whether a value is one input: a path, an image or an array. A list is several inputs; a clip is an array."""
-    return isinstance(value, MediaFile) or not isinstance(value, list | tuple)
+    """Whether a value is one input: a path, an image or an array. A list or a table is several inputs; a clip is an array."""
+    return isinstance(value, MediaFile) or not (isinstance(value, list | tuple) or is_table(value))
 
 
 def encode_source(run: Run[Any, Prediction], value: MediaInput) -> Any:

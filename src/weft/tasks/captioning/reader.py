@@ -5,6 +5,7 @@ Shapes: T frames, H height, W width, C channels, F features, h and w the height 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from weft.errors import DataError
 from weft.media.containers import video_format
 from weft.media.files import MediaFile, import_extra
 from weft.media.images import array_shape, image_array, is_array_file, opened_image, read_array, read_image
-from weft.media.video import FrameSelection, frame_size, read_video
+from weft.media.video import MAX_FRAMES, FrameSelection, frame_size, read_video
 from weft.models.caption_config import FrameShape
 
 if TYPE_CHECKING:
@@ -193,6 +194,35 @@ def features_in_memory(value: object, where: str) -> np.ndarray:
     if not np.isfinite(features).all():
         raise DataError(where, "some values are NaN or infinite")
     return features
+
+
+def file_in_memory(value: object, media: Media | None, where: str) -> bytes:
+    """The content of a file with a value in memory: an image (PNG), a clip, or features (.npy). It becomes the same frames."""
+    array = np.asarray(value) if media == "features" or isinstance(value, np.ndarray) else None
+    if array is not None and (media == "features" or array.ndim < 2):
+        return _array_bytes(features_in_memory(array, where))
+    if array is not None and media is None and array.ndim == 2 and array.dtype.kind == "f":
+        fix = 'set data.media to "features" or "image"'
+        raise DataError(where, "an array (T, F) of features or an image of shades of gray", fix)
+    try:
+        frames = pixels_in_memory(value, FrameOptions(media or "video", max_frames=MAX_FRAMES), None)
+    except DataError as error:
+        raise DataError(where, error.problem, error.fix) from None
+    if len({frame.shape for frame in frames}) > 1:
+        raise DataError(where, "the frames of a clip have different sizes", "resize them")
+    is_clip = isinstance(value, list) or (array is not None and array.ndim == 4)
+    if is_clip and media != "image":
+        return _array_bytes(np.stack(frames))
+    content = io.BytesIO()
+    import_extra("PIL.Image", "Pillow", "images").fromarray(frames[0]).save(content, "PNG", compress_level=1)
+    return content.getvalue()
+
+
+def _array_bytes(array: np.ndarray) -> bytes:
+    """A .npy file."""
+    content = io.BytesIO()
+    np.lib.format.write_array(content, array, allow_pickle=False)
+    return content.getvalue()
 
 
 # ---- features of a pre-trained encoder
