@@ -133,12 +133,14 @@ def _colored(image: np.ndarray, heat: np.ndarray) -> np.ndarray:
     """A faded image in gray, with color where the heat (h, w), from 0 to 1, is large."""
     faded = 255 - FADED * (255 - image.mean(-1, keepdims=True))
     opacity = MAX_OPACITY * enlarged(heat, *image.shape[:2])[..., None]
-    return (faded * (1 - opacity) + np.array(COLOR) * opacity).round().astype(np.uint8)
+    colored: np.ndarray = faded * (1 - opacity) + np.array(COLOR) * opacity
+    return colored.round().astype(np.uint8)
 
 
 def _heat(values: np.ndarray) -> np.ndarray:
     """Contributions as numbers from 0 to 1: the square root, relative to the largest of all words; 0 for negative ones."""
-    return np.sqrt(np.clip(values, 0, None) / max(float(values.max()), 1e-9))
+    heat: np.ndarray = np.sqrt(np.clip(values, 0, None) / max(float(values.max()), 1e-9))
+    return heat
 
 
 def image_attribution(image: np.ndarray, words: Sequence[str], values: np.ndarray, *, title: str = "") -> str:

@@ -83,7 +83,8 @@ def _positions_needed(target: Corpus) -> np.ndarray:
 
 
 class MediaObjective:
-    """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token."""
+    """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token; in training, plus a penalty on the
+    attention weights of models that have one."""
 
     unit = "token"
     inner_steps, prepare = 0, None
@@ -104,7 +105,10 @@ class MediaObjective:
         self.score, self.monitors = score, monitors  # `score` computes all monitors but the first, the loss
 
     def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
-        total = self._losses(model, model.encoder(batch.source, batch.source_mask), batch, self.smoothing)
+        memory = model.encoder(batch.source, batch.source_mask)
+        with model.recorded_attention() as weights:
+            total = self._losses(model, memory, batch, self.smoothing)
+        total = total + model.attention_penalty(weights, memory, batch.token_mask[:, 1:])
         count = batch.token_mask[:, 1:].sum()
         # a file that an augmentation made too short for its text has no path; NaN stays, so that the training loop sees it
         return Loss(total.masked_fill(total.isposinf(), 0.0).sum(), count, None)
