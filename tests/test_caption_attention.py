@@ -73,10 +73,10 @@ def test_the_gate_multiplies_the_context():
     torch.testing.assert_close(plain, torch.cat([x, attention(query, state)], dim=-1))
 
 
-def test_the_preset_has_a_gate_and_the_option_removes_it():
-    names = {name for name, _ in build().named_parameters() if ".gate." in name}
-    assert len(names) == 2 and not [name for name, _ in build(attention_gate=False).named_parameters() if ".gate." in name]
-    model = build()
+def test_the_option_adds_a_gate_that_is_trained():
+    names = {name for name, _ in build(attention_gate=True).named_parameters() if ".gate." in name}
+    assert len(names) == 2 and not [name for name, _ in build().named_parameters() if ".gate." in name]
+    model = build(attention_gate=True)
     model.zero_grad()
     loss(model).backward()
     assert all(parameter.grad.abs().sum() > 0 for name, parameter in model.named_parameters() if ".gate." in name)
@@ -136,7 +136,7 @@ def test_nothing_is_recorded_without_a_penalty_and_no_hook_stays():
     [
         (
             configs.SHOW_ATTEND_TELL,
-            {"attention_placement": "after"},
+            {"attention_placement": "after", "attention_gate": True},
             "model.attention_gate: requires attention_placement 'before'; set it to false",
         ),
         (

@@ -45,7 +45,10 @@ def reference(directory: Path) -> np.ndarray:
     return (state.flatten(2).transpose(1, 2) if state.ndim == 4 else state)[0].numpy()
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize(
+    "model_type",
+    [pytest.param(name, marks=[] if name in ("vit", "clip", "resnet", "swin") else pytest.mark.slow) for name in MODELS],
+)
 def test_features_equal_those_of_transformers(model_type, tmp_path):
     encoder, content = open_encoder(str(write_encoder(tmp_path / "encoder", model_type)))
     features, expected = encoder.encode([PHOTO, PHOTO]), reference(tmp_path / "encoder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -91,8 +92,7 @@ class CaptionPredictor(MediaPredictor):
 
     @property
     def frame_readers(self) -> list[CaptionFrames]:
-        readers: list[CaptionFrames] = self.readers
-        return readers
+        return cast("list[CaptionFrames]", self.readers)  # those of the task's [data] table
 
     @property
     def grid(self) -> tuple[int, int]:

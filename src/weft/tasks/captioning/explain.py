@@ -195,7 +195,7 @@ def attribution(run: Run[Any, Prediction], value: str, options: ExplainConfig, p
     kind = "the blurred image" if has_pixels else "the mean of the positions"
     note = f"{method.replace('-', ' ')}, baseline: {kind}" + (f", {steps} steps" if steps > 1 else "")
     svg = FrameContributions(names, cells, source.pictures).to_svg(prediction.text)
-    numbers = {"tokens": [], "text": prediction.text, "method": method, "n_steps": steps if steps > 1 else None}
+    numbers: dict[str, Any] = {"tokens": [], "text": prediction.text, "method": method, "n_steps": steps if steps > 1 else None}
     numbers |= {"cell_size": size if has_pixels else None, "words": data}
     table = [*align_columns(lines, left=(0, 3)), note]
     return Explanation("attribution", title, numbers, [Figure("Contributions to each word", svg)], table, ATTRIBUTION_GUIDE)

@@ -265,7 +265,8 @@ class EncodedReader:
         if features.shape[1:3] != expected and self.options.media == "image":
             problem = "a grid of {} x {} features, but this run reads {} x {}".format(*features.shape[1:3], *(expected or ()))
             raise DataError(where, problem, "use an encoder whose preprocessor crops images to one size")
-        return self.as_frames(features)
+        frames: np.ndarray = self.as_frames(features)
+        return frames
 
     def as_frames(self, features: Any) -> Any:
         """Features (T, h, w, F), an array or a tensor, as frames."""

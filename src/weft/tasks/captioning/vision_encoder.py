@@ -72,7 +72,7 @@ class VisionEncoder:
         num_prefix = output.size(1) - height * width
         if num_prefix < 0:
             raise ModelError("encoder", f"{output.size(1)} positions for an image of {height} x {width} patches")
-        return output[:, num_prefix:].unflatten(1, (height, width))
+        return output[:, num_prefix:].reshape(len(output), height, width, -1)
 
     @torch.no_grad()
     def encode(self, images: Sequence[Any]) -> np.ndarray:
