@@ -18,10 +18,11 @@ import weft
 from weft.cli.formant_synthesis import RATE
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
+from weft.explain.frame_attribution import word_tokens
 from weft.media.audio import to_int16
 from weft.nn import ctc
 from weft.runs.run import AnyRun
-from weft.tasks.asr.alignment import band_frequencies, word_tokens
+from weft.tasks.asr.alignment import band_frequencies
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 MODELS: dict[str, dict[str, Any]] = {

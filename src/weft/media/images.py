@@ -44,8 +44,8 @@ TRANSPOSE = {
 }
 
 
-def read_image(file: MediaFile, *, size: tuple[int, int], channels: int, resize: Resize = "stretch") -> Array:
-    """Pixels (H, W, C) of an image, uint8, with `size` = (H, W); of an animation, those of the first frame.
+def read_image(file: MediaFile, *, size: tuple[int, int] | None, channels: int, resize: Resize = "stretch") -> Array:
+    """Pixels (H, W, C) of an image, uint8, with `size` = (H, W), or of its own size; of an animation, those of the first frame.
 
     resize: "stretch" shows the whole image without its aspect ratio, "crop" its center, "pad" the whole image on gray.
     Transparent pixels become white, and the EXIF orientation is applied.
@@ -106,14 +106,16 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error.args[1] if has_number else error).split()) or type(error).__name__
 
 
-def pixels(image: PillowImage.Image, *, size: tuple[int, int], mode: str, resize: Resize = "stretch") -> Array:
-    """Pixels (H, W, C) of a Pillow image, uint8, resized to `size` = (H, W). May raise whatever Pillow raises."""
+def pixels(image: PillowImage.Image, *, size: tuple[int, int] | None, mode: str, resize: Resize = "stretch") -> Array:
+    """Pixels (H, W, C) of a Pillow image, uint8, resized to `size` = (H, W), or of its own size. May raise whatever Pillow
+    raises."""
     pillow = import_extra("PIL.Image", "Pillow", "images")
     transpose = TRANSPOSE.get(image.getexif().get(ORIENTATION, 1))
     image = _eight_bit(image, mode)
     if transpose is not None:
         image = image.transpose(pillow.Transpose[transpose])
-    return np.array(_resized(image, size, resize), np.uint8).reshape(*size, -1)
+    resized = image if size is None else _resized(image, size, resize)
+    return np.array(resized, np.uint8).reshape(resized.height, resized.width, -1)
 
 
 def _eight_bit(image: PillowImage.Image, mode: str) -> PillowImage.Image:
@@ -149,12 +151,13 @@ def _resized(image: PillowImage.Image, size: tuple[int, int], resize: Resize) ->
     return image.resize((width, height), pillow.Resampling.BICUBIC, box=box)
 
 
-def image_array(image: object, *, size: tuple[int, int], channels: int, resize: Resize = "stretch") -> Array:
-    """Pixels (H, W, C), uint8, of a Pillow image or of an array (H, W) or (H, W, C) of uint8 or of floats from 0 to 1."""
+def image_array(image: object, *, size: tuple[int, int] | None, channels: int, resize: Resize = "stretch") -> Array:
+    """Pixels (H, W, C), uint8, of a Pillow image or of an array (H, W) or (H, W, C) of uint8 or of floats from 0 to 1;
+    `size` = (H, W), or None for its own size."""
     mode = color_mode(channels)
     if isinstance(image, np.ndarray):
         array = _pixel_array(image)
-        if array.shape == (*size, channels):
+        if array.shape == (*(size or array.shape[:2]), channels):
             return array
         image = import_extra("PIL.Image", "Pillow", "images").fromarray(array[..., 0] if array.shape[-1] == 1 else array)
     pillow = import_extra("PIL.Image", "Pillow", "images")
@@ -183,24 +186,53 @@ def _pixel_array(image: Array) -> Array:
     return (array * 255).round().astype(np.uint8)
 
 
+# ---- arrays
+
+
+def is_array_file(file: MediaFile) -> bool:
+    """Whether a file is an array of NumPy, by its name or content."""
+    return file.suffix == ".npy" or file.read(16).startswith(b"\x93NUMPY")
+
+
+def array_shape(file: MediaFile) -> tuple[int, ...]:
+    """The shape of the array in a .npy file."""
+    return _array_header(file, file.read(2 * MAX_HEADER_BYTES))[1]
+
+
+def read_clip_array(file: MediaFile) -> Array:
+    """Pixels (T, H, W, C) of a .npy file, uint8."""
+    values = _array_values(file)
+    if values.ndim != 4 or values.dtype != np.uint8 or values.shape[-1] not in (1, 3, 4):
+        problem = f"an array of type {values.dtype} and shape {values.shape} is not a clip"
+        raise DataError(str(file), problem, "save uint8 (frames, height, width, channels)")
+    return values
+
+
 def read_array(file: MediaFile) -> Array:
     """Features (T, F) of a .npy file, float32; an array of one dimension is (1, F)."""
+    values = _array_values(file)
+    if values.ndim not in (1, 2):
+        raise DataError(str(file), f"an array of shape {values.shape}", "save an array of shape (positions, features)")
+    with np.errstate(over="ignore"):  # infinite values are refused below
+        features = np.ascontiguousarray(values, np.float32)
+    if not np.isfinite(features).all():
+        raise DataError(str(file), "some values are NaN or infinite as 32-bit floats")
+    return features.reshape(-1, values.shape[-1])
+
+
+def _array_values(file: MediaFile) -> Array:
+    """The array of numbers in a .npy file."""
     content = file.read()
     offset, shape, is_fortran, dtype = _array_header(file, content)
     if dtype.hasobject or dtype.kind not in "fiub":
         raise DataError(str(file), f"values of type {dtype}", "save an array of numbers")
-    if len(shape) not in (1, 2) or min(shape) < 1:
+    if not shape or min(shape) < 1:
         raise DataError(str(file), f"an array of shape {shape}", "save an array of shape (positions, features)")
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes != len(content) - offset:
         problem = f"the header promises {num_bytes:,} bytes of values, the file has {len(content) - offset:,}"
         raise DataError(str(file), problem, "write the file again")
-    values = np.frombuffer(content, dtype, offset=offset).reshape(shape, order="F" if is_fortran else "C")
-    with np.errstate(over="ignore"):  # infinite values are refused below
-        features = np.ascontiguousarray(values, np.float32)
-    if not np.isfinite(features).all():
-        raise DataError(str(file), "some values are NaN or infinite as 32-bit floats")
-    return features.reshape(-1, shape[-1])
+    return np.frombuffer(content, dtype, offset=offset).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _array_header(file: MediaFile, content: bytes) -> tuple[int, tuple[int, ...], bool, np.dtype[Any]]:

@@ -26,10 +26,13 @@ from weft.media.images import (
     Resize,
     check_pixels,
     color_mode,
+    image_array,
+    is_array_file,
     one_line,
     opened_image,
     pillow_image,
     pixels,
+    read_clip_array,
     read_image,
 )
 
@@ -88,9 +91,10 @@ def read_video(
     """Frames (T, H, W, C) of a clip, uint8, with `size` = (H, W): all of them, or `frame_rate` per second.
 
     If there are more than `max_frames`, this many are selected at equal distances. A clip is a video (MP4, MOV, MKV, WebM, AVI,
-    MPEG), an animation (GIF, WebP, APNG) or a directory of images in the order of the numbers in their names. The images of a
-    directory have no times: `frame_rate` does not apply to them. `start` and `duration` of the file apply to videos only.
-    `resize` is explained at `read_image`. MPEG files do not say how long they are: that their end is missing is not noticed.
+    MPEG), an animation (GIF, WebP, APNG), an array (.npy) or a directory of images in the order of the numbers in their names.
+    Arrays and directories have no times: `frame_rate` does not apply to them. `start` and `duration` of the file apply to
+    videos only. `resize` is explained at `read_image`. MPEG files do not say how long they are: that their end is missing is
+    not noticed.
     """
     selection = FrameSelection(max_frames, frame_rate)
     if not file.member and file.path.is_dir():
@@ -99,6 +103,10 @@ def read_video(
         return np.stack(
             [read_image(MediaFile(images[i]), size=size, channels=channels, resize=resize) for i in selected.tolist()]
         )
+    if is_array_file(file):
+        array = read_clip_array(file)
+        selected = selection._replace(frame_rate=None).select(file, range(len(array)))
+        return np.stack([image_array(array[i], size=size, channels=channels, resize=resize) for i in selected.tolist()])
     mode = color_mode(channels)
     clip = _Clip(file) if video_format(file.read(16)) else _Animation(file)
     selected = selection.select(file, clip.expected_times())
@@ -113,6 +121,9 @@ def frame_size(file: MediaFile) -> tuple[int, int]:
     """Height and width of the first frame of a clip, or of an image."""
     if not file.member and file.path.is_dir():
         return frame_size(MediaFile(frame_files(file.path)[0]))
+    if is_array_file(file):
+        _, height, width, _ = read_clip_array(file).shape
+        return height, width
     if not video_format(file.read(16)):
         with opened_image(file) as image:
             return image.height, image.width

@@ -78,4 +78,6 @@ def _layers(config: CaptionConfig, max_positions: int) -> Stack:
 def captioner(config: CaptionConfig, tokenizer: Tokenizer, shape: FrameShape, *, max_positions: int) -> FrameToText:
     """The model of a resolved configuration, initialized with torch's default random generator."""
     layers = _layers(config, max_positions)
-    return frame_to_text(config, caption_front(config, shape), layers, tokenizer, max_positions=max_positions)
+    model = frame_to_text(config, caption_front(config, shape), layers, tokenizer, max_positions=max_positions)
+    model.doubly_stochastic_weight = config.doubly_stochastic_weight
+    return model

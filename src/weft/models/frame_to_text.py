@@ -12,6 +12,8 @@ which CTC does not emit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ from weft.models.seq2seq import (
     mean_value,
 )
 from weft.nn import ctc
+from weft.nn.cross_attention import AttendsToMemory
 from weft.nn.ctc import CTCPrefix
 from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
@@ -76,6 +79,7 @@ class FrameToText(nn.Module):
         self.encoder, self.ctc_head, self.decoder, self.head = encoder, ctc_head, decoder, head
         self.ctc_weight, self.vocabulary = ctc_weight, tokenizer.hash
         self.bos_id, self.blank = tokenizer.bos_id, tokenizer.eos_id
+        self.doubly_stochastic_weight = 0.0  # of the penalty of `attention_penalty`
 
     # ---- the frames
 
@@ -124,6 +128,34 @@ class FrameToText(nn.Module):
         stack = self.decoder.stack
         y, _ = self.decoder(tokens[:, :-1], stack.init_state(memory), stack.padding_mask(target_mask))
         return y, self.head
+
+    @contextmanager
+    def recorded_attention(self) -> Iterator[list[Tensor]]:
+        """The attention weights (B, 1, t, S) of the decoder in the block, for t tokens at a time; none without a penalty."""
+        recorded: list[Tensor] = []
+        modules: list[Any] = [
+            module.attend
+            for module in (self.modules() if self.doubly_stochastic_weight else ())
+            if isinstance(module, AttendsToMemory) and module.to_source
+        ]
+        hooks = [
+            module.register_forward_hook(lambda attend, inputs, output: recorded.append(attend.weights(*inputs)))
+            for module in modules
+        ]
+        try:
+            yield recorded
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def attention_penalty(self, recorded: list[Tensor], memory: Memory, target_mask: Tensor) -> Tensor | float:
+        """weight * sum_s (1 - sum_t a_ts)^2 for each row, (B,): all positions have the same share of the attention (Xu et al.
+        2015, equation 14). target_mask: (B, T); 0 if there are no weights."""
+        if not recorded:
+            return 0.0
+        weights = torch.cat(recorded, dim=2)[:, 0].masked_fill(~target_mask[..., None], 0.0)  # (B, T, S)
+        differences = (1.0 - weights.float().sum(1)).masked_fill(~memory.token_mask, 0.0)
+        return self.doubly_stochastic_weight * differences.square().sum(1)
 
     # ---- decoding
 

@@ -244,7 +244,8 @@ def recurrent_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
             side.hidden_size, score=config.attention, memory_size=memory_size, attention_dim=config.attention_dim
         )
         if config.attention_placement == "before":
-            mixers = [StepwiseDecoder(inner, AttentionBeforeStep(attention))]
+            gate = nn.Linear(side.hidden_size, 1) if config.attention_gate else None
+            mixers = [StepwiseDecoder(inner, AttentionBeforeStep(attention, gate=gate))]
         else:  # dropout is inside the attentional output, so that input feeding sees the same vector as the output layer
             output = AttentionalOutput(attention, side.hidden_size, memory_size=memory_size, dropout=side.dropout)
             dropout = nn.Dropout(0.0)

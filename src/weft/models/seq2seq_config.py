@@ -76,6 +76,8 @@ class Seq2SeqConfig(Config):
     """additive only: size of the hidden layer of the attention score. Default: hidden_size of the decoder."""
     attention_placement: Literal["before", "after"] | None = None
     """Attend before the recurrent step (Bahdanau) or after it (Luong)."""
+    attention_gate: bool | None = None
+    """attention_placement "before" only: multiply the output of attention by a gate, a function of the decoder's state (Xu)."""
     input_feeding: bool | None = None
     """Feed the attention output into the next step (Luong)."""
     bridge: Annotated[str, Choice(BRIDGES)] | None = None
@@ -146,6 +148,8 @@ class Seq2SeqConfig(Config):
                 raise invalid(option, "not used with attention 'none'", "remove it")
         if self.attention_dim is not None and self.attention != "additive":
             raise invalid("attention_dim", f"not used with attention {self.attention!r}", "remove it")
+        if self.attention_gate and self.attention_placement != "before":
+            raise invalid("attention_gate", "requires attention_placement 'before'", "set it to false")
         if self.feed_context and self.attention != "none":
             raise invalid("feed_context", f"not used with attention {self.attention!r}", "remove it")
 

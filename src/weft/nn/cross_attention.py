@@ -147,11 +147,14 @@ def _top_hidden_state(state: Any) -> Tensor:
 
 
 class AttentionBeforeStep(nn.Module):
-    """Attention before the recurrent step (Bahdanau et al. 2015): h_{t-1} is the query, the step reads [x_t; a_t]."""
+    """Attention before the recurrent step (Bahdanau et al. 2015): h_{t-1} is the query, the step reads [x_t; a_t].
 
-    def __init__(self, attention: SourceAttention) -> None:
+    With a gate, a linear layer from D to 1, it reads [x_t; sigmoid(gate(h_{t-1})) a_t] (Xu et al. 2015, 4.2.1).
+    """
+
+    def __init__(self, attention: SourceAttention, *, gate: nn.Linear | None = None) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.gate = attention, gate
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
         return self.attention.init_state(memory)
@@ -161,7 +164,11 @@ class AttentionBeforeStep(nn.Module):
         return _top_hidden_state(state)
 
     def step_input(self, x: Tensor, previous_output: Tensor, source: SourceKeysValues) -> Tensor:
-        return torch.cat([x, self.attention(previous_output.to(x.dtype), source).to(x.dtype)], dim=-1)
+        query = previous_output.to(x.dtype)
+        context = self.attention(query, source).to(x.dtype)
+        if self.gate is not None:
+            context = self.gate(query).sigmoid() * context
+        return torch.cat([x, context], dim=-1)
 
     def step_output(self, y: Tensor, source: SourceKeysValues) -> Tensor:
         return y

@@ -1,4 +1,4 @@
-"""Attention over images and clips, word by word, as self-contained SVGs.
+"""Attention over images and clips, and contributions of their parts, word by word, as self-contained SVGs.
 
 Shapes: N words, T frames, H height, W width, h and w the height and width of the grid of attention weights.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ STRIP, MAX_THUMBNAILS, ROW = 760, 12, 20  # width of a film strip, frames that a
 CHAR = 7.0  # width of a character, roughly
 MAX_CHARS = 18  # of a word that is drawn; the tooltip has the whole word
 DARKEST = 0.3  # brightness of a place without attention
+FADED, COLOR, MAX_OPACITY = 0.5, (217, 72, 15), 0.9  # of images under contributions, and of the contributions
 STYLE = (
     ".weft-frames{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
     ".weft-frames .paper{fill:#fff}"
@@ -85,32 +87,105 @@ def _title(title: str, width: float) -> str:
     return text if len(text) <= limit else "…" + text[-limit + 1 :]
 
 
+class _Panel(NamedTuple):
+    """A picture with a label below it."""
+
+    picture: np.ndarray
+    label: str
+    tooltip: str
+
+
+def _panels(panels: Sequence[_Panel], *, title: str, note: str) -> str:
+    """Pictures of one size in rows; `note` is their legend, of which the part after ";" is left out if there is no space."""
+    scale = PANEL / max(panels[0].picture.shape[:2])
+    height, width = (side * scale for side in panels[0].picture.shape[:2])
+    columns = min(PANELS_PER_ROW, len(panels))
+    top = MARGIN + (LINE + GAP if title else 0)
+    parts = []
+    for index, panel in enumerate(panels):
+        x = MARGIN + index % columns * (PANEL + GAP) + (PANEL - width) / 2
+        y = top + index // columns * (height + 2 * LINE + GAP)
+        box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+        tooltip = f"<title>{html(panel.tooltip)}</title>"
+        parts.append(f'<image {box} preserveAspectRatio="none" href="{image_url(panel.picture)}">{tooltip}</image>')
+        middle, label = number(x + width / 2), f"{html(_short(panel.label))}"
+        parts.append(f'<text x="{middle}" y="{number(y + height + 14)}" text-anchor="middle">{label}</text>')
+    rows = math.ceil(len(panels) / columns)
+    total_width = max(2 * MARGIN + columns * (PANEL + GAP) - GAP, 320)
+    bottom = top + rows * (height + 2 * LINE + GAP)
+    parts.append(f'<text class="note" x="{MARGIN}" y="{number(bottom)}">{note if columns > 4 else note.split(";")[0]}</text>')
+    return _svg(parts, total_width, bottom + MARGIN, _title(title, total_width))
+
+
 def image_attention(image: np.ndarray, words: Sequence[str], weights: np.ndarray, *, title: str = "") -> str:
     """An image (H, W, C), uint8, and once more for each word, bright where the weights (N, h, w) are large."""
     if weights.ndim != 3 or len(weights) != len(words) or not len(words):
         raise UsageError("image_attention", f"weights of shape {weights.shape} for {len(words)} words")
     small = _thumbnail(image)
-    scale = PANEL / max(small.shape[:2])
-    height, width = (side * scale for side in small.shape[:2])
-    columns = min(PANELS_PER_ROW, len(words) + 1)
-    top = MARGIN + (LINE + GAP if title else 0)
+    panels = [_Panel(small, "", "the image")]
+    for word, weight in zip(words, weights, strict=True):
+        tooltip = f"{word}: at most {float(weight.max()):.3f} in one place"
+        panels.append(_Panel(_highlighted(small, weight), word, tooltip))
+    return _panels(panels, title=title, note="bright: more attention; the brightest place of each panel has the most")
+
+
+def _colored(image: np.ndarray, heat: np.ndarray) -> np.ndarray:
+    """A faded image in gray, with color where the heat (h, w), from 0 to 1, is large."""
+    faded = 255 - FADED * (255 - image.mean(-1, keepdims=True))
+    opacity = MAX_OPACITY * enlarged(heat, *image.shape[:2])[..., None]
+    colored: np.ndarray = faded * (1 - opacity) + np.array(COLOR) * opacity
+    return colored.round().astype(np.uint8)
+
+
+def _heat(values: np.ndarray) -> np.ndarray:
+    """Contributions as numbers from 0 to 1: the square root, relative to the largest of all words; 0 for negative ones."""
+    heat: np.ndarray = np.sqrt(np.clip(values, 0, None) / max(float(values.max()), 1e-9))
+    return heat
+
+
+def image_attribution(image: np.ndarray, words: Sequence[str], values: np.ndarray, *, title: str = "") -> str:
+    """An image (H, W, C), uint8, and once more for each word, colored where the contributions (N, h, w) to it are large."""
+    if values.ndim != 3 or len(values) != len(words) or not len(words):
+        raise UsageError("image_attribution", f"contributions of shape {values.shape} for {len(words)} words")
+    small, heat = _thumbnail(image), _heat(values)
+    panels = [_Panel(small, "", "the image")]
+    for word, value, shade in zip(words, values, heat, strict=True):
+        panels.append(_Panel(_colored(small, shade), word, f"{word}: {value.sum():+.3f} in total"))
+    return _panels(
+        panels, title=title, note="orange: raises the score of the word; the same color is the same amount in all panels"
+    )
+
+
+def clip_attribution(frames: np.ndarray, words: Sequence[str], values: np.ndarray, *, title: str = "") -> str:
+    """Frames (T, H, W, C), uint8, in order, and a row of them for each word, colored where the contributions (N, T, h, w) to it
+    are large."""
+    if values.ndim != 4 or values.shape[:2] != (len(words), len(frames)) or not len(words):
+        problem = f"contributions of shape {values.shape} for {len(words)} words and {len(frames)} frames"
+        raise UsageError("clip_attribution", problem)
+    left, top = MARGIN + CHAR * max(len(_short(word)) for word in words) + GAP, MARGIN + (LINE + GAP if title else 0)
+    shown = np.unique(((np.arange(MAX_THUMBNAILS) + 0.5) * len(frames) / MAX_THUMBNAILS).astype(int)).tolist()
+    cell = min(STRIP / len(shown), PANEL)
+    height, heat = (cell - 2) * frames.shape[1] / frames.shape[2], _heat(values)
     parts = []
-    for index in range(len(words) + 1):
-        x = MARGIN + index % columns * (PANEL + GAP) + (PANEL - width) / 2
-        y = top + index // columns * (height + 2 * LINE + GAP)
-        picture = small if index == 0 else _highlighted(small, weights[index - 1])
-        word, share = ("", 0.0) if index == 0 else (words[index - 1], float(weights[index - 1].max()))
-        box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-        tooltip = f"<title>{html(word)}: at most {share:.3f} in one place</title>" if index else "<title>the image</title>"
-        parts.append(f'<image {box} preserveAspectRatio="none" href="{image_url(picture)}">{tooltip}</image>')
-        middle, label = number(x + width / 2), f"{html(_short(word))}"
-        parts.append(f'<text x="{middle}" y="{number(y + height + 14)}" text-anchor="middle">{label}</text>')
-    rows = math.ceil((len(words) + 1) / columns)
-    total_width = max(2 * MARGIN + columns * (PANEL + GAP) - GAP, 320)
-    bottom = top + rows * (height + 2 * LINE + GAP)
-    note = "bright: more attention; the brightest place of each panel has the most"
-    parts.append(f'<text class="note" x="{MARGIN}" y="{number(bottom)}">{note if columns > 4 else note.split(";")[0]}</text>')
-    return _svg(parts, total_width, bottom + MARGIN, _title(title, total_width))
+    for row, word in enumerate(["", *words]):
+        y = top + row * (height + 2) + (LINE if row else 0)
+        parts.append(f'<text x="{number(left - GAP)}" y="{number(y + height / 2)}" dy=".35em" text-anchor="end">')
+        parts[-1] += f"{html(_short(word))}</text>"
+        for column, frame in enumerate(shown):
+            small, x = _thumbnail(frames[frame]), left + column * cell + 1
+            picture = small if not row else _colored(small, heat[row - 1, frame])
+            total = f": {values[row - 1, frame].sum():+.3f}" if row else ""
+            box = f'x="{number(x)}" y="{number(y)}" width="{number(cell - 2)}" height="{number(height)}"'
+            tooltip = f"<title>{html(word)} frame {frame + 1}{total}</title>"
+            parts.append(f'<image {box} preserveAspectRatio="none" href="{image_url(picture)}">{tooltip}</image>')
+            if not row:
+                middle, below = number(x + cell / 2 - 1), number(y + height + 12)
+                parts.append(f'<text class="note" x="{middle}" y="{below}" text-anchor="middle">{frame + 1}</text>')
+    bottom = top + (len(words) + 1) * (height + 2) + 2 * LINE
+    note = "orange: raises the score of the word; the same color is the same amount in all frames"
+    parts.append(f'<text class="note" x="{number(left)}" y="{number(bottom)}">{note}</text>')
+    width = max(left + len(shown) * cell, left + CHAR * 60) + MARGIN
+    return _svg(parts, width, bottom + MARGIN, _title(title, width))
 
 
 def film_strip(

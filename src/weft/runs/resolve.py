@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 T = TypeVar("T", bound=Config)
-PATHS = ("train", "valid", "test", "root", "file", "init_from", "distill_from")  # options that are paths
+# options that are paths
+PATHS = ("train", "valid", "test", "root", "feature_encoder", "file", "init_from", "distill_from")
 
 
 class RunFile(Config):

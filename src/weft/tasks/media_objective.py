@@ -90,7 +90,8 @@ def _loss(losses: torch.Tensor, target_mask: torch.Tensor) -> Loss:
 
 
 class MediaObjective:
-    """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token."""
+    """(1 - w) cross-entropy of attention + w negative log-likelihood of CTC, per token; in training, plus a penalty on the
+    attention weights of models that have one."""
 
     unit = "token"
     inner_steps, prepare = 0, None
@@ -111,8 +112,11 @@ class MediaObjective:
         self.score, self.monitors = score, monitors  # `score` computes all monitors but the first, the loss
 
     def loss(self, model: Any, batch: FrameBatch, carry: None) -> Loss:
-        total = self._losses(model, model.encoder(batch.source, batch.source_mask), batch, self.smoothing)
-        return _loss(total, batch.token_mask[:, 1:])
+        memory = model.encoder(batch.source, batch.source_mask)
+        with model.recorded_attention() as weights:
+            total = self._losses(model, memory, batch, self.smoothing)
+        target_mask = batch.token_mask[:, 1:]
+        return _loss(total + model.attention_penalty(weights, memory, target_mask), target_mask)
 
     def outputs(self, model: Any, batch: FrameBatch, carry: None) -> Outputs:
         """The loss, with the distributions of CTC for each frame and those of attention for each token, (B, S + T, V)."""
@@ -124,9 +128,11 @@ class MediaObjective:
             total = total + model.ctc_weight * model.ctc_loss(log_probs, memory.token_mask, targets, target_mask)
             parts.append((log_probs, memory.token_mask))
         if model.ctc_weight < 1:
-            log_probs = model.token_log_probs(memory, batch.tokens, target_mask)
+            with model.recorded_attention() as weights:
+                log_probs = model.token_log_probs(memory, batch.tokens, target_mask)
             losses = smoothed_nll(log_probs, targets, self.smoothing)
             total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
+            total = total + model.attention_penalty(weights, memory, target_mask)
             parts.append((log_probs, target_mask))
         log_probs, mask = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         return Outputs(log_probs, _loss(total, target_mask), mask)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.decode.detokenize import REPLACEMENT_CHAR
 from weft.explain.alignment import cross_attention_modules
+from weft.explain.frame_attribution import word_tokens
 from weft.explain.hooks import attention_weights, record_activations
 from weft.explain.speech_alignment import Recording, SpeechAlignment, WordTime
 from weft.nn import ctc
@@ -23,27 +23,6 @@ def band_frequencies(log_mel: LogMel) -> np.ndarray:
     highest = hz_to_mel(torch.tensor(log_mel.rate / 2, dtype=torch.float64))
     centers: np.ndarray = mel_to_hz(torch.linspace(0, 1, log_mel.num_mels + 2, dtype=torch.float64) * highest)[1:-1].numpy()
     return centers
-
-
-def word_tokens(token_ids: list[int], tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
-    """The words of an output, each with the indices of its tokens."""
-    words: list[tuple[str, list[int]]] = []
-    text, incomplete = "", list[int]()
-    for index in range(len(token_ids)):
-        new_text = tokenizer.decode(token_ids[: index + 1])
-        incomplete.append(index)
-        if new_text.endswith(REPLACEMENT_CHAR) and index + 1 < len(token_ids):
-            continue  # the first bytes of a character
-        added, starts_word = new_text[len(text) :], not text or text[-1:].isspace()
-        for number, part in enumerate(added.split(" ")):
-            if not part:
-                continue
-            if words and not starts_word and number == 0:
-                words[-1] = words[-1][0] + part, [*words[-1][1], *incomplete]
-            else:
-                words.append((part, incomplete))
-        text, incomplete = new_text, []
-    return words
 
 
 def token_times(

@@ -1,7 +1,6 @@
 """Which parts of a recording an output depends on: the contribution of each feature to the score of each word.
 
-The score of a word is the log-probability of its tokens: on the most probable CTC path, or of the attention decoder. Integrated
-gradients (Sundararajan et al. 2017) follow it from features of 0, the mean of the recording, to the features; they sum to the
+Integrated gradients follow the score of a word from features of 0, the mean of the recording, to the features; they sum to the
 difference of the scores.
 
 Shapes: T frames, F bands, N tokens of the output, W words.
@@ -16,13 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.errors import DataError, UsageError
+from weft.errors import DataError
 from weft.explain.explanation import Explanation, Figure, align_columns
+from weft.explain.frame_attribution import (
+    MAX_WORDS,
+    N_STEPS,
+    attribute,
+    check_options,
+    target_tokens,
+    token_scores,
+    word_scores,
+    word_tokens,
+)
 from weft.explain.options import ExplainConfig
 from weft.explain.progress import ProgressCallback
 from weft.explain.speech_alignment import WordTime
-from weft.nn import ctc
-from weft.tasks.asr.alignment import word_tokens
+from weft.nn.memory import Memory
 from weft.tasks.asr.predict import SpeechOptions
 
 if TYPE_CHECKING:
@@ -30,77 +38,30 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.tasks.asr.decoding import SpeechPredictor
 
-N_STEPS = 24
 DEFAULT_METHOD = "integrated-gradients"
 METHODS = (DEFAULT_METHOD, "input-x-gradient")
-MAX_WORDS = 40  # figures
-UNUSED = ("component", "layer", "head", "position", "baseline", "temperature", "top_k", "top_p", "min_p", "max_new_tokens")
 GUIDE = (
     "Each figure is the recording, with the features that raised the score of one word in orange; the stronger the color, the "
     "larger the contribution, in nats of log-probability. The box is the time of the word."
 )
 
 
-def _score_function(model: Any, features: Tensor, tokens: list[int]) -> Callable[[Tensor], Tensor]:
-    """A function from features (R, T, F) to the log-probability of each token of the output, (R, N)."""
+def _encoder(model: Any) -> Callable[[Tensor], Memory]:
+    """A function from features (R, T, F) to the memory of the decoder and of CTC."""
 
-    def encode(x: Tensor) -> Any:
+    def encode(x: Tensor) -> Memory:
         vectors = model.encoder.front.vectors(x)
-        return model.encoder.from_vectors(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=x.device))
+        mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=x.device)
+        memory: Memory = model.encoder.from_vectors(vectors, mask)
+        return memory
 
-    if model.ctc_head is None:
-        ids = torch.tensor([[model.bos_id, *tokens]], device=features.device)
-        return lambda x: -model.attention_loss(encode(x), ids.expand(len(x), -1))
-    with torch.no_grad():
-        log_probs = model.frame_log_probs(encode(features))[0]
-    spans = ctc.align(log_probs.cpu(), tokens, blank=model.blank)
-
-    def path_scores(x: Tensor) -> Tensor:
-        log_probs = model.frame_log_probs(encode(x))
-        return torch.stack([log_probs[:, span.start : span.end, span.label].sum(1) for span in spans], 1)
-
-    return path_scores
-
-
-def _attribute(
-    scores: Callable[[Tensor], Tensor], features: Tensor, words: list[list[int]], steps: int, progress: ProgressCallback
-) -> tuple[np.ndarray, np.ndarray]:
-    """The contributions (W, T, F), and the scores of the words with the features and without, (W, 2). A single step is input
-    x gradient."""
-    shares = [1.0] if steps == 1 else ((torch.arange(steps) + 0.5) / steps).tolist()
-    total = torch.zeros(len(words), *features.shape[1:], device=features.device)
-    # cuDNN has no gradients of recurrent layers outside of training
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        for number, share in enumerate(shares):
-            x = (share * features).requires_grad_()
-            by_token = scores(x)[0]
-            for word, tokens in enumerate(words):
-                (gradient,) = torch.autograd.grad(by_token[tokens].sum(), x, retain_graph=True)
-                total[word] += gradient[0] / len(shares)
-            progress((number + 1) / len(shares), "")
-    with torch.no_grad():
-        ends = [scores(x)[0] for x in (features, torch.zeros_like(features))]
-        sums = torch.stack([torch.stack([end[tokens].sum() for end in ends]) for tokens in words])
-    return (total * features[0]).cpu().numpy(), sums.cpu().double().numpy()
-
-
-def _check(options: ExplainConfig) -> None:
-    for name in UNUSED:
-        if getattr(options, name) is not None:
-            raise UsageError(name, "not used by explanations of recordings", "remove it")
-    if options.method not in (None, *METHODS):
-        raise UsageError("method", f"{options.method} is not available for recordings", f"use {' or '.join(METHODS)}")
-    if options.n_steps is not None and options.method == "input-x-gradient":
-        raise UsageError("n_steps", "not used by method input-x-gradient", "remove it")
+    return encode
 
 
 def _output(run: Run[Any, Prediction], path: str, options: ExplainConfig) -> tuple[list[int], str]:
     """The tokens to explain, and their text: those of `target`, or of the prediction."""
     if options.target is not None:
-        tokens: list[int] = run.vocabulary.encode(options.target).tolist()
-        if run.vocabulary.unk_id in tokens:
-            raise UsageError("target", f"{options.target!r} contains a token that is not in the vocabulary")
-        return tokens, options.target
+        return target_tokens(run.vocabulary, options.target), options.target
     search = SpeechOptions(beam_size=options.beam_size, length_penalty=options.length_penalty)
     prediction: Prediction = run.predict(path, search)
     return [token for token in prediction.token_ids if token != run.vocabulary.eos_id], prediction.text
@@ -108,7 +69,7 @@ def _output(run: Run[Any, Prediction], path: str, options: ExplainConfig) -> tup
 
 def attribution(run: Run[Any, Prediction], path: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
     """The contribution of each feature to each word of the output."""
-    _check(options)
+    check_options(options, METHODS, "recordings")
     predictor: SpeechPredictor = run.predictor
     frames = predictor.read_or_raise(path)
     tokens, text = _output(run, path, options)
@@ -121,11 +82,13 @@ def attribution(run: Run[Any, Prediction], path: str, options: ExplainConfig, pr
     recording = predictor.recording(frames)
     features = torch.from_numpy(recording.features)[None].to(run.device)
     steps = 1 if options.method == "input-x-gradient" else options.n_steps or N_STEPS
-    scores = _score_function(model, features, tokens)
+    scores = token_scores(model, _encoder(model), features, tokens)
     times = predictor.token_times(frames, tokens)
-    if times == [] and model.ctc_head is not None:
+    if scores is None:
         raise DataError(path, "the recording is too short for this output")
-    values, ends = _attribute(scores, features, [indices for _, indices in words], steps, progress)
+    mean, indices = torch.zeros_like(features), [indices for _, indices in words]
+    values = attribute(scores, features, mean, indices, steps, progress)
+    ends = word_scores(scores, torch.cat([features, mean]), indices)
     spans = [_span(word, indices, times) for word, indices in words]
     method = options.method or DEFAULT_METHOD
     title = f"Attribution of {run.directory.path} for {text}: {method.replace('-', ' ')}"

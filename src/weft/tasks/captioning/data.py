@@ -1,17 +1,15 @@
-"""The [data] section of captioning, and how images, clips and features are read.
+"""The [data] section of captioning.
 
 What the files are, and their size, is detected from the first one if the run file does not say it. A run has one kind of files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import invalid
@@ -19,128 +17,25 @@ from weft.data.config import training
 from weft.data.dataset import Dataset
 from weft.data.manifest import MediaRecord, record_location
 from weft.errors import ConfigError, DataError, WeftError
-from weft.media.containers import video_format
 from weft.media.files import MediaFile
-from weft.media.images import image_array, opened_image, read_array, read_image
-from weft.media.video import FrameSelection, frame_size, read_video
-from weft.models.caption_config import FrameShape
+from weft.media.images import read_array
+from weft.media.video import frame_size
+from weft.tasks.captioning.reader import (
+    CaptionFrames,
+    CaptionReader,
+    EncodedReader,
+    EncoderOptions,
+    FrameOptions,
+    Media,
+    detect_media,
+    file_in_memory,
+)
 from weft.tasks.media_data import MediaDataConfig
 from weft.text.reading import FileSummary
 
-Media = Literal["image", "video", "features"]
 NOUNS: dict[str, str] = {"image": "images", "video": "clips", "features": "feature arrays"}
 MAX_SIZE = 128  # pixels per side, unless the run file says more
 MAX_ATTEMPTS = 10  # files that are tried to find out what they are
-ANIMATIONS = ("GIF", "WEBP", "PNG", "AVIF")
-
-
-def detect_media(file: MediaFile) -> Media:
-    """What a file is, by its content."""
-    if not file.member and file.path.is_dir():
-        return "video"
-    head = file.read(16)
-    if file.suffix == ".npy" or head.startswith(b"\x93NUMPY"):
-        return "features"
-    if video_format(head) is not None:
-        return "video"
-    with opened_image(file) as image:
-        picture: Any = image
-        return "video" if image.format in ANIMATIONS and picture.n_frames > 1 else "image"
-
-
-@dataclass(frozen=True)
-class FrameOptions:
-    """What a frame is, and how files become frames."""
-
-    media: Media
-    size: tuple[int, int] = (0, 0)  # height, width; of pixels
-    channels: int = 3
-    num_features: int = 0
-    max_frames: int = 1
-    frame_rate: float | None = None
-    resize: Literal["stretch", "crop", "pad"] = "stretch"
-
-    @property
-    def shape(self) -> FrameShape:
-        if self.media == "features":
-            return FrameShape(None, self.num_features)
-        return FrameShape((*self.size, self.channels), is_clip=self.media == "video")
-
-
-@dataclass(frozen=True)
-class CaptionReader:
-    """Reads images and clips as uint8 frames of H * W * C pixels, features as float32 frames of F numbers."""
-
-    options: FrameOptions
-    skips_errors: bool = False
-
-    @property
-    def dtype(self) -> str:
-        return "<f4" if self.options.media == "features" else "|u1"
-
-    @property
-    def width(self) -> int:
-        options = self.options
-        return options.num_features if options.media == "features" else options.size[0] * options.size[1] * options.channels
-
-    def read(self, file: MediaFile) -> np.ndarray:
-        options = self.options
-        if options.media == "features":
-            return self._limited(read_array(file), str(file))
-        if options.media == "image":
-            if (not file.member and file.path.is_dir()) or video_format(file.read(16)) is not None:
-                raise DataError(str(file), "is a clip, but this run reads images", 'set data.media = "video"')
-            image = read_image(file, size=options.size, channels=options.channels, resize=options.resize)
-            return image.reshape(1, -1)
-        clip = read_video(
-            file,
-            size=options.size,
-            channels=options.channels,
-            max_frames=options.max_frames,
-            frame_rate=options.frame_rate,
-            resize=options.resize,
-        )
-        return clip.reshape(len(clip), -1)
-
-    def from_memory(self, value: object) -> np.ndarray:
-        """A Pillow image or its array (H, W) or (H, W, C); an array (T, H, W, C) or a list of images is a clip. Features are
-        an array (T, F) or (F,)."""
-        options = self.options
-        if options.media == "features":
-            array = np.asarray(value)
-            if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or not array.size:
-                raise DataError("input", "expected a path, or an array of shape (positions, features)")
-            features = array.astype(np.float32).reshape(-1, array.shape[-1])
-            if not np.isfinite(features).all():
-                raise DataError("input", "some values are NaN or infinite")
-            return self._limited(features, "input")
-        is_clip = isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim == 4)
-        images: Sequence[Any] = value if is_clip else [value]  # type: ignore[assignment]
-        if not len(images):
-            raise DataError("input", "no frames")
-        if len(images) > 1 and options.media == "image":
-            raise DataError("input", f"{len(images)} frames, but this run reads images")
-        selected = FrameSelection(options.max_frames).select(MediaFile(Path("input")), range(len(images))).tolist()
-        frames = [
-            image_array(images[index], size=options.size, channels=options.channels, resize=options.resize)
-            for index in selected
-        ]
-        return np.stack([frame.reshape(-1) for frame in frames])
-
-    def _limited(self, features: np.ndarray, where: str) -> np.ndarray:
-        """Features of at most `max_frames` positions."""
-        if features.shape[1] != self.options.num_features:
-            problem = f"{features.shape[1]:,} features per position, but this run reads {self.options.num_features:,}"
-            raise DataError(where, problem)
-        if len(features) > self.options.max_frames:
-            fix = "increase data.max_frames, or save fewer positions"
-            raise DataError(
-                where, f"{len(features):,} positions are more than data.max_frames ({self.options.max_frames:,})", fix
-            )
-        return features
-
-    def provenance(self) -> dict[str, Any]:
-        return {**vars(self.options), "on_error": self.skips_errors}
 
 
 class CaptionDataConfig(MediaDataConfig):
@@ -159,7 +54,13 @@ class CaptionDataConfig(MediaDataConfig):
     frame_rate: float | None = Field(None, gt=0, le=1000)
     """Frames per second that are used of a clip. Default: all."""
     num_features: int | None = Field(None, ge=1, le=1 << 20)
-    """Features per position. Default: those of the first file."""
+    """Features per position. Default: those of the first file, or of feature_encoder."""
+    feature_encoder: str | None = None
+    """Directory of a pre-trained vision encoder (Hugging Face or timm): its features are computed once, instead of pixels."""
+    feature_encoder_hash: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    """SHA-256 of the files of feature_encoder, which must not change. Default: that of the files."""
+    feature_grid: list[int] | None = Field(None, min_length=2, max_length=2)
+    """Height and width of the grid of features of feature_encoder. Default: as it computes it."""
     max_length: int = Field(200, ge=2, le=2**31 - 1)
     """Maximum length of a text in tokens, including special tokens."""
 
@@ -177,15 +78,43 @@ class CaptionDataConfig(MediaDataConfig):
             raise invalid(unused, f"not used with media {self.media!r}", "remove it")
         return self
 
+    @model_validator(mode="after")
+    def check_encoder(self) -> Self:
+        given = self.model_fields_set
+        if self.feature_encoder is None:
+            unused = next((name for name in ("feature_encoder_hash", "feature_grid") if getattr(self, name) is not None), None)
+            if unused is not None:
+                raise invalid(unused, "requires feature_encoder", "remove it")
+            return self
+        if self.media == "features":
+            raise invalid("feature_encoder", "not used with media 'features'", "list images or clips")
+        fixed = {"image_size": None, "channels": 3, "resize": "stretch"}
+        changed = next((name for name, value in fixed.items() if name in given and getattr(self, name) != value), None)
+        if changed is not None:
+            raise invalid(changed, "not used with feature_encoder, which has its own preprocessing", "remove it")
+        return self
+
     def _unused_option(self) -> str | None:
         """An option that is set, but that files of this kind do not have."""
-        kinds = {"image_size": ("image", "video"), "frame_rate": ("video",), "num_features": ("features",)}
+        kinds = {"image_size": ("image", "video"), "frame_rate": ("video",)}
+        if self.feature_encoder is None:
+            kinds["num_features"] = ("features",)
         options = (name for name, media in kinds.items() if self.media not in (None, *media))
         return next((name for name in options if getattr(self, name) is not None), None)
+
+    def file_of(self, value: object, where: str) -> str | bytes:
+        """The path of a file, or the content of a file with an image, a clip or features."""
+        if isinstance(value, str | Path):
+            return super().file_of(value, where)
+        if self.root is not None:
+            raise DataError(where, "expected a path, because data.root is set", "remove data.root")
+        return file_in_memory(value, self.media, where)
 
     @property
     def is_detected(self) -> bool:
         """Whether it is known what a frame is."""
+        if self.feature_encoder is not None:
+            return None not in (self.media, self.num_features, self.feature_grid, self.feature_encoder_hash)
         size = self.num_features if self.media == "features" else self.image_size
         return self.media is not None and size is not None
 
@@ -221,20 +150,39 @@ class CaptionDataConfig(MediaDataConfig):
 
     def _describe(self, file: MediaFile) -> dict[str, Any]:
         media = self.media or detect_media(file)
+        if self.feature_encoder is not None:
+            if media == "features":
+                raise DataError(str(file), "holds features, but data.feature_encoder reads images and clips", "remove it")
+            return {"media": media, **self._describe_encoder()}
         if media == "features":
             return {"media": media, "num_features": self.num_features or read_array(file).shape[1]}
         if self.image_size is not None:
             return {"media": media}
         return {"media": media, "image_size": [min(side, MAX_SIZE) for side in frame_size(file)]}
 
+    def _describe_encoder(self) -> dict[str, Any]:
+        from weft.tasks.captioning.vision_encoder import open_encoder  # imports torch
+
+        encoder, content = open_encoder(str(self.feature_encoder), self.feature_encoder_hash)
+        shape = encoder.shape()
+        return {
+            "feature_encoder_hash": content,
+            "feature_grid": self.feature_grid or list(shape.grid),
+            "num_features": shape.num_features,
+        }
+
     def frames(self) -> FrameOptions:
         """What a frame is; an image of 128 x 128 pixels if the files cannot be read."""
         config = self.with_detected()
         if not config.is_detected:
-            default = {"media": "image", "image_size": MAX_SIZE, "num_features": 1}
+            default = {"media": "image", "image_size": MAX_SIZE, "num_features": 1, "feature_grid": [1, 1]}
             config = config.model_copy(update={name: value for name, value in default.items() if getattr(config, name) is None})
         size = config.image_size if isinstance(config.image_size, list) else [config.image_size or 0] * 2
         media: Media = config.media or "image"
+        encoder = None
+        if config.feature_encoder is not None:
+            grid = config.feature_grid or [1, 1]
+            encoder = EncoderOptions(config.feature_encoder, config.feature_encoder_hash or "", (grid[0], grid[1]))
         return FrameOptions(
             media,
             (size[0], size[1]),
@@ -243,12 +191,19 @@ class CaptionDataConfig(MediaDataConfig):
             1 if media == "image" else config.max_frames,
             config.frame_rate,
             config.resize,
+            encoder,
         )
 
-    def reader(self) -> CaptionReader:
+    def reader(self) -> CaptionFrames:
         if not self.is_detected:
             self._detect()  # raises DataError if no file says what a frame is
-        return CaptionReader(self.frames(), self.on_error == "skip")
+        options, skips_errors = self.frames(), self.on_error == "skip"
+        if options.encoder is None:
+            return CaptionReader(options, skips_errors)
+        from weft.tasks.captioning.vision_encoder import open_encoder  # imports torch
+
+        encoder, _ = open_encoder(options.encoder.directory, options.encoder.content)
+        return EncodedReader(options, encoder, skips_errors)
 
     def rows(self) -> str:
         return NOUNS[self.media or "image"]

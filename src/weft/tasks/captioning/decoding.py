@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -16,7 +17,8 @@ from weft.metrics.captioning import caption_items, caption_scores, caption_setup
 from weft.models.caption import positions_per_frame
 from weft.tasks.captioning.compare import item_predictions
 from weft.tasks.captioning.predict import CaptionEvaluation, CaptionOptions
-from weft.tasks.media_predict import Frames, MediaPredictor
+from weft.tasks.captioning.reader import CaptionFrames
+from weft.tasks.media_predict import Frames, MediaInput, MediaPredictor
 from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
 
 
@@ -50,14 +52,20 @@ class CaptionPredictor(MediaPredictor):
             options = options.model_copy(update={"max_new_tokens": limit})
         return super().search(frames, options, prefix=prefix, numbers=numbers, progress=progress)
 
-    def caption(self, frames: Sequence[Frames], options: CaptionOptions, progress: ProgressCallback | None) -> list[Prediction]:
-        """The best output for each file, with its alternatives."""
+    def caption(
+        self,
+        values: Sequence[MediaInput],
+        frames: Sequence[Frames],
+        options: CaptionOptions,
+        progress: ProgressCallback | None,
+    ) -> list[Prediction]:
+        """The best output for each input, with its alternatives. `frames` are those of the inputs."""
         predictions = self.outputs(frames, options, prefix=options.target_prefix, numbers=options.numbers, progress=progress)
         if not options.return_alignments:
             return predictions
         return [
-            prediction._replace(alignment=self.align(row, prediction, options))
-            for row, prediction in zip(frames, predictions, strict=True)
+            prediction._replace(alignment=self.align(value, row, prediction, options))
+            for value, row, prediction in zip(values, frames, predictions, strict=True)
         ]
 
     # ---- alignments
@@ -68,7 +76,7 @@ class CaptionPredictor(MediaPredictor):
         frame_alignment.check_alignable(self.members[0].model, options.layer, options.head)
 
     @torch.inference_mode()
-    def align(self, frames: Frames, prediction: Prediction, options: CaptionOptions) -> FrameAlignment:
+    def align(self, value: MediaInput, frames: Frames, prediction: Prediction, options: CaptionOptions) -> FrameAlignment:
         """The attention of each word of an output."""
         member, tokenizer = self.members[0], self.tokenizer
         tokens = [token for token in [*prediction.prefix, *prediction.token_ids] if token != tokenizer.eos_id]
@@ -77,11 +85,23 @@ class CaptionPredictor(MediaPredictor):
         )
         words = prediction.text.split()
         weights = frame_alignment.by_word(weights, frame_alignment.word_numbers(tokenizer, tokens), len(words))
-        grid = member.model.encoder.front.front.grid
-        pixels = member.config.data.frames().shape.pixels
-        pictures = None if pixels is None else frames[0].reshape(len(frames[0]), *pixels)
-        weights = weights.reshape(len(words), len(frames[0]), *grid)
+        pictures = self.frame_readers[0].pictures(value, frames[0])
+        height, width = self.grid
+        weights = weights.reshape(len(words), weights.shape[1] // (height * width), height, width)
         return FrameAlignment(words, weights, pictures, is_attention=member.model.decoder is not None)
+
+    @property
+    def frame_readers(self) -> list[CaptionFrames]:
+        return cast("list[CaptionFrames]", self.readers)  # those of the task's [data] table
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Height and width of the positions of a picture, for the first model."""
+        options = self.frame_readers[0].options
+        if options.encoder is not None and options.media == "image":
+            return options.encoder.grid
+        grid: tuple[int, int] = self.members[0].model.encoder.front.front.grid
+        return grid
 
     # ---- evaluating
 

@@ -37,7 +37,7 @@ class CaptionBuilder(NetworkTask[MediaExamples]):
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], FrameToText]:
         options = config.data.frames()
-        max_positions = max(config.data.max_length, int(positions(config, np.array(options.max_frames))))
+        max_positions = max(config.data.max_length, int(positions(config, np.array(options.max_positions))))
         return lambda: captioner(config.model, vocabulary, options.shape, max_positions=max_positions)
 
     def encode(
@@ -57,6 +57,8 @@ class CaptionBuilder(NetworkTask[MediaExamples]):
         options = config.data.frames()
         shape = options.shape.pixels
         form = f"{options.num_features:,} features" if shape is None else "{} x {} pixels, {} channels".format(*shape)
+        if options.encoder is not None:
+            form = "{} x {} cells of {} of {}".format(*options.encoder.grid, form, options.encoder.directory)
         notes = [f"files are read as {NOUNS[options.media]}: {form} per frame"]
         left_out = train.left_out()
         if len(left_out):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.data.memory import is_table
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
@@ -53,8 +54,8 @@ def predictor(run: Run[Any, Prediction]) -> CaptionPredictor:
 
 
 def is_file(run: Run[Any, Prediction], value: object) -> bool:
-    """Whether a value is one input: a path, an image or an array. A list is several inputs; a clip is an array."""
-    return isinstance(value, MediaFile) or not isinstance(value, list | tuple)
+    """Whether a value is one input: a path, an image or an array. A list or a table is several inputs; a clip is an array."""
+    return isinstance(value, MediaFile) or not (isinstance(value, list | tuple) or is_table(value))
 
 
 def encode_source(run: Run[Any, Prediction], value: MediaInput) -> Any:
@@ -81,9 +82,9 @@ def predict(
         predictor.check_alignable(options)
     if options.numbers is not None and len(options.numbers) != len(inputs):
         raise UsageError("numbers", f"expected one per input ({len(inputs)}), got {len(options.numbers)}")
-    return process_valid(
-        predictor.read(inputs), lambda frames: predictor.caption(frames, options, phase(progress, "captioning"))
-    )
+    read = predictor.read(inputs)
+    values = [value for value, frames in zip(inputs, read, strict=True) if not isinstance(frames, InvalidInput)]
+    return process_valid(read, lambda frames: predictor.caption(values, frames, options, phase(progress, "captioning")))
 
 
 def evaluate(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.decode.predict_options import DEFAULT_BEAM_SIZE
 from weft.decode.prediction import Prediction
 from weft.metrics.captioning import CAPTIONING, CAPTIONING_VALIDATION
@@ -22,10 +24,17 @@ from weft.tasks.captioning.predict import (
 from weft.tasks.captioning.presets import PRESETS
 from weft.tasks.captioning.recipe import recipes
 from weft.tasks.data_spec import Data
-from weft.tasks.media_data import check, columns, limit_lengths, open_input, pairs, target_texts
-from weft.tasks.spec import Decode, Task
+from weft.tasks.media_data import check, columns, in_memory, limit_lengths, open_input, pairs, target_texts
+from weft.tasks.spec import Decode, FileView, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
+
+
+def file_views() -> Mapping[str, FileView]:
+    from weft.tasks.captioning.explain import VIEWS
+
+    return VIEWS
+
 
 DATA = Data(
     data_config=CaptionDataConfig,
@@ -34,6 +43,7 @@ DATA = Data(
     columns=columns,
     check=check,
     open_input=open_input,
+    in_memory=in_memory,
     input_output_pairs=pairs,
     limit_lengths=limit_lengths,
 )
@@ -72,5 +82,6 @@ CAPTIONING_TASK: Task[object, Prediction] = Task(
     recipes=recipes,
     supports_r_drop=True,
     supports_ensembles=True,
+    file_views=file_views,
 )
 TASK = CAPTIONING_TASK  # the name that the registry imports
