@@ -91,7 +91,7 @@ class ConvNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.output = nn.Conv2d(widths[-1], dim, 1)
         for module in self.modules():
-            if type(module) in (nn.Conv2d, nn.Conv3d):
+            if isinstance(module, nn.Conv2d | nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
