@@ -22,7 +22,7 @@ from weft.data.manifest import MediaRecord, media_file
 from weft.decode.predict import PredictionRequest
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import DataError, UsageError
 from weft.media.files import MediaFile
 from weft.nn import ctc
@@ -38,25 +38,6 @@ if TYPE_CHECKING:
 MediaInput = object  # a path, a MediaFile, or what the task reads in memory: a waveform, an image
 Frames = tuple[np.ndarray, ...]  # of one input, for each member of an ensemble
 BATCH_SOURCES = 32
-
-
-class MediaScore(NamedTuple):
-    """The log-probability of a text given a file; the tokens include </s>."""
-
-    source: str
-    target: str
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float]
-
-    @property
-    def text(self) -> str:
-        """The pair as an input line."""
-        return f"{self.source}\t{self.target}"
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(-self.log_prob / len(self.tokens)))
 
 
 class EvaluationInputs(NamedTuple):
@@ -210,9 +191,9 @@ class MediaPredictor:
     @torch.inference_mode()
     def score(
         self, pairs: Sequence[tuple[MediaInput, str]], progress: ProgressCallback | None
-    ) -> list[MediaScore | InvalidInput]:
+    ) -> list[PairScore | InvalidInput]:
         """The log-probability of each text, and of each of its tokens."""
-        results: list[MediaScore | InvalidInput] = []
+        results: list[PairScore | InvalidInput] = []
         limit: int | None = self.run.model.max_positions
         for number, (value, text) in enumerate(pairs, 1):
             (frames,) = self.read([value])
@@ -228,7 +209,7 @@ class MediaPredictor:
             scores = self.run.model.score(torch.tensor([tokens], device=self.device), None, self.encode([frames]))
             log_probs = scores[0].double().cpu().tolist()
             names = [self.tokenizer.token_text(token) for token in tokens[1:]]
-            results.append(MediaScore(str(value), text, sum(log_probs), names, log_probs))
+            results.append(PairScore(str(value), text, sum(log_probs), names, log_probs))
             if progress is not None:
                 progress(number, len(pairs))
         return results

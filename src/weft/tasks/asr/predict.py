@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.decode.predict_options import PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import UsageError
 from weft.tasks.invalid_inputs import process_valid
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
@@ -16,7 +16,7 @@ from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.tasks.asr.decoding import SpeechPredictor
-    from weft.tasks.media_predict import MediaInput, MediaScore
+    from weft.tasks.media_predict import MediaInput
 
 
 class SpeechOptions(PredictionConfig):
@@ -99,6 +99,6 @@ def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvalu
 
 def score(
     run: Run[Any, Prediction], pairs: Sequence[tuple[MediaInput, str]], truncate: bool, progress: Progress | None
-) -> list[MediaScore | InvalidInput]:
+) -> list[PairScore | InvalidInput]:
     predictor: SpeechPredictor = run.predictor
     return predictor.score(list(pairs), phase(progress, "scoring"))
