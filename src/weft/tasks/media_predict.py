@@ -44,7 +44,7 @@ class EvaluationInputs(NamedTuple):
     """The files of evaluation data that could be read."""
 
     frames: list[Frames]
-    files: list[str]
+    files: list[MediaFile]
     references: list[tuple[str, ...]]
     lengths: np.ndarray  # int64 (N,): frames
     notes: tuple[str, ...]
@@ -228,7 +228,7 @@ class MediaPredictor:
             lengths = np.stack([np.diff(frames.starts) for frames in stored])
             items = np.flatnonzero((lengths > 0).all(0)).tolist()
             frames = [tuple(part.values[part.starts[item] : part.starts[item + 1]] for part in stored) for item in items]
-            files, expected, skipped = [str(file) for file in texts], list(texts.values()), len(texts) - len(items)
+            files, expected, skipped = list(texts), list(texts.values()), len(texts) - len(items)
             notes = (f"{subject(skipped, 'file', 'was', 'were')} skipped",) if skipped else ()
             yield EvaluationInputs(
                 frames, [files[item] for item in items], [expected[item] for item in items], lengths[0][items], notes
