@@ -130,12 +130,36 @@ def test_recordings_too_short_for_their_text_are_named_and_skipped(tmp_path, tra
     manifest.write_text("\n".join([rows[0], rows[1].rsplit("\t", 1)[0] + f"\t{long}", *rows[2:]]) + "\n")
     callback = SilentCallback()
     train_here(speech_run_file(manifest, data__valid=None, train__monitor=None), tmp_path / "run", callback)
-    assert any("1 recording is too short for the text and skipped (record 1); lower" in note for note in callback.notes)
+    problem, fix = (
+        "1 training file is too short for CTC to write the text and skipped",
+        "; lower model.encoder.subsampling to use",
+    )
+    assert any(f"{problem} ({manifest}:2){fix}" in note for note in callback.notes)
     log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
     manifest.write_text("\n".join([rows[0], *(row.rsplit("\t", 1)[0] + f"\t{long}" for row in rows[1:])]) + "\n")
     with pytest.raises(DataError, match="no file is long enough for its text"):
         train_here(speech_run_file(manifest, data__valid=None), tmp_path / "none")
+
+
+def test_validation_recordings_too_short_for_their_text_are_named(tmp_path, trained):
+    """Each file once, although it has two references, and finite scores without it."""
+    rows = [f"{wav}\tab" for wav in trained.wavs[:2]] + [
+        f"{wav}\t{'abcd' * 10}" for wav in (*trained.wavs[2:], trained.wavs[2])
+    ]
+    (tmp_path / "valid.tsv").write_text("\n".join(["path\ttext", *rows]) + "\n")
+    callback = SilentCallback()
+    train_here(speech_run_file(trained.manifest, data__valid=str(tmp_path / "valid.tsv")), tmp_path / "run", callback)
+    problem = "2 validation files are too short for CTC to write the text and skipped"
+    shown = f"({tmp_path / 'valid.tsv'}:4, {tmp_path / 'valid.tsv'}:5)"
+    assert [note for note in callback.notes if problem in note and shown in note]
+    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    scores = [value for line in log for name, value in line.items() if name.startswith("valid") and value is not None]
+    assert scores and np.isfinite(scores).all()
+    attention = SilentCallback()
+    values = speech_run_file(trained.manifest, data__valid=str(tmp_path / "valid.tsv"), model__ctc_weight=0.0)
+    train_here(values, tmp_path / "attention", attention)
+    assert not any("too short" in note for note in attention.notes)
 
 
 @pytest.mark.parametrize(
