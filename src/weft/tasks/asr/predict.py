@@ -11,7 +11,7 @@ from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import PairScore, Prediction
 from weft.errors import UsageError
 from weft.tasks.invalid_inputs import process_valid
-from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, StreamedText, phase
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -85,11 +85,11 @@ def predict(
     )
 
 
-def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
-    """The text of a recording that arrives in pieces, as it grows."""
+def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray], pause: float) -> Iterator[StreamedText]:
+    """The text of a recording that arrives in pieces, after each change."""
     from weft.tasks.asr import streaming
 
-    return streaming.predict_stream(run, pieces)
+    return streaming.predict_stream(run, pieces, pause)
 
 
 def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvaluation, progress: Progress | None) -> Evaluation:

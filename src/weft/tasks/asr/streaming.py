@@ -4,10 +4,14 @@ Each part of the model has a state: the samples under the window of the next fea
 normalization, the last inputs of the convolutions, the states of the encoder, and the last label of the path. So a stream costs
 the same at any time, and its text equals that of the whole recording. It is behind the audio by half a window and by the frames
 of one position.
+
+A long pause, which the model shows by blanks alone, ends an utterance: all states start again, so the text of each utterance
+equals that of its part of the recording.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +26,7 @@ from weft.media.audio import to_int16
 from weft.nn.spectrogram import StreamingLogMel
 from weft.nn.speech_front import FULL_SCALE
 from weft.tasks.asr.pcm import PCMReader
+from weft.tasks.spec import StreamedText
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -42,6 +47,15 @@ def check_streamable(run: Run[Any, Prediction]) -> None:
         raise UsageError(where, "the features are normalized over the whole recording", fix)
 
 
+def as_int16(samples: np.ndarray) -> np.ndarray:
+    """Samples (T,) of 16 bits, or in [-1, 1], as 16-bit integers."""
+    if samples.ndim != 1 or samples.dtype.kind not in "fi" or (samples.dtype.kind == "i" and samples.dtype != np.int16):
+        raise DataError("input", "expected an array of samples: 16-bit integers, or numbers in [-1, 1]")
+    if samples.dtype.kind == "f" and not np.isfinite(samples).all():
+        raise DataError("input", "the samples are not finite")
+    return samples if samples.dtype == np.int16 else to_int16(samples)
+
+
 class SpeechStream:
     """Text of a recording that arrives in pieces: `push` returns the text that is new, `finish` the rest."""
 
@@ -56,7 +70,7 @@ class SpeechStream:
     def _restart(self) -> None:
         self.norm_state, self.conv_state, self.stack_state = None, None, None
         self.features = self.log_mel.buffer.new_zeros(0, self.model.encoder.front.log_mel.num_mels)  # of the next position
-        self.last, self.num_positions = self.model.blank, 0
+        self.last, self.num_positions, self.num_blanks = self.model.blank, 0, 0  # blanks since the last label
         self.detokenizer = StreamingDetokenizer(self.tokenizer, [])
 
     @property
@@ -65,14 +79,15 @@ class SpeechStream:
         log_mel = self.model.encoder.front.log_mel
         return float((log_mel.lookahead + (self.factor - 1) * log_mel.hop) / log_mel.rate)
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last label."""
+        log_mel = self.model.encoder.front.log_mel
+        return float(self.num_blanks * self.factor * log_mel.hop / log_mel.rate)
+
     def push(self, samples: np.ndarray) -> str:
         """The new text after these samples (T,): of 16 bits, or in [-1, 1], at the rate of the run."""
-        if samples.ndim != 1 or samples.dtype.kind not in "fi" or (samples.dtype.kind == "i" and samples.dtype != np.int16):
-            raise DataError("input", "expected an array of samples: 16-bit integers, or numbers in [-1, 1]")
-        if samples.dtype.kind == "f" and not np.isfinite(samples).all():
-            raise DataError("input", "the samples are not finite")
-        integers = samples if samples.dtype == np.int16 else to_int16(samples)
-        waveform = torch.from_numpy(integers.astype(np.float32)).to(self.device) / FULL_SCALE
+        waveform = torch.from_numpy(as_int16(samples).astype(np.float32)).to(self.device) / FULL_SCALE
         return self._read(self.log_mel.push(waveform), is_last=False)
 
     def finish(self) -> str:
@@ -107,18 +122,57 @@ class SpeechStream:
     def _emit(self, label: int) -> str:
         """The text that is final after the label of one position: a repeated label is the same one, until a blank."""
         is_new, self.last = label not in (self.last, self.model.blank), label
+        self.num_blanks = self.num_blanks + 1 if label == self.model.blank else 0
         is_special = label in (self.tokenizer.unk_id, self.tokenizer.bos_id)
         return self.detokenizer.push(label) if is_new and not is_special else ""
 
 
-def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
-    """The text of a recording that arrives in pieces, as it grows: raw 16-bit PCM or WAV as bytes, or arrays of samples."""
-    stream, reader = SpeechStream(run), PCMReader(run.config.data.sample_rate)
+class Utterances:
+    """The texts of a stream: `pause` seconds without a new label end an utterance; 0: it ends with the stream. Where it ends
+    does not depend on the pieces, because blocks of half a second are counted from its start."""
 
-    def texts() -> Iterator[str]:
+    def __init__(self, stream: SpeechStream, rate: int, pause: float) -> None:
+        self.stream, self.rate, self.pause = stream, rate, pause
+        self.number, self.text, self.start, self.position = 1, "", 0, 0  # positions in samples
+
+    def push(self, samples: np.ndarray) -> Iterator[StreamedText]:
+        """The texts that changed with these samples (T,)."""
+        rest, block = as_int16(samples), self.rate // 2
+        while len(rest):
+            size = block - (self.position - self.start) % block if self.pause else len(rest)
+            new = self.stream.push(rest[:size])
+            self.position, rest = self.position + len(rest[:size]), rest[size:]
+            if new:
+                yield self._changed(new)
+            is_block_end = (self.position - self.start) % block == 0
+            if self.pause and is_block_end and self.stream.silence >= self.pause:
+                yield from self.finish()
+
+    def finish(self) -> Iterator[StreamedText]:
+        """The end of an utterance, unless it has no text. The next samples start another one."""
+        new = self.stream.finish()
+        if self.text or new:
+            yield self._changed(new, is_final=True)
+            self.number += 1
+        self.text, self.start = "", self.position
+
+    def _changed(self, new: str, *, is_final: bool = False) -> StreamedText:
+        self.text += new
+        return StreamedText(self.number, self.text, new, self.start / self.rate, self.position / self.rate, is_final)
+
+
+def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray], pause: float) -> Iterator[StreamedText]:
+    """The texts of a recording that arrives in pieces, after each change: raw 16-bit PCM or WAV as bytes, or arrays of samples.
+    `pause`: the seconds without speech that end an utterance; 0: none does."""
+    if not 0 <= pause < math.inf:
+        raise UsageError("pause", f"expected 0 or more seconds, got {pause:g}")
+    rate = int(run.config.data.sample_rate)
+    utterances, reader = Utterances(SpeechStream(run), rate, pause), PCMReader(rate)
+
+    def texts() -> Iterator[StreamedText]:
         for piece in pieces:
-            yield stream.push(reader.push(piece) if isinstance(piece, bytes) else np.asarray(piece))
-        yield stream.push(reader.finish())
-        yield stream.finish()
+            yield from utterances.push(reader.push(piece) if isinstance(piece, bytes) else np.asarray(piece))
+        yield from utterances.push(reader.finish())
+        yield from utterances.finish()
 
-    return filter(None, texts())
+    return texts()
