@@ -26,7 +26,8 @@ from weft.runs.job import train
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.tasks.asr.pcm import PCMReader
-from weft.tasks.asr.streaming import SpeechStream, Utterances
+from weft.tasks.asr.streaming import SpeechStream
+from weft.tasks.asr.utterances import Onset, Utterances
 
 MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"arch": "lstm"},
@@ -112,13 +113,27 @@ def test_silence_without_text_is_no_utterance(paths):
     run = talkative(paths["lstm"])
     with torch.no_grad():
         run.model.ctc_head.bias[run.model.blank] += 1e4
-    stream = SpeechStream(run)
-    utterances = Utterances(stream, RATE, 1.0)
-    assert [*utterances.push(np.zeros(10 * RATE, np.int16)), *utterances.finish()] == []
-    assert utterances.number == 1 and utterances.start == 10 * RATE
-    # states start again, so that the next utterance does not depend on how long the silence was
-    list(utterances.push(np.zeros(12 * RATE + 7, np.int16)))
-    assert stream.num_positions <= 1.5 * RATE / (4 * RATE // 100)
+    utterances = Utterances(SpeechStream(run), RATE, 1.0)
+    noise = np.random.default_rng(0).normal(0, 100, 10 * RATE).astype(np.int16)
+    assert [*utterances.push(noise), *utterances.finish()] == []
+    assert utterances.number == 1 and utterances.position <= 1.5 * RATE  # the rest is not recognized
+    # a sound is: from 0.3 s before it
+    list(utterances.push(to_int16(sounds(1)[0])))
+    assert utterances.onset is None and abs(utterances.start - (len(noise) - 0.3 * RATE)) < 0.05 * RATE
+
+
+@pytest.mark.parametrize("level", [0, 5, 300])
+def test_a_sound_is_found_whatever_the_pieces_are(level):
+    rng = np.random.default_rng(1)
+    quiet = rng.normal(0, level, 9 * RATE).astype(np.int16)
+    sound = (quiet[:RATE] + 2000 * np.sin(np.arange(RATE) / 3)).astype(np.int16)
+    starts = []
+    for pieces in ([np.concatenate([quiet, sound])], pieces_of(np.concatenate([quiet, sound]), rng)):
+        onset = Onset(quiet[: 2 * RATE], RATE)
+        found = [onset.push(piece) for piece in pieces]
+        assert next(piece for piece in found if piece is not None)[0] == quiet[onset.num_dropped]
+        starts.append(onset.num_dropped)
+    assert starts == [len(quiet) - 30 * RATE // 100] * 2
 
 
 @pytest.mark.parametrize("pause", [-1.0, float("nan"), float("inf")])

@@ -87,9 +87,9 @@ def predict(
 
 def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray], pause: float) -> Iterator[StreamedText]:
     """The text of a recording that arrives in pieces, after each change."""
-    from weft.tasks.asr import streaming
+    from weft.tasks.asr import utterances
 
-    return streaming.predict_stream(run, pieces, pause)
+    return utterances.predict_stream(run, pieces, pause)
 
 
 def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvaluation, progress: Progress | None) -> Evaluation:

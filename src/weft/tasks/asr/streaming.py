@@ -4,15 +4,10 @@ Each part of the model has a state: the samples under the window of the next fea
 normalization, the last inputs of the convolutions, the states of the encoder, and the last label of the path. So a stream costs
 the same at any time, and its text equals that of the whole recording. It is behind the audio by half a window and by the frames
 of one position.
-
-A long pause, which the model shows by blanks alone, ends an utterance: all states start again, so the text of each utterance
-equals that of its part of the recording.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +20,6 @@ from weft.errors import DataError, UsageError
 from weft.media.audio import to_int16
 from weft.nn.spectrogram import StreamingLogMel
 from weft.nn.speech_front import FULL_SCALE
-from weft.tasks.asr.pcm import PCMReader
-from weft.tasks.spec import StreamedText
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -125,54 +118,3 @@ class SpeechStream:
         self.num_blanks = self.num_blanks + 1 if label == self.model.blank else 0
         is_special = label in (self.tokenizer.unk_id, self.tokenizer.bos_id)
         return self.detokenizer.push(label) if is_new and not is_special else ""
-
-
-class Utterances:
-    """The texts of a stream: `pause` seconds without a new label end an utterance; 0: it ends with the stream. Where it ends
-    does not depend on the pieces, because blocks of half a second are counted from its start."""
-
-    def __init__(self, stream: SpeechStream, rate: int, pause: float) -> None:
-        self.stream, self.rate, self.pause = stream, rate, pause
-        self.number, self.text, self.start, self.position = 1, "", 0, 0  # positions in samples
-
-    def push(self, samples: np.ndarray) -> Iterator[StreamedText]:
-        """The texts that changed with these samples (T,)."""
-        rest, block = as_int16(samples), self.rate // 2
-        while len(rest):
-            size = block - (self.position - self.start) % block if self.pause else len(rest)
-            new = self.stream.push(rest[:size])
-            self.position, rest = self.position + len(rest[:size]), rest[size:]
-            if new:
-                yield self._changed(new)
-            is_block_end = (self.position - self.start) % block == 0
-            if self.pause and is_block_end and self.stream.silence >= self.pause:
-                yield from self.finish()
-
-    def finish(self) -> Iterator[StreamedText]:
-        """The end of an utterance, unless it has no text. The next samples start another one."""
-        new = self.stream.finish()
-        if self.text or new:
-            yield self._changed(new, is_final=True)
-            self.number += 1
-        self.text, self.start = "", self.position
-
-    def _changed(self, new: str, *, is_final: bool = False) -> StreamedText:
-        self.text += new
-        return StreamedText(self.number, self.text, new, self.start / self.rate, self.position / self.rate, is_final)
-
-
-def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray], pause: float) -> Iterator[StreamedText]:
-    """The texts of a recording that arrives in pieces, after each change: raw 16-bit PCM or WAV as bytes, or arrays of samples.
-    `pause`: the seconds without speech that end an utterance; 0: none does."""
-    if not 0 <= pause < math.inf:
-        raise UsageError("pause", f"expected 0 or more seconds, got {pause:g}")
-    rate = int(run.config.data.sample_rate)
-    utterances, reader = Utterances(SpeechStream(run), rate, pause), PCMReader(rate)
-
-    def texts() -> Iterator[StreamedText]:
-        for piece in pieces:
-            yield from utterances.push(reader.push(piece) if isinstance(piece, bytes) else np.asarray(piece))
-        yield from utterances.push(reader.finish())
-        yield from utterances.finish()
-
-    return texts()
