@@ -94,7 +94,7 @@ def _by_length(document: Document) -> str:
         return ""
     (short, long), (short_last, long_last) = ([values[name][i] for i in (0, -1)] for name in (order[0], order[-1]))
     digits = max(1, decimals([long - long_last]))
-    unit = html(by_length["by"].split()[-1])  # "input length in words"
+    unit = html(by_length["by"].partition(" in ")[2])  # "input length in frames of 10 ms"
     return (
         f"On the longest inputs ({html(by_length['bins'][-1])} {unit}, {by_length['counts'][-1]:,} items), "
         f"{_bold(order[0])} scores {number(long, digits)} and {_bold(order[-1])} {number(long_last, digits)}; "

@@ -177,7 +177,7 @@ def _with_file(record: InputRecord, base: Path, root: str | None) -> InputRecord
         if len(record.texts) > 1:
             return record._replace(problem="parts of recordings are not scored; cut them into files")
         row = json.loads(record.raw)
-        times = [str(row.get(key) or "") for key in TIME_KEYS]
+        times = ["" if row.get(key) is None else str(row[key]) for key in TIME_KEYS]
     return record._replace(texts=(str(find_file(path, base, root)), *record.texts[1:], *times))
 
 
