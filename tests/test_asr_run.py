@@ -235,6 +235,10 @@ def test_check_on_the_command_line(tmp_path, capsys):
     (tmp_path / "wav" / "train1.wav").unlink()
     code = main(["check", str(toml(tmp_path, data__valid=None))])
     assert code == 3 and "cannot be used" in capsys.readouterr().out
+    make_recordings(tmp_path, 4)
+    (tmp_path / "train.tsv").write_text("path\ttext\n" + "".join(f"wav/train{number}.wav\t\n" for number in range(4)))
+    assert main(["check", str(tmp_path / "run.toml")]) == 3  # training refuses it as well
+    assert "all texts are empty" in capsys.readouterr().out
 
 
 # ---- recognizing
@@ -418,9 +422,10 @@ def test_scores_on_the_command_line(trained, capsys, monkeypatch, tmp_path):
     """Of lines with a tab, and of manifests, whose paths are relative to them."""
     expected = [item.log_prob for item in trained.run.score([(path, "ab") for path in trained.wavs[:2]])]
     impossible = "ab" * 30
-    set_stdin(monkeypatch, f"{trained.wavs[0]}\tab\n{trained.wavs[0]}\t{impossible}\nmissing.wav\tab\n".encode())
+    set_stdin(monkeypatch, f"{trained.wavs[0]}\tab\n{trained.wavs[0]}\t{impossible}\nmissing.wav\tab\n \tab\n".encode())
     assert main(["score", str(trained.out), "--json"]) == 3
     lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line.get("error") for line in lines[2:]] == ["missing.wav: file not found", "no path"]
     assert lines[0]["log_prob"] == pytest.approx(expected[0]) and lines[1]["log_prob"] is None
     rows = [f"wav/test{number}.wav" for number in range(2)]
     (trained.directory / "scored.tsv").write_text("path\ttext\n" + "".join(f"{row}\tab\n" for row in rows))

@@ -195,6 +195,9 @@ def test_options_that_do_not_fit_are_refused(run):
         run.predict(square("red"), numbers=[1, 2])
     with pytest.raises(UsageError, match="not available for several models"):
         weft.ensemble([run.directory.path] * 2).predict(square("red"), return_alignments=True)
+    for options in ({"layer": 9}, {"head": 9}):  # also if the output is empty
+        with pytest.raises(UsageError, match="9"):
+            run.predict(square("red"), return_alignments=True, max_new_tokens=1, **options)
 
 
 def test_command_line_opens_paths_members_and_manifests(run, tmp_path, monkeypatch, command):

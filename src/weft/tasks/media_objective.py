@@ -74,7 +74,9 @@ def make_examples(
     needed = _positions_needed(target) if has_ctc else np.zeros(len(lengths))
     usable = (lengths > 0) & (positions(lengths) >= needed)
     if not usable.any():
-        raise DataError(dataset.name, "no file is long enough for its text", "check the texts")
+        raise DataError(
+            dataset.name, "no file is long enough for its text", "check the texts: CTC writes at most one token per position"
+        )
     if learned:
         if not any(text.strip() for text in target_texts(dataset)):
             raise DataError(dataset.name, "all texts are empty", "check the column of the texts")

@@ -62,6 +62,8 @@ def read_input(reader: InputReader, value: MediaInput) -> np.ndarray | InvalidIn
     try:
         if isinstance(value, MediaFile):
             return reader.read(value)
+        if isinstance(value, str) and not value.strip():
+            return InvalidInput("no path")
         if isinstance(value, str | Path):
             return reader.read(media_file(str(value), Path()))
         return reader.from_memory(value)
