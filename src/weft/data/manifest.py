@@ -338,8 +338,9 @@ def _read_coco(path: Path, content: dict[str, Any]) -> Iterator[_Entry]:
         for annotation in content["annotations"]:
             captions.setdefault(annotation["image_id"], []).append(get_string(annotation, "caption", str(path)))
     except (KeyError, TypeError, AttributeError):
-        problem = "not the captions of COCO: expected a list of images, each with id and file_name, and a list of annotations"
-        raise DataError(path, problem, "give each annotation an image_id and a caption") from None
+        raise DataError(
+            path, "not the captions of COCO", "use images with id and file_name, annotations with image_id"
+        ) from None
     for number, (key, name) in enumerate(names.items(), 1):
         for caption in captions.get(key, []):
             yield _Entry(name, (caption,), "", number)

@@ -278,18 +278,18 @@ def _shared(splits: Mapping[str, Dataset[MediaRecord]]) -> Iterator[Finding]:
             yield Finding("warning", "speaker_overlap", split, message, fix, len(speaker_rows), tuple(speaker_rows[:MAX_ROWS]))
 
 
-def _without_text(splits: Mapping[str, Dataset[MediaRecord]]) -> Iterator[Finding]:
+def _without_text(split: str, dataset: Dataset[MediaRecord]) -> Iterator[Finding]:
     """Training data whose texts are all empty, from which nothing can be learned."""
-    records = list(splits["train"].records()) if "train" in splits else []
-    if records and not any(record.texts[0].strip() for record in records):
-        yield Finding("error", "empty_texts", "train", "all texts are empty", "check the column of the texts", len(records))
+    texts = [record.texts[0] for record in dataset.records()]
+    if split == "train" and not any(map(str.strip, texts)):
+        yield Finding("error", "empty_texts", split, "all texts are empty", "check the column of the texts", len(texts))
 
 
 def find_media_problems(reader: FrameReader, splits: Mapping[str, Dataset[MediaRecord]]) -> Iterator[Finding]:
     """Files that are missing or cannot be read, and files and speakers that two splits share."""
     for split, dataset in splits.items():
         yield from _unreadable(split, dataset, reader)
-    yield from _without_text(splits)
+        yield from _without_text(split, dataset)
     yield from _shared(splits)
 
 
