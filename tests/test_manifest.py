@@ -209,7 +209,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "noname.json": (json.dumps({**COCO, "images": [{"id": 1}]}), "noname.json: no key 'file_name'"),
     "noimages.json": (
         json.dumps({**COCO, "images": 5}),
-        "noimages.json: not the captions of COCO; use images with id and file_name",
+        "noimages.json: not the captions of COCO; use images with id, file_name",
     ),
     "nocaption.json": (
         json.dumps({**COCO, "annotations": [{"image_id": 1, "caption": None}]}),
