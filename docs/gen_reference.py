@@ -383,6 +383,7 @@ METRICS: Mapping[str, tuple[str, str]] = {  # unit, definition
 FINDINGS: Mapping[str, tuple[str, str]] = {  # severity, meaning
     "unreadable": ("error", "a file cannot be read; the other splits are still checked"),
     "unreadable_file": ("error", 'recordings or images that cannot be read; with `data.on_error = "skip"` a warning'),
+    "empty_texts": ("error", "recordings or images without any text to learn from"),
     "tokenizer_error": ("error", "the tokenizer cannot be trained or loaded"),
     "too_long": ("error", "an example has more tokens than `data.max_length`"),
     "unique_labels": ("error", "nearly every training example has its own label: a column of IDs or names"),

@@ -24,6 +24,7 @@ from small_runs import SilentCallback, make_text, run_file, train_here
 from weft import files
 from weft.backup import Backup
 from weft.data.corpus import write_corpus
+from weft.data.frames import _Writer, write_frames
 from weft.runs.job import train
 from weft.runs.run_dir import RunDir
 from weft.tasks import prepare
@@ -34,6 +35,7 @@ from weft.training.run_log import RunLogWriter
 PARTS = {
     "save": [RunLogWriter.keep_best, RunLogWriter.save, saving.save, files.publish],
     "begin": [train, RunDir.begin, prepare.prepare, prepare._vocabulary, write_corpus],
+    "frames": [write_frames, _Writer.add],
     "aside": [Backup.create],
 }
 

@@ -130,12 +130,36 @@ def test_recordings_too_short_for_their_text_are_named_and_skipped(tmp_path, tra
     manifest.write_text("\n".join([rows[0], rows[1].rsplit("\t", 1)[0] + f"\t{long}", *rows[2:]]) + "\n")
     callback = SilentCallback()
     train_here(speech_run_file(manifest, data__valid=None, train__monitor=None), tmp_path / "run", callback)
-    assert any("1 recording is too short for the text and skipped (record 1); lower" in note for note in callback.notes)
+    problem, fix = (
+        "1 training file is too short for CTC to write the text and skipped",
+        "; lower model.encoder.subsampling to use",
+    )
+    assert any(f"{problem} ({manifest}:2){fix}" in note for note in callback.notes)
     log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
     manifest.write_text("\n".join([rows[0], *(row.rsplit("\t", 1)[0] + f"\t{long}" for row in rows[1:])]) + "\n")
     with pytest.raises(DataError, match="no file is long enough for its text"):
         train_here(speech_run_file(manifest, data__valid=None), tmp_path / "none")
+
+
+def test_validation_recordings_too_short_for_their_text_are_named(tmp_path, trained):
+    """Each file once, although it has two references, and finite scores without it."""
+    rows = [f"{wav}\tab" for wav in trained.wavs[:2]] + [
+        f"{wav}\t{'abcd' * 10}" for wav in (*trained.wavs[2:], trained.wavs[2])
+    ]
+    (tmp_path / "valid.tsv").write_text("\n".join(["path\ttext", *rows]) + "\n")
+    callback = SilentCallback()
+    train_here(speech_run_file(trained.manifest, data__valid=str(tmp_path / "valid.tsv")), tmp_path / "run", callback)
+    problem = "2 validation files are too short for CTC to write the text and skipped"
+    shown = f"({tmp_path / 'valid.tsv'}:4, {tmp_path / 'valid.tsv'}:5)"
+    assert [note for note in callback.notes if problem in note and shown in note]
+    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    scores = [value for line in log for name, value in line.items() if name.startswith("valid") and value is not None]
+    assert scores and np.isfinite(scores).all()
+    attention = SilentCallback()
+    values = speech_run_file(trained.manifest, data__valid=str(tmp_path / "valid.tsv"), model__ctc_weight=0.0)
+    train_here(values, tmp_path / "attention", attention)
+    assert not any("too short" in note for note in attention.notes)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +235,10 @@ def test_check_on_the_command_line(tmp_path, capsys):
     (tmp_path / "wav" / "train1.wav").unlink()
     code = main(["check", str(toml(tmp_path, data__valid=None))])
     assert code == 3 and "cannot be used" in capsys.readouterr().out
+    make_recordings(tmp_path, 4)
+    (tmp_path / "train.tsv").write_text("path\ttext\n" + "".join(f"wav/train{number}.wav\t\n" for number in range(4)))
+    assert main(["check", str(tmp_path / "run.toml")]) == 3  # training refuses it as well
+    assert "all texts are empty" in capsys.readouterr().out
 
 
 # ---- recognizing
@@ -374,14 +402,16 @@ def test_the_paths_of_a_manifest_are_relative_to_it(trained, capsys, monkeypatch
 def test_parts_of_recordings_are_recognized(trained, capsys, tmp_path):
     """The offset and duration of a manifest count, as in training."""
     write_wav(tmp_path / "long.wav", say("abcd"), RATE)
-    rows = [{"path": "long.wav", "offset": 0.24, "duration": 0.24}, {"path": "long.wav"}, {"path": "long.wav", "offset": "x"}]
+    parts = [{"offset": 0.24, "duration": 0.24}, {"offset": 0.0, "duration": 0.24}, {}, {"offset": "x"}]
+    rows = [{"path": "long.wav", **part} for part in parts]
     (tmp_path / "parts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["predict", str(trained.out), "--input", str(tmp_path / "parts.jsonl")]) == 3
     captured = capsys.readouterr()
     shown = [json.loads(line) for line in captured.out.split("\n")[:-1]]
-    samples = say("abcd")[int(0.24 * RATE) : int(0.48 * RATE)]
+    first, second = np.split(say("abcd"), 2)
     assert [row["prediction"] for row in shown] == [
-        trained.run.predict(samples).text,
+        trained.run.predict(second).text,
+        trained.run.predict(first).text,
         trained.run.predict(str(tmp_path / "long.wav")).text,
         None,
     ]
@@ -392,9 +422,10 @@ def test_scores_on_the_command_line(trained, capsys, monkeypatch, tmp_path):
     """Of lines with a tab, and of manifests, whose paths are relative to them."""
     expected = [item.log_prob for item in trained.run.score([(path, "ab") for path in trained.wavs[:2]])]
     impossible = "ab" * 30
-    set_stdin(monkeypatch, f"{trained.wavs[0]}\tab\n{trained.wavs[0]}\t{impossible}\nmissing.wav\tab\n".encode())
+    set_stdin(monkeypatch, f"{trained.wavs[0]}\tab\n{trained.wavs[0]}\t{impossible}\nmissing.wav\tab\n \tab\n".encode())
     assert main(["score", str(trained.out), "--json"]) == 3
     lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line.get("error") for line in lines[2:]] == ["missing.wav: file not found", "no path"]
     assert lines[0]["log_prob"] == pytest.approx(expected[0]) and lines[1]["log_prob"] is None
     rows = [f"wav/test{number}.wav" for number in range(2)]
     (trained.directory / "scored.tsv").write_text("path\ttext\n" + "".join(f"{row}\tab\n" for row in rows))

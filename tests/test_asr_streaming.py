@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import wave
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +24,10 @@ from weft.errors import DataError, UsageError
 from weft.media.audio import to_int16
 from weft.runs.job import train
 from weft.runs.resolve import resolve
+from weft.runs.run import AnyRun
 from weft.tasks.asr.pcm import PCMReader
 from weft.tasks.asr.streaming import SpeechStream
+from weft.tasks.asr.utterances import Onset, Utterances
 
 MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"arch": "lstm"},
@@ -56,7 +60,7 @@ def test_a_stream_has_the_text_of_the_whole_recording(paths, name):
         for _ in range(3):
             pieces = [stream.push(piece) for piece in pieces_of(samples, rng)]
             assert "".join(pieces) + stream.finish() == whole
-        assert "".join(run.predict_stream([sound])) == whole  # floats
+        assert "".join(change.new for change in run.predict_stream([sound], pause=0)) == whole  # floats
     assert len(set(outputs)) == 4 and all(outputs), outputs
 
 
@@ -72,6 +76,96 @@ def test_text_arrives_before_the_end(paths):
     assert fresh.stack_state is None
     fresh.push(samples[: 1 + step])
     assert fresh.stack_state is not None
+
+
+# ---- utterances
+
+
+def hesitant(path: Path) -> AnyRun:
+    """A run that often writes nothing for some tenths of a second."""
+    run = talkative(path)
+    with torch.no_grad():
+        run.model.ctc_head.bias[run.model.blank] += 2.0
+    return run
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_a_pause_ends_an_utterance(paths, name):
+    """Each utterance has the text of its part of the recording, whatever the pieces are."""
+    run, rng, samples = hesitant(paths[name]), np.random.default_rng(0), to_int16(np.concatenate(sounds(6)))
+    changes = list(run.predict_stream([samples], pause=0.3))
+    finals = [change for change in changes if change.is_final]
+    assert [change.utterance for change in finals] == list(range(1, len(finals) + 1)) and len(finals) > 2
+    for change in finals[:-1]:
+        low, high = round(change.start * RATE), round(change.end * RATE)
+        assert change.text == run.predict(samples[low:high], beam_size=1).text != ""
+        assert "".join(part.new for part in changes if part.utterance == change.utterance) == change.text
+        assert (high - low) % (RATE // 2) == 0
+    assert all(first.end <= second.start for first, second in pairwise(finals))
+    for _ in range(3):
+        pieces = pieces_of(samples, rng)
+        assert [change for change in run.predict_stream(pieces, pause=0.3) if change.is_final] == finals
+    (whole,) = [change for change in run.predict_stream([samples], pause=0) if change.is_final]
+    assert whole.text == run.predict(samples, beam_size=1).text and whole.end == len(samples) / RATE
+
+
+def test_silence_without_text_is_no_utterance(paths):
+    run = talkative(paths["lstm"])
+    with torch.no_grad():
+        run.model.ctc_head.bias[run.model.blank] += 1e4
+    utterances = Utterances(SpeechStream(run), RATE, 1.0)
+    noise = np.random.default_rng(0).normal(0, 100, 10 * RATE).astype(np.int16)
+    assert [*utterances.push(noise), *utterances.finish()] == []
+    assert utterances.number == 1 and utterances.position <= 1.5 * RATE  # the rest is not recognized
+    # a sound is: from 0.3 s before it
+    list(utterances.push(to_int16(sounds(1)[0])))
+    assert utterances.onset is None and abs(utterances.start - (len(noise) - 0.3 * RATE)) < 0.05 * RATE
+
+
+@pytest.mark.parametrize("level", [0, 5, 300])
+def test_a_sound_is_found_whatever_the_pieces_are(level):
+    rng = np.random.default_rng(1)
+    quiet = rng.normal(0, level, 9 * RATE).astype(np.int16)
+    sound = (quiet[:RATE] + 2000 * np.sin(np.arange(RATE) / 3)).astype(np.int16)
+    starts = []
+    for pieces in ([np.concatenate([quiet, sound])], pieces_of(np.concatenate([quiet, sound]), rng)):
+        onset = Onset(quiet[: 2 * RATE], RATE)
+        found = [onset.push(piece) for piece in pieces]
+        assert next(piece for piece in found if piece is not None)[0] == quiet[onset.num_dropped]
+        starts.append(onset.num_dropped)
+    assert starts == [len(quiet) - 30 * RATE // 100] * 2
+
+
+@pytest.mark.parametrize("pause", [-1.0, float("nan"), float("inf")])
+def test_a_pause_is_a_time(paths, pause):
+    with pytest.raises(UsageError, match="pause: expected 0 or more seconds, got"):
+        weft.load(paths["lstm"]).predict_stream([], pause=pause)
+
+
+def test_the_command_prints_a_line_per_utterance(paths, monkeypatch, capsys):
+    run, samples = hesitant(paths["lstm"]), to_int16(np.concatenate(sounds(6)))
+    monkeypatch.setattr("weft.cli.commands.predict.Predict.load", lambda command: run)
+    changes = list(run.predict_stream([samples], pause=0.3))
+    set_stdin(monkeypatch, samples.astype("<i2").tobytes())
+    assert main(["predict", "any", "--stream", "--pause", "0.3"]) == 0
+    lines = [change.text for change in changes if change.is_final]
+    assert capsys.readouterr().out == "".join(f"{line}\n" for line in lines)
+    set_stdin(monkeypatch, samples.astype("<i2").tobytes())
+    assert main(["predict", "any", "--stream", "--pause", "0.3", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["text"] for row in rows if row["final"]] == lines and len(rows) > len(lines)
+    assert rows[-1].keys() == {"utterance", "text", "final", "start", "end"} and rows[-1]["end"] <= len(samples) / RATE
+    set_stdin(monkeypatch, b"")
+    assert main(["predict", "any", "--stream", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_pause_needs_a_stream(paths, capsys):
+    code, message = expect_error(capsys, "predict", str(paths["lstm"]), "a.wav", "--pause", "1")
+    assert (code, message) == (2, "--pause: requires --stream")
+
+
+# ---- states
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -247,7 +341,7 @@ def test_text_is_printed_while_audio_arrives(paths, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("flags", "name"),
-    [(["--json"], "json"), (["a.wav"], "text"), (["--beam-size", "4"], "beam-size"), (["--n-best", "2"], "n-best")],
+    [(["a.wav"], "text"), (["--beam-size", "4"], "beam-size"), (["--n-best", "2"], "n-best")],
 )
 def test_the_command_refuses_other_options(paths, monkeypatch, capsys, flags, name):
     set_stdin(monkeypatch, b"")

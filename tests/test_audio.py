@@ -166,7 +166,7 @@ def test_headers_that_lie(tmp_path):
     claimed = bytearray(encoded("x.flac"))
     claimed[21] |= 0x0F
     claimed[22:26] = b"\xff" * 4
-    expected = "4,294,967.3 s are more than the limit of 3,600 s; split it into segments, each with a start and a duration"
+    expected = "4,294,967.3 s are more than the limit of 3,600 s; cut it into parts: offset and duration in a manifest"
     assert error(written(tmp_path / "x.flac", bytes(claimed))) == expected
 
 
@@ -230,7 +230,7 @@ def test_samples_beyond_one_are_clipped_and_another_scale_is_refused(tmp_path):
 
 
 def test_long_sounds_and_segments_outside_of_a_sound(tmp_path):
-    fix = "split it into segments, each with a start and a duration"
+    fix = "cut it into parts: offset and duration in a manifest"
     for name in ("pcm16.wav", "x.flac"):
         file = written(tmp_path / name, encoded(name, tone(2)))
         assert error(file, max_seconds=1.5) == f"2.0 s are more than the limit of 1.5 s; {fix}"

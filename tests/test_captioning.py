@@ -195,6 +195,9 @@ def test_options_that_do_not_fit_are_refused(run):
         run.predict(square("red"), numbers=[1, 2])
     with pytest.raises(UsageError, match="not available for several models"):
         weft.ensemble([run.directory.path] * 2).predict(square("red"), return_alignments=True)
+    for options in ({"layer": 9}, {"head": 9}):  # also if the output is empty
+        with pytest.raises(UsageError, match="9"):
+            run.predict(square("red"), return_alignments=True, max_new_tokens=1, **options)
 
 
 def test_command_line_opens_paths_members_and_manifests(run, tmp_path, monkeypatch, command):
@@ -303,7 +306,13 @@ def test_texts_without_enough_frames_for_ctc_are_left_out(tmp_path):
     (tmp_path / "clips.tsv").write_text(table.replace("\na", "\nthis is a long text a", 1) + "clip0\tone two three four five\n")
     callback = SilentCallback()
     trained(run_values(CLIPS, "lipnet", model={"num_layers": 1}), tmp_path, callback)
-    assert any(note.startswith("1 file has too few positions for CTC (record 7)") for note in callback.notes)
+    problem = "1 training file is too short for CTC to write the text and skipped"
+    assert any(note.startswith(problem) and note.endswith("clips.tsv:8)") for note in callback.notes)
+    (tmp_path / "valid.tsv").write_text("path\tcaption\nclip0\tone two three four five\nclip1\ta red square\n")
+    callback = SilentCallback()
+    trained(run_values({**CLIPS, "valid": "valid.tsv"}, "lipnet", model={"num_layers": 1}), tmp_path, callback, name="valid")
+    problem = "1 validation file is too short for CTC to write the text and skipped"
+    assert any(note.startswith(problem) and note.endswith("valid.tsv:2)") for note in callback.notes)
     (tmp_path / "clips.tsv").write_text("path\tcaption\nclip0\tone two three four five\n")
     with pytest.raises(DataError, match="no file is long enough for its text"):
         trained({**run_values(CLIPS, "lipnet", model={"num_layers": 1}), "seed": 2}, tmp_path, name="short")

@@ -21,11 +21,13 @@ from weft.data.corpus import corpus_from_lines
 from weft.data.noise import fill_sentinels, join_texts
 from weft.errors import ConfigError, DataError, TrainingInterrupted, UsageError
 from weft.interop.hf_export import export_model
+from weft.runs.check import check
 from weft.runs.job import with_tokenizer_of_init
 from weft.tasks.denoising.batching import NoisyBatches, NoisyTexts
 from weft.tasks.denoising.corruption import Corrupter
 from weft.tasks.denoising.data import DenoisingDataConfig
 from weft.text.noise_tokenizer import NoiseTokenizer
+from weft.text.start_tokens import StartTokens, post_processor
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -497,3 +499,59 @@ def test_a_denoising_model_is_not_exported(runs, tmp_path):
     ):
         export_model(runs.load("bart-transformer"), tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
+
+
+# ---- tokenizers with other start tokens
+
+
+@pytest.fixture(scope="module")
+def bart_tokenizer(tmp_path_factory) -> Path:
+    """Characters, with <s> before a source and </s> <s> before a target."""
+    plain, path = tokenizer("char", "abc"), tmp_path_factory.mktemp("bart") / "tokenizer.json"
+    tokens = [plain.token_text(token) for token in range(plain.vocab_size)]
+    processor = post_processor(StartTokens((1,), (2, 1)), tokens)
+    path.write_text(json.dumps({**json.loads(plain.data), "post_processor": processor}))
+    return path
+
+
+@pytest.mark.parametrize("task", ["denoising", "seq2seq"])
+def test_check_counts_start_tokens_as_training_does(tmp_path, bart_tokenizer, task):
+    """8 positions: <s>, 6 tokens and </s> of a source; </s>, <s> and 6 tokens of a target."""
+    separator = "" if task == "denoising" else "\ta"
+    for length in (6, 7):
+        path = tmp_path / f"{length}{'.txt' if task == 'denoising' else '.tsv'}"
+        path.write_text(f"ab{separator}\n{'abc' * 2}{'c' * (length - 6)}{separator}\n" * 4)
+        values = denoising_run_file(path, "train.max_steps=1", "data.max_length=8")
+        values |= {"task": task, "data": {"train": str(path), "valid": 0.25, "max_length": 8}}
+        values["tokenizer"] = {"file": str(bart_tokenizer)}
+        found = [finding.name for finding in check(values) if finding.name == "too_long"]
+        assert bool(found) == (length == 7)
+        if length == 7:
+            with pytest.raises(DataError, match=r"has 9 tokens, more than data.max_length \(8\)"):
+                train_here(values, tmp_path / f"run{length}")
+        else:
+            train_here(values, tmp_path / f"run{length}")
+
+
+def test_training_and_prediction_have_the_same_start_tokens(tmp_path, bart_tokenizer):
+    plain = Tokenizer(bart_tokenizer.read_bytes(), "tokenizer")
+    data = NoisyTexts(corpus_from_lines(plain, ["abcabc", "ab"]), Corrupter(data_config(max_length=8), plain))
+    members = np.arange(2)
+    batch, corrupted = data.batch(members), data.corrupted(members)
+    for row, (source, target) in enumerate(zip(corrupted.source.split(), corrupted.target.split(), strict=True)):
+        assert batch.source[row][batch.source_mask[row]].tolist() == [1, *source, 2]
+        assert batch.tokens[row, : len(target) + 3].tolist() == [2, 1, *target, 2]
+        assert batch.token_mask[row, : len(target) + 3].tolist() == [True, False, *[True] * (len(target) + 1)]
+    assert data.tokens(members) == int(batch.token_mask[:, 1:].sum() + batch.source_mask.sum())
+    (tmp_path / "text.txt").write_text("abcab\nab\nbca\ncab\n" * 5)
+    values = denoising_run_file(tmp_path / "text.txt", "train.max_steps=2", "data.max_length=8")
+    run: Any = weft.load(
+        train_here({**values, "tokenizer": {"file": str(bart_tokenizer)}}, tmp_path / "run").path, device="cpu"
+    )
+    noisy = run.predict("abcab", add_noise=True, beam_size=1)
+    again = run.predict(noisy.source, beam_size=1)
+    assert (noisy.token_ids, noisy.log_prob) == (again.token_ids, pytest.approx(again.log_prob))
+    scored = run.score((noisy.source, noisy.target))
+    assert len(scored.tokens) == len(noisy.target) + 1
+    with pytest.raises(DataError, match="9 tokens exceed the model's limit of 8; shorten it"):
+        run.predict("abcabca", add_noise=True)

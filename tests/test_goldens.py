@@ -49,6 +49,9 @@ SAID = {
     "masked-transformer": "predict-mask-json",
     "bert": "predict-mask-json",
     "qa-lstm": "predict-json",
+    "denoising-bart": "score-pairs-json",
+    "asr-ctc": "score-pairs-json",
+    "captioning-attention": "score-pairs-json",
 }
 SCENES = {scene.name: scene for scene in scenes()}
 UNKEPT = ("crc32",)  # checksum of a line

@@ -207,7 +207,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "norefs.jsonl": ('{"path": "a.wav", "text": []}\n', "norefs.jsonl:1: expected a string as 'text', got a list"),
     "nothing.json": ("[]", "nothing.json: the list is empty"),
     "noname.json": (json.dumps({**COCO, "images": [{"id": 1}]}), "noname.json: no key 'file_name'"),
-    "noimages.json": (json.dumps({**COCO, "images": 5}), "noimages.json: not the captions of COCO"),
+    "noimages.json": (
+        json.dumps({**COCO, "images": 5}),
+        "noimages.json: not the captions of COCO; use images with id, file_name",
+    ),
     "nocaption.json": (
         json.dumps({**COCO, "annotations": [{"image_id": 1, "caption": None}]}),
         "nocaption.json: expected a string as 'caption', got null",

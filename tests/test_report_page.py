@@ -171,7 +171,7 @@ def test_summary_omits_insignificant_results_on_long_inputs():
 def test_breakdown_metrics_have_their_own_names_and_directions():
     document = seq2seq_document()
     words = {
-        "by": "input length in words",
+        "by": "input length in frames of 10 ms",
         "metric": {"name": "token_error_rate", "better": "lower"},
         "unit": "sentences",
     }
@@ -179,7 +179,7 @@ def test_breakdown_metrics_have_their_own_names_and_directions():
     text = page(document)
     visible = re.sub("<.*?>", "", text)
     # a lower error rate is better, so the RNN is ahead; the interval of the Transformer is above it
-    assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in visible
+    assert "On the longest inputs (31+ frames of 10 ms, 25 items), rnn scores 4.0 and transformer 33.0" in visible
     actual = embedded(text)
     assert actual["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
     assert actual["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in visible

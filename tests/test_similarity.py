@@ -312,6 +312,12 @@ def test_similarity_command(words: Any, letters: Any, text: Path, work_dir: Path
     assert "warning: few tokens for vectors of size 12: CKA is biased upward; use more text" in capsys.readouterr().out
 
 
+def test_vectors_without_variance_have_no_similarity(words: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "linear_cka", lambda read_parts, widths, rows, columns: np.full((len(rows), 1), np.nan))
+    with pytest.raises(UsageError, match=r"similarity: a layer has the same vector for all .* of the"):
+        similarity.layer_similarity(words, text)
+
+
 def test_similarity_errors(words: Any, letters: Any, pairs: Seq2SeqRuns, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir, other = str(words.directory.path), pairs.run_dir("transformer")
 

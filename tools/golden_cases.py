@@ -1,5 +1,5 @@
 """The recorded runs and commands. A scene is a run file and the commands to run on it and on its run. All names of tasks,
-architectures and options are in this file and in golden_refusals.py."""
+architectures and options are in this file, in golden_media.py and in golden_refusals.py."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ ARCHS = {
     "masked-lm": "transformer bert lstm",
     "denoising": "transformer lstm-input-feeding",
     "qa": "transformer bert lstm gru rnn",
+    "asr": "lstm gru rnn transformer conformer",
+    "captioning": "transformer vit show-and-tell show-attend-tell s2vt lstm gru rnn lipnet",
 }
 TRAIN = '\n[train]\nmax_steps = 12\nbatch_tokens = 256\nnum_validations = 3\ndevice = "cpu"\n'
 
@@ -211,8 +213,10 @@ def denoising(name: str, model: str, tokenizer: str, data: str = "") -> Scene:
     lines = b"The cat <mask> a hat.\n\n<mask>\nThe \xff cat\nno gap at all\nThe [MASK] dog \xe2\x82\xac <extra_id_1>.\n"
     text = "The cat <mask> a hat."
     noise = case("predict-noise", f"predict {bare.run} --add-noise --json", "The cat sees a hat.")
+    pairs = "The cat <mask> a hat.\tThe cat sees a hat.\n\nno tab\n"
+    scored = case("score-pairs-json", f"score {bare.run} --json", stdin=pairs)
     shown = case("check-examples", f"check {name}.toml --show-examples 3 --json")
-    return Scene(name, bare.run_file, cases=(*run_file_cases(bare), *run_cases(bare, text, lines, text), noise, shown))
+    return Scene(name, bare.run_file, cases=(*run_file_cases(bare), *run_cases(bare, text, lines, text), noise, scored, shown))
 
 
 def qa(name: str, model: str, data: str = "") -> Scene:
@@ -422,6 +426,7 @@ def _init_scene() -> Scene:
 
 def scenes() -> list[Scene]:
     """All scenes, each after the scenes that it needs."""
+    from golden_media import media_scenes
     from golden_refusals import refusals
 
     return [
@@ -431,5 +436,6 @@ def scenes() -> list[Scene]:
         *_pretrained_and_qa_scenes(),
         *_label_scenes(),
         *_compare_scenes(),
+        *media_scenes(),
         refusals(),
     ]

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import golden_media
+
 NAMES = ["Ada", "Ben", "Eva", "Ian", "Kim", "Leo", "Mia", "Ned", "Ola", "Pam", "Ray", "Sue", "Tom", "Una", "Vic", "Zoë"]
 CITIES = ["Rome", "Oslo", "Lima", "Cairo", "Paris", "New Delhi", "Las Vegas"]
 WORDS = {
@@ -81,6 +83,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def make(directory: Path) -> None:
     """Write all files to a directory."""
+    golden_media.make(directory)
 
     def samples(generate: Callable[[random.Random], str], count: int, seed: int) -> list[str]:
         rng = random.Random(seed)

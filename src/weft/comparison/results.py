@@ -17,6 +17,7 @@ from weft import __version__, files
 from weft.comparison.costs import Cost, active_parameters, compute_cost
 from weft.comparison.results_check import find_problem
 from weft.errors import ModelError, ResourceError
+from weft.media.files import MediaFile
 from weft.metrics.items import ItemStatistics, Score
 from weft.runs.eval_data import Files, as_paths, own_split
 from weft.runs.load import load as load_run
@@ -25,7 +26,7 @@ from weft.tasks.spec import Evaluation, Progress
 from weft.tensors import read_arrays, write_tensors
 
 ProgressCallback = Callable[[int, int], None]
-VERSION = 5  # of the stored format
+VERSION = 6  # of the stored format
 JSON_FIELDS = (  # fields of RunResults that are stored unchanged
     "arch",
     "seed",
@@ -78,6 +79,7 @@ class RunResults(NamedTuple):
     unknown: float = 0.0  # fraction of the tokens of a language model's text that are <unk>
     policy: str = ""  # the requested context policy of a language model
     context: str = ""  # the policy as the run applied it
+    files: tuple[MediaFile, ...] = ()  # of the items, if inputs are files
 
 
 class _InferenceTimer:
@@ -148,6 +150,7 @@ def evaluate_run(
         unknown=details.unk_ratio,
         policy=_policy(run, evaluation.context),
         context="" if contexts is None else contexts.resolve(run, evaluation.context),
+        files=tuple(details.files),
     )
 
 
@@ -208,6 +211,8 @@ def save(results: RunResults, directory: Path) -> None:
         "cost": results.cost._asdict(),
         "labels": list(results.labels),
         "samples": list(results.samples),
+        # absolute: the comparison may be repeated from another directory
+        "files": [[str(path.absolute()), *rest] for path, *rest in results.files],
     }
     directory.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic_directory(directory) as path:
@@ -235,6 +240,7 @@ def load(directory: Path) -> RunResults:
         frequencies=_with_prefix(arrays, "frequencies."),
         rarest=arrays.get("rarest"),
         samples=tuple(document["samples"]),
+        files=tuple(MediaFile(Path(path), *rest) for path, *rest in document["files"]),
         **{name: document[name] for name in JSON_FIELDS},
     )
 

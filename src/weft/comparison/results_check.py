@@ -31,6 +31,13 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
+def _is_file(value: Any) -> bool:
+    """Whether a value is a path, a member of an archive, a start and a duration."""
+    if not isinstance(value, list) or len(value) != 4 or not _are_texts(value[:2]) or "\0" in value[0]:
+        return False
+    return _is_number(value[2]) and (value[3] is None or _is_number(value[3]))
+
+
 def _cost(cost: Any) -> Iterator[str]:
     if not isinstance(cost, dict) or set(Cost._fields) != cost.keys() | set(Cost._field_defaults):
         yield "cost"
@@ -56,6 +63,9 @@ def _texts(document: Mapping[str, Any]) -> Iterator[str]:
         yield "scores"
     if not _is_number(document.get("unknown")):
         yield "unknown"
+    files = document.get("files")
+    if not isinstance(files, list) or not all(map(_is_file, files)):
+        yield "files"
     yield from _cost(document.get("cost"))
 
 
@@ -71,6 +81,8 @@ def _numbers(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
         yield "rarest"
     if len(document["references"]) != size or (document["outputs"] is not None and len(document["outputs"]) != size):
         yield "outputs"
+    if document["files"] and len(document["files"]) != size:
+        yield "files"
     bounds = arrays.get("scores")
     if bounds is None or bounds.shape != (len(document["scores"]), 3) or bounds.dtype != np.float64:
         yield "scores"

@@ -14,6 +14,7 @@ from weft.comparison import table
 from weft.comparison.breakdown import breakdowns, same_labels
 from weft.comparison.context_policy import context_of
 from weft.comparison.curves import curve, samples_of
+from weft.comparison.previews import make_previews
 from weft.comparison.results import RunResults
 from weft.comparison.scores import item_metric, item_values, metrics
 from weft.errors import ModelError, WeftError
@@ -74,6 +75,7 @@ def items(first_runs: Mapping[str, RunResults], metric: Metric) -> list[dict[str
     any_run = next(iter(first_runs.values()))
     values = np.stack([item_values(run.items, metric.compute) for run in first_runs.values()])  # (rows, N)
     selected = select(values, _finer_values(first_runs, metric), higher=metric.higher_is_better)
+    previews = make_previews(any_run, selected)
     return [
         {
             "key": int(any_run.items.keys[i]),
@@ -81,6 +83,7 @@ def items(first_runs: Mapping[str, RunResults], metric: Metric) -> list[dict[str
             "reference": any_run.references[i],
             "outputs": {row: run.items.outputs[i] for row, run in first_runs.items() if run.items.outputs is not None},
             "values": {row: _number(values[j, i]) for j, row in enumerate(first_runs)},
+            **({"preview": previews[i]._asdict()} if i in previews else {}),
             **_infinite([row for j, row in enumerate(first_runs) if math.isinf(values[j, i])]),
         }
         for i in selected

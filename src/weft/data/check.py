@@ -226,7 +226,8 @@ def find_token_problems(split: str, sides: Sequence[TokenCounts], options: Check
     for side, (name, counts) in enumerate(zip(options.sides, sides, strict=False)):
         yield from _find_unknown(split, name, counts, side, options)
         if options.labels is None:
-            yield from _find_long(split, f"{name}s", counts.tokens, side, options)
+            num_extra = counts.tokenizer.start_tokens.num_positions(name) if options.has_start_tokens else 0
+            yield from _find_long(split, f"{name}s", counts.tokens + num_extra, side, options)
         if name == "target" and counts.first_change is not None:
             message = f"{count_of(counts.changed, counts.decoded, 'targets')} change when they are tokenized and detokenized"
             fix = 'use a lossless tokenizer.type (bpe, unigram, byte, char), or pre-tokenize the text for type = "whitespace"'

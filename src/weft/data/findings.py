@@ -41,6 +41,7 @@ class CheckOptions:
     sides: tuple[str, ...]  # ("source", "target") for pairs, ("line",) for plain text; one or two for labeled texts
     max_length: int | None = None  # tokens per side with </s>; for labeled texts, tokens per example with <s> and </s>
     truncate: bool = False
+    has_start_tokens: bool = False  # the start tokens of the tokenizer count, as in the models of the task
     min_chars: int = 0  # shorter or equally long lines are not reported as duplicates: running text repeats short lines
     labels: str | None = None  # noun for the labels of a row, e.g. "tag"; two sides are then two independent texts
     labels_of: Callable[[Any], tuple[str, ...]] | None = None  # the labels of a record

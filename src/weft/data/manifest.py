@@ -337,8 +337,8 @@ def _read_coco(path: Path, content: dict[str, Any]) -> Iterator[_Entry]:
         names = {image["id"]: get_string(image, "file_name", str(path)) for image in content["images"]}
         for annotation in content["annotations"]:
             captions.setdefault(annotation["image_id"], []).append(get_string(annotation, "caption", str(path)))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(path, f"not the captions of COCO: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise DataError(path, "not the captions of COCO", "use images with id, file_name; annotations with image_id") from None
     for number, (key, name) in enumerate(names.items(), 1):
         for caption in captions.get(key, []):
             yield _Entry(name, (caption,), "", number)

@@ -1,9 +1,11 @@
-"""The prediction for one source."""
+"""The prediction for one source, and the score of a given target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Prediction(NamedTuple):
@@ -21,3 +23,22 @@ class Prediction(NamedTuple):
     def ranked(self) -> list[Prediction]:
         """This prediction and its alternatives, in order."""
         return [self._replace(alternatives=()), *self.alternatives]
+
+
+class PairScore(NamedTuple):
+    """The log-probability of a target given its source, a text or a file; the tokens include </s>."""
+
+    source: str
+    target: str
+    log_prob: float
+    tokens: list[str]
+    token_log_probs: list[float]
+
+    @property
+    def text(self) -> str:
+        """The pair as an input line."""
+        return f"{self.source}\t{self.target}"
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(-self.log_prob / len(self.tokens)))

@@ -77,14 +77,14 @@ def token_weights(
     """The weights (tokens, S) of an output without <s> and </s>, for one file. One pass over the output gives the same weights
     as the search that generated it."""
     memory = model.encoder(*source)
+    if model.decoder is not None:
+        inputs = torch.tensor([[model.bos_id, *tokens[:-1]]], device=source[0].device)  # <s> alone if the output is empty
+        state = model.decoder.stack.init_state(memory)
+        recorded = recorded_attention(model, lambda: model.decoder(inputs, state), layer=layer, head=head)
+        weights: np.ndarray = recorded[0].float().cpu().numpy()
+        return weights[: len(tokens)]
     if not tokens:
         return np.zeros((0, memory.values.size(1)), np.float32)
-    if model.decoder is not None:
-        inputs = torch.tensor([[model.bos_id, *tokens]], device=source[0].device)
-        state = model.decoder.stack.init_state(memory)
-        recorded = recorded_attention(model, lambda: model.decoder(inputs[:, : len(tokens)], state), layer=layer, head=head)
-        weights: np.ndarray = recorded[0].float().cpu().numpy()
-        return weights
     weights = np.zeros((len(tokens), memory.values.size(1)), np.float32)
     spans = ctc.align(model.frame_log_probs(memory)[0].cpu(), tokens, blank=model.blank)
     for row, span in enumerate(spans):

@@ -184,6 +184,9 @@ def layer_similarity(
     for shared in sides:
         row_labels, column_labels = shared.labels[0], shared.labels[-1]
         cka = linear_cka(shared.read_parts, shared.widths, shared.layer_indices(0), shared.layer_indices(len(runs) - 1))
+        if not np.isfinite(cka).all():
+            problem = f"a layer has the same vector for all {unit} of the {shared.side}"
+            raise UsageError("similarity", problem, "use more text, or a run that is trained longer")
         title = f"Similarity of layers: {shared.side}"
         axes = (paths[0], paths[-1]) if other is not None else None
         rows, columns = ([label.rpartition(" ")[2] for label in labels] for labels in (row_labels, column_labels))

@@ -227,7 +227,7 @@ def read_audio(file: MediaFile, *, max_seconds: float = MAX_SECONDS) -> Audio:
 
 def _too_long(file: MediaFile, seconds: float, limit: float) -> DataError:
     problem = f"{seconds:,.1f} s are more than the limit of {limit:,g} s"
-    return DataError(str(file), problem, "split it into segments, each with a start and a duration")
+    return DataError(str(file), problem, "cut it into parts: offset and duration in a manifest")
 
 
 def _check_segment(file: MediaFile) -> None:

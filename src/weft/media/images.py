@@ -42,6 +42,7 @@ TRANSPOSE = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
+SIDEWAYS = (5, 6, 7, 8)  # the orientations that exchange height and width
 
 
 def read_image(file: MediaFile, *, size: tuple[int, int] | None, channels: int, resize: Resize = "stretch") -> Array:

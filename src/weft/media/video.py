@@ -23,6 +23,8 @@ from weft.media.files import MediaFile, import_extra
 from weft.media.images import (
     IMAGE_SUFFIXES,
     MAX_PIXELS,
+    ORIENTATION,
+    SIDEWAYS,
     Resize,
     check_pixels,
     color_mode,
@@ -118,7 +120,7 @@ def read_video(
 
 
 def frame_size(file: MediaFile) -> tuple[int, int]:
-    """Height and width of the first frame of a clip, or of an image."""
+    """Height and width of the first frame of a clip, or of an image, as it is shown."""
     if not file.member and file.path.is_dir():
         return frame_size(MediaFile(frame_files(file.path)[0]))
     if is_array_file(file):
@@ -126,7 +128,8 @@ def frame_size(file: MediaFile) -> tuple[int, int]:
         return height, width
     if not video_format(file.read(16)):
         with opened_image(file) as image:
-            return image.height, image.width
+            is_on_its_side = image.getexif().get(ORIENTATION, 1) in SIDEWAYS
+            return (image.width, image.height) if is_on_its_side else (image.height, image.width)
     frames = _Clip(file).frames()
     try:
         first = next(frames, None)

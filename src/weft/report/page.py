@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.report import page_parts as parts
-from weft.report.page_data import Document, embedded, page_data
+from weft.report.page_data import Document, embedded, has_previews, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
 from weft.tasks.registry import known_task
@@ -41,13 +41,16 @@ def _script() -> str:
     return '(() => {\n"use strict";\n' + "\n".join(_resource(f"script/{name}.js") for name in SCRIPTS) + "\n})();\n"
 
 
-def _policy(style: str, script: str) -> str:
-    """Content Security Policy: only this style and script may run, by their hashes, and nothing may be loaded."""
+def _policy(style: str, script: str, *, has_media: bool) -> str:
+    """Content Security Policy: only this style and script may run, by their hashes, and nothing may be loaded but the sounds
+    and images that the page contains."""
 
     def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
-    return f"default-src 'none'; style-src {source(style)}; script-src {source(script)}; base-uri 'none'; form-action 'none'"
+    allowed = ["default-src 'none'", *(["img-src data:", "media-src data:"] if has_media else [])]
+    allowed += [f"style-src {source(style)}", f"script-src {source(script)}", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join(allowed)
 
 
 def _chart(name: str) -> str:
@@ -93,6 +96,7 @@ def _details(document: Document) -> Iterator[Section]:
         lead = (
             "The items on which the models differ most, the worst and the best, for the first seed of each model. They are a "
             "selection: counts over them do not reflect the whole test set."
+            f"{parts.preview_note(document)}"
         )
         fallback = f'<div class="no-script">{parts.first_items(document)}</div>'
         yield Section("items", "Test items", lead, f'<div class="chart-box" data-chart="items"></div>{fallback}')
@@ -192,7 +196,7 @@ def page(document: Document) -> str:
     style, script = _resource("page.css"), _script()
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script, has_media=has_previews(document))}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="generator" content="weft">\n'
         f"<title>{_title(document)}</title>\n<style>{style}</style>\n</head>\n"
         f"<body>\n{_body(document)}\n"

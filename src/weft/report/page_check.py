@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Check = Callable[[Any, str], Iterator[str]]  # value and its path -> problems
 MAX_NUMBER = 1e300  # for integers: larger ones are not floats
 CHECKSUM = "checksum"  # of all other keys of the file
+DATA_URL = re.compile(r"data:(audio/wav|image/png|image/jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 MAX_DEPTH = 4  # of nested objects where any value is allowed
 
 
@@ -34,6 +36,16 @@ def _count(value: Any, path: str) -> Iterator[str]:
 def _boolean(value: Any, path: str) -> Iterator[str]:
     if not isinstance(value, bool):
         yield f"{path} is not a boolean"
+
+
+def _data_url(value: Any, path: str) -> Iterator[str]:
+    if not isinstance(value, str) or DATA_URL.fullmatch(value) is None:
+        yield f"{path} is not a data: URL of a sound or an image"
+
+
+def _preview_kind(value: Any, path: str) -> Iterator[str]:
+    if value not in ("audio", "image"):
+        yield f"{path} is not 'audio' or 'image'"
 
 
 def _direction(value: Any, path: str) -> Iterator[str]:
@@ -148,6 +160,7 @@ BREAKDOWN = _object(
         "infinite": _by_name(_list(_count)),
     },
 )
+PREVIEW = _object({"kind": _preview_kind, "urls": _list(_data_url)}, {"note": _text})
 ITEM = _object(
     {"key": _count, "input": _text},
     {
@@ -155,6 +168,7 @@ ITEM = _object(
         "outputs": _by_name(_or_none(_text)),
         "values": _by_name(_or_none(_number)),
         "infinite": _list(_text),
+        "preview": PREVIEW,
     },
 )
 SAMPLE = _object({"step": _count, "text": _text}, dict.fromkeys(("prompt", "source", "reference"), _text))

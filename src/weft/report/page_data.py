@@ -208,6 +208,19 @@ def item_value(item: Document, name: str) -> Any:
     return math.inf if name in (item.get("infinite") or ()) else (item.get("values") or {}).get(name)
 
 
+def has_previews(document: Document) -> bool:
+    """Whether the page contains sounds or images."""
+    return any(item.get("preview") for item in document.get("items") or [])
+
+
+def _preview(item: Document) -> dict[str, Any]:
+    """The sound or the images of an item, if it has them."""
+    preview = item.get("preview")
+    if not preview:
+        return {}
+    return {"preview": {"kind": preview["kind"], "urls": list(preview["urls"]), "note": visible(preview.get("note") or "")}}
+
+
 def _items(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
     items = document.get("items") or []
     limit = _text_limit(items)
@@ -222,6 +235,7 @@ def _items(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
             "reference": text(item.get("reference") or ""),
             "outputs": [text((item.get("outputs") or {}).get(name)) for name in names],
             "values": _numbers(item_value(item, name) for name in names),
+            **_preview(item),
         }
         for item in items
     ]

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.comparison.previews import MAX_BYTES, MAX_TOTAL_BYTES
 from weft.plots.formatting import decimals, finite, html, number, p_value, short, truncate
 from weft.report.page_data import (
     Document,
@@ -93,7 +94,7 @@ def _by_length(document: Document) -> str:
         return ""
     (short, long), (short_last, long_last) = ([values[name][i] for i in (0, -1)] for name in (order[0], order[-1]))
     digits = max(1, decimals([long - long_last]))
-    unit = html(by_length["by"].split()[-1])  # "input length in words"
+    unit = html(by_length["by"].partition(" in ")[2])  # "input length in frames of 10 ms"
     return (
         f"On the longest inputs ({html(by_length['bins'][-1])} {unit}, {by_length['counts'][-1]:,} items), "
         f"{_bold(order[0])} scores {number(long, digits)} and {_bold(order[-1])} {number(long_last, digits)}; "
@@ -262,6 +263,17 @@ def confusion_tables(document: Document) -> str:
         table = _table(["gold", "predicted", "count", "of gold"], lines, label=f"errors of {row['name']}")
         parts.append(f"<div><h4>{head}</h4>{table}</div>")
     return f'<details><summary>Most frequent errors</summary><div class="columns">{"".join(parts)}</div></details>'
+
+
+def preview_note(document: Document) -> str:
+    """How many items have a sound or images on the page, and the limits."""
+    items, task = document.get("items") or [], known_task(document.get("task"))
+    count = sum(bool(item.get("preview")) for item in items)
+    if not count or task is None or task.compare.previews is None:
+        return ""
+    noun, limits = task.compare.previews.noun, task.compare.previews.limits
+    sizes = f"{MAX_BYTES // 1000} kB per item and {MAX_TOTAL_BYTES // 1_000_000} MB in total"
+    return f" {html(noun)} of {count:,} of these {len(items):,} items are part of this page ({html(limits)}, {sizes})."
 
 
 def first_items(document: Document) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.runs.ensemble import FusionLM
     from weft.runs.run_dir import RunDir
     from weft.tasks.embedding import EmbeddingOutput
-    from weft.tasks.spec import Decode, Task
+    from weft.tasks.spec import Decode, StreamedText, Task
 
 
 class Run(Generic[I, P]):
@@ -339,11 +339,11 @@ class Run(Generic[I, P]):
             raise self.wrong_task()
         return self.spec.decode.stream(self, prompt, options_from(GenerationConfig, options, kwargs))
 
-    def predict_stream(self, pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
-        """Yield the text for one input while it arrives: of a recording, arrays of samples, or bytes of PCM or WAV."""
+    def predict_stream(self, pieces: Iterable[bytes | np.ndarray], *, pause: float = 2.0) -> Iterator[StreamedText]:
+        """Yield the text of arrays of samples, or bytes of PCM or WAV, while they arrive. `pause` seconds end an utterance."""
         if self.spec.decode is None or self.spec.decode.predict_stream is None:
             raise UsageError(self.path, f"models of task {self.task!r} read no streams")
-        return self.spec.decode.predict_stream(self, pieces)
+        return self.spec.decode.predict_stream(self, pieces, pause)
 
     def engine(self) -> Engine[Any]:
         """A decoding engine, to which rows are admitted, and from which they are cancelled, between steps.

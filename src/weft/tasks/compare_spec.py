@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from weft.media.files import MediaFile
     from weft.metrics.items import ItemStatistics, Score
     from weft.runs.config import RunConfig
     from weft.runs.run import Run
@@ -28,6 +29,23 @@ class Predictions(NamedTuple):
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by frequency of tokens or words in the training data
     min_frequencies: np.ndarray | None = None  # int64 (N,): training frequency of the rarest token of each input
     unk_ratio: float = 0.0  # fraction of <unk> tokens in the text of a language model
+    files: Sequence[MediaFile] = ()  # of the items, if inputs are files
+
+
+class Preview(NamedTuple):
+    """A small copy of the file of an item, for reports."""
+
+    kind: Literal["audio", "image"]
+    urls: list[str]  # data: URLs; several images are frames of a clip
+    note: str = ""  # what is left out: "first 20 s of 61.3 s"
+
+
+class Previews(NamedTuple):
+    """How reports show the files of items."""
+
+    make: Callable[[MediaFile], Preview | None]  # None for a file that cannot be shown; raises DataError
+    noun: str  # "Recordings"
+    limits: str  # what is kept of a file: "the first 20 s of each"
 
 
 class EvaluatedRun(Protocol):
@@ -118,3 +136,4 @@ class Compare:
     bleu_tokenizer: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # one for all these runs
     contexts: ContextPolicies | None = None
     sentences: SentenceScoring | None = None
+    previews: Previews | None = None  # if inputs are files

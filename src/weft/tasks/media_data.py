@@ -177,7 +177,7 @@ def _with_file(record: InputRecord, base: Path, root: str | None) -> InputRecord
         if len(record.texts) > 1:
             return record._replace(problem="parts of recordings are not scored; cut them into files")
         row = json.loads(record.raw)
-        times = [str(row.get(key) or "") for key in TIME_KEYS]
+        times = ["" if row.get(key) is None else str(row[key]) for key in TIME_KEYS]
     return record._replace(texts=(str(find_file(path, base, root)), *record.texts[1:], *times))
 
 
@@ -278,10 +278,18 @@ def _shared(splits: Mapping[str, Dataset[MediaRecord]]) -> Iterator[Finding]:
             yield Finding("warning", "speaker_overlap", split, message, fix, len(speaker_rows), tuple(speaker_rows[:MAX_ROWS]))
 
 
+def _without_text(split: str, dataset: Dataset[MediaRecord]) -> Iterator[Finding]:
+    """Training data whose texts are all empty, from which nothing can be learned."""
+    texts = [record.texts[0] for record in dataset.records()]
+    if split == "train" and not any(map(str.strip, texts)):
+        yield Finding("error", "empty_texts", split, "all texts are empty", "check the column of the texts", len(texts))
+
+
 def find_media_problems(reader: FrameReader, splits: Mapping[str, Dataset[MediaRecord]]) -> Iterator[Finding]:
     """Files that are missing or cannot be read, and files and speakers that two splits share."""
     for split, dataset in splits.items():
         yield from _unreadable(split, dataset, reader)
+        yield from _without_text(split, dataset)
     yield from _shared(splits)
 
 

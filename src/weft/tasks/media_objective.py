@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,10 +23,15 @@ from weft.metrics.metric import Metric
 from weft.nn import ctc
 from weft.nn.state import select
 from weft.tasks.media_data import references, target_texts
+from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
 from weft.training.distillation import Outputs, smoothed_nll
 from weft.training.objective import Loss, ProgressCallback
 
+if TYPE_CHECKING:
+    from weft.runs.config import RunConfig
+
+MAX_NAMED = 3  # files in a note
 BATCH_FRAMES = 16_384  # validated at once
 GREEDY = PredictionConfig(beam_size=1)
 # the scores of outputs with references, by the name of the metric
@@ -38,15 +43,19 @@ class MediaExamples(FrameExamples):
     """Files with references; training data has none."""
 
     references: Sequence[Sequence[str]] = ()
-
-    def left_out(self) -> np.ndarray:
-        """int64 (M,): records whose file was read, but has too few positions for the CTC path of its text."""
-        return np.setdiff1d(np.flatnonzero(self.source.lengths() > 0), self.records)
+    # int64 (M,): records whose file was read, but has too few positions for the CTC path of its text
+    left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
-def preview_records(records: np.ndarray) -> str:
-    """'1, 2, 3, ...' for records from 0."""
-    return ", ".join(str(record + 1) for record in records[:3]) + (", ..." if len(records) > 3 else "")
+def left_out_notes(config: RunConfig, split: str, examples: MediaExamples, *, fix: str = "") -> list[str]:
+    """A remark on the files of a split that are left out, because their texts are too long for CTC."""
+    dataset, left_out = config.datasets[split], examples.left_out
+    if not len(left_out):
+        return []
+    shown = ", ".join(dataset.location(record) for record in left_out[:MAX_NAMED].tolist())
+    more = ", ..." if len(left_out) > MAX_NAMED else ""
+    count = subject(len(left_out), f"{'training' if split == 'train' else 'validation'} file", "is", "are")
+    return [f"{count} too short for CTC to write the text and skipped ({shown}{more}){fix}"]
 
 
 def make_examples(
@@ -66,15 +75,18 @@ def make_examples(
     needed = _positions_needed(target) if has_ctc else np.zeros(len(lengths))
     usable = (lengths > 0) & (positions(lengths) >= needed)
     if not usable.any():
-        raise DataError(dataset.name, "no file is long enough for its text", "check the texts")
+        raise DataError(
+            dataset.name, "no file is long enough for its text", "check the texts: CTC writes at most one token per position"
+        )
     if learned:
         if not any(text.strip() for text in target_texts(dataset)):
             raise DataError(dataset.name, "all texts are empty", "check the column of the texts")
-        return MediaExamples(source, target, np.flatnonzero(usable))
+        return MediaExamples(source, target, np.flatnonzero(usable), left_out=np.flatnonzero((lengths > 0) & ~usable))
     texts = list(references(dataset).values())
     _, first = np.unique(source.index, return_index=True)
     records = first[usable[first]]
-    return MediaExamples(source, target, records, [texts[source.index[record]] for record in records])
+    left_out = first[(lengths[first] > 0) & ~usable[first]]
+    return MediaExamples(source, target, records, [texts[source.index[record]] for record in records], left_out)
 
 
 def _positions_needed(target: Corpus) -> np.ndarray:

@@ -22,7 +22,7 @@ from weft.data.manifest import MediaRecord, media_file
 from weft.decode.predict import PredictionRequest
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import DataError, UsageError
 from weft.media.files import MediaFile
 from weft.nn import ctc
@@ -40,30 +40,11 @@ Frames = tuple[np.ndarray, ...]  # of one input, for each member of an ensemble
 BATCH_SOURCES = 32
 
 
-class MediaScore(NamedTuple):
-    """The log-probability of a text given a file; the tokens include </s>."""
-
-    source: str
-    target: str
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float]
-
-    @property
-    def text(self) -> str:
-        """The pair as an input line."""
-        return f"{self.source}\t{self.target}"
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(-self.log_prob / len(self.tokens)))
-
-
 class EvaluationInputs(NamedTuple):
     """The files of evaluation data that could be read."""
 
     frames: list[Frames]
-    files: list[str]
+    files: list[MediaFile]
     references: list[tuple[str, ...]]
     lengths: np.ndarray  # int64 (N,): frames
     notes: tuple[str, ...]
@@ -81,6 +62,8 @@ def read_input(reader: InputReader, value: MediaInput) -> np.ndarray | InvalidIn
     try:
         if isinstance(value, MediaFile):
             return reader.read(value)
+        if isinstance(value, str) and not value.strip():
+            return InvalidInput("no path")
         if isinstance(value, str | Path):
             return reader.read(media_file(str(value), Path()))
         return reader.from_memory(value)
@@ -210,9 +193,9 @@ class MediaPredictor:
     @torch.inference_mode()
     def score(
         self, pairs: Sequence[tuple[MediaInput, str]], progress: ProgressCallback | None
-    ) -> list[MediaScore | InvalidInput]:
+    ) -> list[PairScore | InvalidInput]:
         """The log-probability of each text, and of each of its tokens."""
-        results: list[MediaScore | InvalidInput] = []
+        results: list[PairScore | InvalidInput] = []
         limit: int | None = self.run.model.max_positions
         for number, (value, text) in enumerate(pairs, 1):
             (frames,) = self.read([value])
@@ -228,7 +211,7 @@ class MediaPredictor:
             scores = self.run.model.score(torch.tensor([tokens], device=self.device), None, self.encode([frames]))
             log_probs = scores[0].double().cpu().tolist()
             names = [self.tokenizer.token_text(token) for token in tokens[1:]]
-            results.append(MediaScore(str(value), text, sum(log_probs), names, log_probs))
+            results.append(PairScore(str(value), text, sum(log_probs), names, log_probs))
             if progress is not None:
                 progress(number, len(pairs))
         return results
@@ -247,7 +230,7 @@ class MediaPredictor:
             lengths = np.stack([np.diff(frames.starts) for frames in stored])
             items = np.flatnonzero((lengths > 0).all(0)).tolist()
             frames = [tuple(part.values[part.starts[item] : part.starts[item + 1]] for part in stored) for item in items]
-            files, expected, skipped = [str(file) for file in texts], list(texts.values()), len(texts) - len(items)
+            files, expected, skipped = list(texts), list(texts.values()), len(texts) - len(items)
             notes = (f"{subject(skipped, 'file', 'was', 'were')} skipped",) if skipped else ()
             yield EvaluationInputs(
                 frames, [files[item] for item in items], [expected[item] for item in items], lengths[0][items], notes

@@ -233,6 +233,17 @@ class Scored(Protocol):
     def token_log_probs(self) -> list[float]: ...
 
 
+class StreamedText(NamedTuple):
+    """The text of an utterance of a stream, after a change."""
+
+    utterance: int  # from 1
+    text: str  # so far
+    new: str  # its end, which is new
+    start: float  # seconds since the start of the stream
+    end: float  # seconds that have been read
+    is_final: bool = False  # the utterance has ended
+
+
 def is_text(run: Run[Any, Any], value: object) -> bool:
     """Whether a value is one input, a string, instead of a list of inputs."""
     return isinstance(value, str)
@@ -263,8 +274,9 @@ class Decode(Generic[I]):
         | None
     ) = None
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
-    # the output for one input that arrives in pieces, as text that grows; raises before the first piece if a run cannot do it
-    predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray]], Iterator[str]] | None = None
+    # the output for an input that arrives in pieces, after each change, and the seconds of a pause that ends an utterance;
+    # raises before the first piece if a run cannot do it
+    predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray], float], Iterator[StreamedText]] | None = None
     scores_pairs: bool = False  # `score` takes (source, target) pairs instead of texts
     # prompts that are too long for the requested number of new tokens: reasons by index
     invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(

@@ -24,8 +24,10 @@ class StartTokens(NamedTuple):
     target: tuple[int, ...] = (SPECIALS.index(BOS),)  # at least one: the decoder reads them first
 
     def num_positions(self, side: str) -> int:
-        """The positions that "source" or "target" needs in addition to its text and one special token."""
-        return len(self.source) if side == "source" else len(self.target) - 1
+        """The positions that "source" or "target" needs in addition to its text and one special token. Another side is both:
+        a text that is restored is source and target."""
+        numbers = {"source": len(self.source), "target": len(self.target) - 1}
+        return numbers.get(side, max(numbers.values()))
 
 
 DEFAULT_START = StartTokens()

@@ -73,6 +73,10 @@ class NetworkTask(Protocol[E]):
         """Remarks on the training data, shown before the first step."""
         return ()
 
+    def valid_notes(self, config: RunConfig, valid: E) -> Sequence[str]:
+        """Remarks on the validation data, shown before the first step."""
+        return ()
+
     def check_lengths(self, config: RunConfig, columns: Sequence[Any], max_length: int | None) -> None:
         """Refuse texts that are too long for the positions of the network, before training starts."""
         return None
@@ -143,6 +147,8 @@ def make_objective(task: NetworkTask[E], job: Job, train: E, max_length: int | N
         task.check_lengths(config, job.columns(split), max_length)
     device = pick_device(config.train.device)
     valid = _encode(task, job, "valid") if job.columns("valid") else None
+    for note in () if valid is None else task.valid_notes(config, valid):
+        job.callback.on_note(note)
     objective: Any = task.objective(config, job.tokenizer, train, valid, device)
     if config.train.r_drop:
         return RDropObjective(objective, config.train.r_drop)

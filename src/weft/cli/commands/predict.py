@@ -11,7 +11,7 @@ import typer
 
 from weft.cli.ensemble_options import SearchOptions
 from weft.cli.options import DECODING, FILES, InputFiles, Temperature, TopK, TopP
-from weft.cli.output import write
+from weft.cli.output import write, write_json
 from weft.errors import UsageError
 from weft.text.table_layout import on_one_line
 
@@ -89,6 +89,14 @@ class Predict(SearchOptions):
             help="Recognize speech while it arrives on standard input: 16-bit PCM at the rate of the run, or WAV.",
         ),
     ] = False
+    pause: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="SECONDS",
+            help="With --stream: a pause this long ends an utterance, which is then a line; 0: none does.  [default: 2]",
+        ),
+    ] = None
     save_alignments: Annotated[
         Path | None,
         typer.Option(
@@ -119,6 +127,8 @@ class Predict(SearchOptions):
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
         if self.stream:
             return self._stream(run)
+        if self.pause is not None:
+            raise UsageError("pause", "requires --stream")
         header = run.spec.output_header
         if self.num_samples > 1 or (self.n_best or 1) > 1:
             header = header or N_BEST_HEADER
@@ -129,17 +139,24 @@ class Predict(SearchOptions):
         from weft.cli.input_lines import stdin_bytes
         from weft.cli.task_options import Flag
 
-        others = {"json": Flag(self.json, False), "input": Flag(self.input), "text": Flag(self.text)}
+        others = {"input": Flag(self.input), "text": Flag(self.text)}
         for option, flag in {**self._flags(), **others}.items():
             if flag.value != flag.default and (option, flag.value) != ("beam_size", 1):
                 problem = f"cannot be combined with `{flag.name or option}`"
                 raise UsageError("stream", problem, "a stream is standard input, decoded greedily")
         if sys.stdin.isatty():
             raise UsageError("stream", "standard input is a terminal", "pipe audio into the command")
-        for piece in run.predict_stream(stdin_bytes()):
-            write(on_one_line(piece))
+        is_line_open = True  # a stream without text is an empty line
+        for change in run.predict_stream(stdin_bytes(), **({} if self.pause is None else {"pause": self.pause})):
+            if self.json:
+                times = {"start": change.start, "end": change.end}
+                line = {"utterance": change.utterance, "text": change.text, "final": change.is_final, **times}
+                write_json(line, indent=None)
+            else:
+                write(on_one_line(change.new) + ("\n" if change.is_final else ""))
+                is_line_open = not change.is_final
             sys.stdout.flush()
-        write("\n")
+        write("" if self.json or not is_line_open else "\n")
         return 0
 
     def _flags(self) -> dict[str, Flag]:

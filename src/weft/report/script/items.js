@@ -168,8 +168,18 @@ function Items(box) {
     text.nextElementSibling.remove();
   }
 
+  // A recording to play, an image, or frames of a clip.
+  function preview(item) {
+    const { kind, urls, note } = item.preview;
+    const pauseOthers = (event) => list.querySelectorAll("audio").forEach((other) => other === event.target || other.pause());
+    const parts = urls.map((src, i) => (kind === "audio"
+      ? h("audio", { controls: true, preload: "metadata", src, "aria-label": `recording of item ${item.key}`, onplay: pauseOthers })
+      : h("img", { src, alt: urls.length > 1 ? `frame ${i + 1} of item ${item.key}` : `image of item ${item.key}` })));
+    return h("figure", { class: "preview" }, h("div", {}, parts), note ? h("figcaption", {}, note) : null);
+  }
+
   function inputFields(item) {
-    const fields = [["input", folded(item.input)]];
+    const fields = [["input", item.preview ? h("div", {}, preview(item), folded(item.input)) : folded(item.input)]];
     if (hasReferences) fields.push(["reference", outputText(item, item.reference, null)]); // the reference may be empty
     if (data.output_type === "tags" && item.reference) fields.shift(); // the words are above the tags of the reference
     return h("dl", { class: "fields" }, fields.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]).flat());

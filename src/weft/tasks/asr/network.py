@@ -14,14 +14,15 @@ from weft.errors import DataError
 from weft.metrics.speech import SPEECH_VALIDATION, validation_values
 from weft.models.frame_to_text import FrameToText
 from weft.models.speech import recognizer
-from weft.tasks.media_objective import MediaExamples, MediaObjective, make_examples, preview_records
-from weft.text.reading import subject
+from weft.tasks.media_objective import MediaExamples, MediaObjective, left_out_notes, make_examples
 from weft.text.tokenizers import Tokenizer
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
     from weft.runs.config import RunConfig
+
+FIX = "; lower model.encoder.subsampling to use them"
 
 
 def positions(config: RunConfig, frames: np.ndarray) -> np.ndarray:
@@ -60,12 +61,10 @@ class SpeechBuilder(NetworkTask[MediaExamples]):
         return examples
 
     def notes(self, config: RunConfig, train: MediaExamples) -> Sequence[str]:
-        """The recordings that are left out, because their texts are too long for CTC."""
-        left_out = train.left_out()
-        if not len(left_out):
-            return []
-        count, shown = subject(len(left_out), "recording", "is", "are"), preview_records(left_out)
-        return [f"{count} too short for the text and skipped (record {shown}); lower model.encoder.subsampling to use them"]
+        return left_out_notes(config, "train", train, fix=FIX)
+
+    def valid_notes(self, config: RunConfig, valid: MediaExamples) -> Sequence[str]:
+        return left_out_notes(config, "valid", valid, fix=FIX)
 
     def objective(
         self,

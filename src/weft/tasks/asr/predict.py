@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.decode.predict_options import PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import UsageError
 from weft.tasks.invalid_inputs import process_valid
-from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, StreamedText, phase
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.tasks.asr.decoding import SpeechPredictor
-    from weft.tasks.media_predict import MediaInput, MediaScore
+    from weft.tasks.media_predict import MediaInput
 
 
 class SpeechOptions(PredictionConfig):
@@ -85,11 +85,11 @@ def predict(
     )
 
 
-def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
-    """The text of a recording that arrives in pieces, as it grows."""
-    from weft.tasks.asr import streaming
+def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray], pause: float) -> Iterator[StreamedText]:
+    """The text of a recording that arrives in pieces, after each change."""
+    from weft.tasks.asr import utterances
 
-    return streaming.predict_stream(run, pieces)
+    return utterances.predict_stream(run, pieces, pause)
 
 
 def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvaluation, progress: Progress | None) -> Evaluation:
@@ -99,6 +99,6 @@ def evaluate(run: Run[Any, Prediction], data: Files | None, options: SpeechEvalu
 
 def score(
     run: Run[Any, Prediction], pairs: Sequence[tuple[MediaInput, str]], truncate: bool, progress: Progress | None
-) -> list[MediaScore | InvalidInput]:
+) -> list[PairScore | InvalidInput]:
     predictor: SpeechPredictor = run.predictor
     return predictor.score(list(pairs), phase(progress, "scoring"))

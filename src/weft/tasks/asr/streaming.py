@@ -8,7 +8,6 @@ of one position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from weft.errors import DataError, UsageError
 from weft.media.audio import to_int16
 from weft.nn.spectrogram import StreamingLogMel
 from weft.nn.speech_front import FULL_SCALE
-from weft.tasks.asr.pcm import PCMReader
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -42,6 +40,15 @@ def check_streamable(run: Run[Any, Prediction]) -> None:
         raise UsageError(where, "the features are normalized over the whole recording", fix)
 
 
+def as_int16(samples: np.ndarray) -> np.ndarray:
+    """Samples (T,) of 16 bits, or in [-1, 1], as 16-bit integers."""
+    if samples.ndim != 1 or samples.dtype.kind not in "fi" or (samples.dtype.kind == "i" and samples.dtype != np.int16):
+        raise DataError("input", "expected an array of samples: 16-bit integers, or numbers in [-1, 1]")
+    if samples.dtype.kind == "f" and not np.isfinite(samples).all():
+        raise DataError("input", "the samples are not finite")
+    return samples if samples.dtype == np.int16 else to_int16(samples)
+
+
 class SpeechStream:
     """Text of a recording that arrives in pieces: `push` returns the text that is new, `finish` the rest."""
 
@@ -56,7 +63,7 @@ class SpeechStream:
     def _restart(self) -> None:
         self.norm_state, self.conv_state, self.stack_state = None, None, None
         self.features = self.log_mel.buffer.new_zeros(0, self.model.encoder.front.log_mel.num_mels)  # of the next position
-        self.last, self.num_positions = self.model.blank, 0
+        self.last, self.num_positions, self.num_blanks = self.model.blank, 0, 0  # blanks since the last label
         self.detokenizer = StreamingDetokenizer(self.tokenizer, [])
 
     @property
@@ -65,14 +72,15 @@ class SpeechStream:
         log_mel = self.model.encoder.front.log_mel
         return float((log_mel.lookahead + (self.factor - 1) * log_mel.hop) / log_mel.rate)
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last label."""
+        log_mel = self.model.encoder.front.log_mel
+        return float(self.num_blanks * self.factor * log_mel.hop / log_mel.rate)
+
     def push(self, samples: np.ndarray) -> str:
         """The new text after these samples (T,): of 16 bits, or in [-1, 1], at the rate of the run."""
-        if samples.ndim != 1 or samples.dtype.kind not in "fi" or (samples.dtype.kind == "i" and samples.dtype != np.int16):
-            raise DataError("input", "expected an array of samples: 16-bit integers, or numbers in [-1, 1]")
-        if samples.dtype.kind == "f" and not np.isfinite(samples).all():
-            raise DataError("input", "the samples are not finite")
-        integers = samples if samples.dtype == np.int16 else to_int16(samples)
-        waveform = torch.from_numpy(integers.astype(np.float32)).to(self.device) / FULL_SCALE
+        waveform = torch.from_numpy(as_int16(samples).astype(np.float32)).to(self.device) / FULL_SCALE
         return self._read(self.log_mel.push(waveform), is_last=False)
 
     def finish(self) -> str:
@@ -107,18 +115,6 @@ class SpeechStream:
     def _emit(self, label: int) -> str:
         """The text that is final after the label of one position: a repeated label is the same one, until a blank."""
         is_new, self.last = label not in (self.last, self.model.blank), label
+        self.num_blanks = self.num_blanks + 1 if label == self.model.blank else 0
         is_special = label in (self.tokenizer.unk_id, self.tokenizer.bos_id)
         return self.detokenizer.push(label) if is_new and not is_special else ""
-
-
-def predict_stream(run: Run[Any, Prediction], pieces: Iterable[bytes | np.ndarray]) -> Iterator[str]:
-    """The text of a recording that arrives in pieces, as it grows: raw 16-bit PCM or WAV as bytes, or arrays of samples."""
-    stream, reader = SpeechStream(run), PCMReader(run.config.data.sample_rate)
-
-    def texts() -> Iterator[str]:
-        for piece in pieces:
-            yield stream.push(reader.push(piece) if isinstance(piece, bytes) else np.asarray(piece))
-        yield stream.push(reader.finish())
-        yield stream.finish()
-
-    return filter(None, texts())

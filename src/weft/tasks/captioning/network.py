@@ -15,8 +15,7 @@ from weft.metrics.captioning import CAPTIONING_VALIDATION, validation_values
 from weft.models.caption import captioner, positions_per_frame
 from weft.models.frame_to_text import FrameToText
 from weft.tasks.captioning.data import NOUNS
-from weft.tasks.media_objective import MediaExamples, MediaObjective, make_examples, preview_records
-from weft.text.reading import subject
+from weft.tasks.media_objective import MediaExamples, MediaObjective, left_out_notes, make_examples
 from weft.text.tokenizers import Tokenizer
 from weft.training.neural import NetworkTask, Progress
 
@@ -59,12 +58,10 @@ class CaptionBuilder(NetworkTask[MediaExamples]):
         form = f"{options.num_features:,} features" if shape is None else "{} x {} pixels, {} channels".format(*shape)
         if options.encoder is not None:
             form = "{} x {} cells of {} of {}".format(*options.encoder.grid, form, options.encoder.directory)
-        notes = [f"files are read as {NOUNS[options.media]}: {form} per frame"]
-        left_out = train.left_out()
-        if len(left_out):
-            count, shown = subject(len(left_out), "file", "has", "have"), preview_records(left_out)
-            notes.append(f"{count} too few positions for CTC (record {shown}) and skipped")
-        return notes
+        return [f"files are read as {NOUNS[options.media]}: {form} per frame", *left_out_notes(config, "train", train)]
+
+    def valid_notes(self, config: RunConfig, valid: MediaExamples) -> Sequence[str]:
+        return left_out_notes(config, "valid", valid)
 
     def objective(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.data.memory import is_table
 from weft.decode.predict_options import PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import UsageError
 from weft.media.files import MediaFile
 from weft.tasks.invalid_inputs import process_valid
@@ -16,7 +16,7 @@ from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.tasks.captioning.decoding import CaptionPredictor
-    from weft.tasks.media_predict import MediaInput, MediaScore
+    from weft.tasks.media_predict import MediaInput
 
 
 class CaptionOptions(PredictionConfig):
@@ -96,6 +96,6 @@ def evaluate(
 
 def score(
     run: Run[Any, Prediction], pairs: Sequence[tuple[MediaInput, str]], truncate: bool, progress: Progress | None
-) -> list[MediaScore | InvalidInput]:
+) -> list[PairScore | InvalidInput]:
     predictor: CaptionPredictor = run.predictor
     return predictor.score(list(pairs), phase(progress, "scoring"))

@@ -19,17 +19,23 @@ from weft.data.corpus import Corpus
 from weft.data.noise import Corrupted, Texts, join_texts
 from weft.tasks.denoising.corruption import Corrupter
 from weft.tasks.encoder_decoder.pair_batch import PairBatch, pad_rows
+from weft.text.start_tokens import StartTokens
 from weft.text.tokenizers import Tokenizer
 
 CPU = torch.device("cpu")
 SEED = 20200708  # of the noise of validation and evaluation, which is always the same, so that scores can be compared
 
 
-def pair_batch(corrupted: Corrupted) -> PairBatch:
-    """Sources with </s>, and targets with <s> and </s>."""
-    sources = [np.append(source, Tokenizer.eos_id) for source in corrupted.source.split()]
-    targets = [np.concatenate([[Tokenizer.bos_id], target, [Tokenizer.eos_id]]) for target in corrupted.target.split()]
-    return PairBatch(*pad_rows(sources, CPU), *pad_rows(targets, CPU))
+def with_specials(start: Sequence[int], texts: Texts) -> list[np.ndarray]:
+    """The tokens of each text after start tokens, with </s>."""
+    return [np.concatenate([np.array(start, np.int64), text, [Tokenizer.eos_id]]) for text in texts.split()]
+
+
+def pair_batch(corrupted: Corrupted, start: StartTokens) -> PairBatch:
+    """Sources and targets with their start tokens and </s>; the first start token of a target is <s> or stands for it."""
+    tokens, token_mask = pad_rows(with_specials(start.target, corrupted.target), CPU)
+    token_mask[:, 1 : len(start.target)] = False
+    return PairBatch(*pad_rows(with_specials(start.source, corrupted.source), CPU), tokens, token_mask)
 
 
 @dataclass(frozen=True)
@@ -53,20 +59,20 @@ class NoisyTexts(Examples[PairBatch]):
         return np.diff(self.corpus.line_starts())
 
     def batch(self, members: np.ndarray) -> PairBatch:
-        return pair_batch(self.corrupted(members))
+        return pair_batch(self.corrupted(members), self.corpus.start_tokens)
 
     def loss_count(self, members: np.ndarray) -> int:
         """Tokens of the targets."""
         return int((self.corrupted(members).target.lengths + 1).sum())
 
     def tokens(self, members: np.ndarray) -> int:
-        corrupted = self.corrupted(members)
-        return int(sum((side.lengths + 1).sum() for side in corrupted))
+        corrupted, num_start = self.corrupted(members), len(self.corpus.start_tokens.source)
+        return int(sum((side.lengths + 1).sum() for side in corrupted)) + num_start * len(members)
 
     def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> PairBatch:
         """The whole texts on both sides: noise hardly makes a text longer."""
         texts = self.texts(members)
-        return crop_batch(pair_batch(Corrupted(texts, texts)), fraction)
+        return crop_batch(pair_batch(Corrupted(texts, texts), self.corpus.start_tokens), fraction)
 
     def describe(self, members: np.ndarray) -> str:
         return preview(f"{self.corpus.name}, lines", np.sort(members) + 1)
@@ -80,4 +86,5 @@ class NoisyBatches(ExampleBatchSampler[PairBatch]):
         self.texts, self.seed = data, seed
 
     def batch(self, epoch: int, index: int) -> PairBatch:
-        return pair_batch(self.texts.corrupted(self.buckets.members(epoch, index), seed=self.seed, epoch=epoch))
+        corrupted = self.texts.corrupted(self.buckets.members(epoch, index), seed=self.seed, epoch=epoch)
+        return pair_batch(corrupted, self.texts.corpus.start_tokens)

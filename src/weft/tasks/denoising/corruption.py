@@ -35,7 +35,7 @@ class Corrupter:
         self.noise = Noise(
             config.noise,
             tokenizer.vocab_size,
-            config.max_length - 1,  # </s>
+            config.max_length - 1 - tokenizer.start_tokens.num_positions("text"),  # </s>
             config.noise_density or 0.0,
             config.mean_span_length or 1.0,
             config.num_sentinels or 0,
@@ -49,6 +49,11 @@ class Corrupter:
                 f"'word' is not possible with tokenizer type {tokenizer.type!r}, which does not mark word starts",
                 "use tokenizer.type = 'bpe', 'unigram', 'wordpiece', 'word' or 'char', or span_unit = 'token'",
             )
+
+    @property
+    def max_tokens(self) -> int:
+        """The maximum number of tokens of a text, without special tokens."""
+        return self.noise.max_tokens
 
     @cached_property
     def _is_space(self) -> np.ndarray:

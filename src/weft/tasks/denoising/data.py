@@ -193,7 +193,7 @@ def limit_lengths(config: RunConfig, dataset: Dataset[TableRecord], corpora: Seq
 
 def check(config: RunConfig) -> CheckPlan:
     data, train = config.data, training(config.datasets)
-    options = CheckOptions((TEXT,), data.max_length, data.truncate)
+    options = CheckOptions((TEXT,), data.max_length, data.truncate, has_start_tokens=True)
     return CheckPlan(options, lambda: [train_tokenizer(config.tokenizer, texts(train))])
 
 

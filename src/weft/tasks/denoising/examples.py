@@ -22,8 +22,8 @@ def training_examples(config: RunConfig, tokenizer: Tokenizer, count: int) -> li
     """The corrupted text and the target of the first `count` training texts."""
     data, noisy = config.data, NoiseTokenizer(tokenizer, config.data.num_sentinels or 0)
     first = list(islice(texts(training(config.datasets)), count))
-    tokens = [ids[: data.max_length - 1] for ids in tokenizer.encode_batch(first)]
     corrupter = Corrupter(data, tokenizer)
+    tokens = [ids[: corrupter.max_tokens] for ids in tokenizer.encode_batch(first)]
     corrupted = corrupter.corrupt(join_texts(tokens), np.arange(len(tokens)), seed=config.seed, epoch=0)
     return [
         {"corrupted": noisy.decode(source), "target": noisy.decode(target)}

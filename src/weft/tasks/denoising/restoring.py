@@ -21,7 +21,7 @@ from weft.metrics.lm import EvaluationSetup, signature
 from weft.metrics.metric import scores
 from weft.metrics.seq2seq import Seq2SeqSetup, seq2seq_items, signatures
 from weft.runs.eval_data import eval_source
-from weft.tasks.denoising.batching import SEED, NoisyTexts
+from weft.tasks.denoising.batching import SEED, NoisyTexts, with_specials
 from weft.tasks.denoising.compare import item_predictions
 from weft.tasks.denoising.corruption import Corrupter
 from weft.tasks.denoising.objective import target_statistics
@@ -65,7 +65,7 @@ class DenoisingPredictor(EncoderDecoderPredictor):
     def invalid_texts(self, lines: Sequence[str], *, truncate: bool) -> dict[int, str]:
         """Texts that are too long to be corrupted, by number from 0, with the problem."""
         max_length: int = self.config.data.max_length
-        lengths = self.plain.encode_concatenated(lines)[1] + 1
+        lengths = self.plain.encode_concatenated(lines)[1] + max_length - self.corrupter.max_tokens
         return {} if truncate else {
             int(number): f"{lengths[number]:,} tokens exceed the model's limit of {max_length}; shorten it{TRUNCATION}"
             for number in np.flatnonzero(lengths > max_length)
@@ -98,7 +98,7 @@ class DenoisingPredictor(EncoderDecoderPredictor):
 
     def corrupt(self, lines: Sequence[str], numbers: Sequence[int], *, seed: int) -> Corrupted:
         """The lines, truncated to the limit of the model, with the noise for these line numbers, from 1."""
-        tokens = [ids[: self.config.data.max_length - 1] for ids in self.plain.encode_batch(lines)]
+        tokens = [ids[: self.corrupter.max_tokens] for ids in self.plain.encode_batch(lines)]
         return self.corrupter.corrupt(join_texts(tokens), np.asarray(numbers, np.int64) - 1, seed=seed, epoch=0)
 
     def predict_corrupted(
@@ -118,7 +118,8 @@ class DenoisingPredictor(EncoderDecoderPredictor):
         self, corrupted: Corrupted, options: PredictionConfig, numbers: Sequence[int], progress: ProgressCallback | None
     ) -> list[list[Prediction]]:
         """The restored texts of corrupted tokens."""
-        sources = [np.append(source, self.plain.eos_id) for source in corrupted.source.split()]
+        start = self.plain.start_tokens
+        sources = with_specials(start.source, corrupted.source)
 
         def encode(rows: Sequence[int]) -> Any:
             return self.encode_tokens([[sources[row] for row in rows]] * len(self.members))
@@ -130,6 +131,7 @@ class DenoisingPredictor(EncoderDecoderPredictor):
             list(map(len, sources)),
             [[]] * len(sources),
             self.device,
+            start.target,
             indices=[number - 1 for number in numbers],
             suppressed_tokens=self.suppressed_tokens,
         )

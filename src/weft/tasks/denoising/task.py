@@ -82,7 +82,7 @@ DENOISING_TASK: Task[str, Prediction] = Task(
     evaluate_options=DenoisingEvaluation,
     decode=Decode(
         score,
-        prompt_ids=lambda run, line: [run.vocabulary.bos_id],
+        prompt_ids=lambda run, line: run.vocabulary.start_tokens.target,
         max_new_tokens=max_new_tokens,
         eos_id=lambda run: run.vocabulary.eos_id,
         suppressed_tokens=lambda run: [run.vocabulary.unk_id, run.vocabulary.bos_id, *run.predictor.suppressed_tokens],

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from weft.data.memory import list_inputs
 from weft.decode.predict_options import PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import DataError, UsageError
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text, read_texts
 from weft.tasks.spec import InvalidInput, Progress, phase
@@ -18,25 +16,6 @@ from weft.text.reading import check_text
 if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.tasks.encoder_decoder.predictor import EncoderDecoderPredictor
-
-
-class PairScore(NamedTuple):
-    """The log-probability of a target given its source; the tokens include </s>."""
-
-    source: str
-    target: str
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float]
-
-    @property
-    def text(self) -> str:
-        """The pair as an input line."""
-        return f"{self.source}\t{self.target}"
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(-self.log_prob / len(self.tokens)))
 
 
 class EncoderDecoderOptions(PredictionConfig):

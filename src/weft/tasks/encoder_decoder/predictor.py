@@ -11,12 +11,12 @@ import torch
 from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
-from weft.decode.prediction import Prediction
+from weft.decode.prediction import PairScore, Prediction
 from weft.errors import UsageError
 from weft.explain.alignment import Alignment, check_source_attention, source_attention_weights
 from weft.metrics.items import ItemStatistics
 from weft.tasks.encoder_decoder.pair_batch import pad_rows
-from weft.tasks.encoder_decoder.predict import PairScore, refuse
+from weft.tasks.encoder_decoder.predict import refuse
 from weft.tasks.spec import ProgressCallback
 from weft.text.reading import check_text
 from weft.text.tokenizer_pair import TokenizerPair

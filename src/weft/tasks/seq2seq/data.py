@@ -253,9 +253,8 @@ def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence
 def check(config: RunConfig) -> CheckPlan:
     data, train = config.data, training(config.datasets)
     source, target = (partial(train.texts, side) for side in SIDES)
-    return CheckPlan(
-        CheckOptions(SIDES, data.max_length, data.truncate), lambda: train_tokenizer_pair(config.tokenizer, source, target)
-    )
+    options = CheckOptions(SIDES, data.max_length, data.truncate, has_start_tokens=True)
+    return CheckPlan(options, lambda: train_tokenizer_pair(config.tokenizer, source, target))
 
 
 def open_pairs(config: PairDataConfig, file: InputFile) -> OpenedRecords | None:
