@@ -29,7 +29,7 @@ def preview(file: MediaFile) -> Preview | None:
     """An image, or frames of a clip at equal distances, not larger than the file; None for features."""
     from weft.media.data_urls import picture_url
     from weft.media.video import frame_size, read_video
-    from weft.tasks.captioning.data import detect_media
+    from weft.tasks.captioning.reader import detect_media
 
     if (media := detect_media(file)) == "features":
         return None
