@@ -49,7 +49,7 @@ def loss(model: FrameToText) -> torch.Tensor:
         score=lambda outputs, references: {},
         monitors=CAPTIONING_VALIDATION,
     )
-    return objective.loss(model, batch(), None).total
+    return objective.loss(model, batch(), None).to_minimize()
 
 
 def attention_of(model: FrameToText) -> tuple[torch.Tensor, Memory]:
@@ -125,7 +125,7 @@ def test_nothing_is_recorded_without_a_penalty_and_no_hook_stays():
     model = build(doubly_stochastic_weight=0.0)
     with model.recorded_attention() as weights:
         loss(model)
-    assert weights == [] and model.attention_penalty(weights, attention_of(model)[1], TOKEN_MASK[:, 1:]) == 0.0
+    assert weights == [] and model.attention_penalty(weights, attention_of(model)[1], TOKEN_MASK[:, 1:]) is None
     model.doubly_stochastic_weight = 1.0
     loss(model)
     assert not any(module._forward_hooks for module in model.modules())

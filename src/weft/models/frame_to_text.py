@@ -148,11 +148,11 @@ class FrameToText(nn.Module):
             for hook in hooks:
                 hook.remove()
 
-    def attention_penalty(self, recorded: list[Tensor], memory: Memory, target_mask: Tensor) -> Tensor | float:
+    def attention_penalty(self, recorded: list[Tensor], memory: Memory, target_mask: Tensor) -> Tensor | None:
         """weight * sum_s (1 - sum_t a_ts)^2 for each row, (B,): all positions have the same share of the attention (Xu et al.
-        2015, equation 14). target_mask: (B, T); 0 if there are no weights."""
+        2015, equation 14). target_mask: (B, T); None if there are no weights."""
         if not recorded:
-            return 0.0
+            return None
         weights = torch.cat(recorded, dim=2)[:, 0].masked_fill(~target_mask[..., None], 0.0)  # (B, T, S)
         differences = (1.0 - weights.float().sum(1)).masked_fill(~memory.token_mask, 0.0)
         return self.doubly_stochastic_weight * differences.square().sum(1)

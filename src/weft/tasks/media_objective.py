@@ -95,10 +95,11 @@ def _positions_needed(target: Corpus) -> np.ndarray:
     return np.array([ctc.frames_needed(target.tokens[low : high - 1]) for low, high in pairwise(starts)])
 
 
-def _loss(losses: torch.Tensor, target_mask: torch.Tensor) -> Loss:
-    """The summed loss of rows (B,). A file that an augmentation made too short for its text has no path and is left out; NaN
-    stays, so that the training loop sees it."""
-    return Loss(losses.masked_fill(losses.isposinf(), 0.0).sum(), target_mask.sum(), None)
+def _loss(losses: torch.Tensor, target_mask: torch.Tensor, penalties: torch.Tensor | None = None) -> Loss:
+    """The summed loss and penalty of rows (B,). A file that an augmentation made too short for its text has no path and is left
+    out; NaN stays, so that the training loop sees it."""
+    penalty = None if penalties is None else penalties.sum()
+    return Loss(losses.masked_fill(losses.isposinf(), 0.0).sum(), target_mask.sum(), None, penalty=penalty)
 
 
 class MediaObjective:
@@ -128,13 +129,14 @@ class MediaObjective:
         with model.recorded_attention() as weights:
             total = self._losses(model, memory, batch, self.smoothing)
         target_mask = batch.token_mask[:, 1:]
-        return _loss(total + model.attention_penalty(weights, memory, target_mask), target_mask)
+        return _loss(total, target_mask, model.attention_penalty(weights, memory, target_mask))
 
     def outputs(self, model: Any, batch: FrameBatch, carry: None) -> Outputs:
         """The loss, with the distributions of CTC for each frame and those of attention for each token, (B, S + T, V)."""
         memory = model.encoder(batch.source, batch.source_mask)
         targets, target_mask = batch.tokens[:, 1:], batch.token_mask[:, 1:]
         total, parts = torch.zeros(len(targets), device=targets.device), list[tuple[torch.Tensor, torch.Tensor]]()
+        penalties: torch.Tensor | None = None
         if model.ctc_weight > 0:
             log_probs = model.frame_log_probs(memory)
             total = total + model.ctc_weight * model.ctc_loss(log_probs, memory.token_mask, targets, target_mask)
@@ -144,10 +146,10 @@ class MediaObjective:
                 log_probs = model.token_log_probs(memory, batch.tokens, target_mask)
             losses = smoothed_nll(log_probs, targets, self.smoothing)
             total = total + (1 - model.ctc_weight) * losses.masked_fill(~target_mask, 0.0).sum(1)
-            total = total + model.attention_penalty(weights, memory, target_mask)
+            penalties = model.attention_penalty(weights, memory, target_mask)
             parts.append((log_probs, target_mask))
         log_probs, mask = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-        return Outputs(log_probs, _loss(total, target_mask), mask)
+        return Outputs(log_probs, _loss(total, target_mask, penalties), mask)
 
     def _losses(self, model: Any, memory: Any, batch: FrameBatch, smoothing: float) -> torch.Tensor:
         """The loss of each row, (B,)."""
