@@ -63,6 +63,10 @@ LABELS: Mapping[str, Label] = {
     "f1": Label("F1", "percent"),
     "f1_has_answer": Label("F1 (answerable)", "percent"),
     "accuracy_no_answer": Label("accuracy (unanswerable)", "percent"),
+    "spearman": Label("Spearman correlation", "loss"),
+    "analogy_accuracy": Label("analogies", "percent"),
+    "coverage": Label("coverage", "percent"),
+    "rank_error": Label("rank error", "loss", is_default=False),
 }
 
 
