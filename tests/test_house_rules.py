@@ -57,6 +57,7 @@ LAYERS: dict[str, set[str]] = {
     "decode": TEXT | {"resources", "nn.state"},
     "metrics": TEXT | {"data"},
     "vectors": TEXT | {"tensors"},
+    "lexicon": TEXT | {"metrics", "vectors"},
     "training": TRAINING,
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),

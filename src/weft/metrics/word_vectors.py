@@ -51,7 +51,7 @@ def _spearman(sums: Sums) -> Array:
     return mean
 
 
-SPEARMAN = Metric("spearman", _spearman, "higher", requires="moments", item_metric="rank_error")
+SPEARMAN = Metric("spearman", _spearman, "higher", requires="moments", item_metric="rank_error", signed=True)
 ANALOGIES = Metric(
     "analogy_accuracy", lambda sums: 100 * ratio(sums["correct"], sums["questions"]), "higher", percent=True, requires="questions"
 )

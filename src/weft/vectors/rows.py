@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from weft.text.features import Sparse
 
 Floats = NDArray[np.float32]
-MAX_SPARSE_QUERIES = 16  # at a time: a product takes the memory of the matrix for each
 
 
 class Rows(Protocol):
@@ -21,6 +20,10 @@ class Rows(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def num_values(self) -> int:
+        """How many numbers are stored."""
 
     def take(self, ids: NDArray[np.int64]) -> Floats:
         """(N, D): some rows."""
@@ -42,6 +45,10 @@ class DenseRows:
     def shape(self) -> tuple[int, int]:
         return self.array.shape[0], self.array.shape[1]
 
+    @property
+    def num_values(self) -> int:
+        return int(self.array.size)
+
     def take(self, ids: NDArray[np.int64]) -> Floats:
         return self.array[ids]
 
@@ -61,6 +68,10 @@ class SparseRows:
     @property
     def shape(self) -> tuple[int, int]:
         return self.matrix.rows, self.matrix.columns
+
+    @property
+    def num_values(self) -> int:
+        return len(self.matrix.values)
 
     def take(self, ids: NDArray[np.int64]) -> Floats:
         rows = np.zeros((len(ids), self.matrix.columns), np.float32)

@@ -79,7 +79,7 @@ class WordVectors:
 
     @property
     def num_parameters(self) -> int:
-        return self.rows.shape[0] * self.size + (0 if self.subwords is None else self.subwords.buckets.size)
+        return self.rows.num_values + (0 if self.subwords is None else self.subwords.buckets.size)
 
     def find(self, word: str) -> int | None:
         """The row of a word as it is written, or else of its lowercase form."""
