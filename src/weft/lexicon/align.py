@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
 from pydantic import Field
 
 from weft.config import Config
@@ -61,8 +60,8 @@ def align(
     *,
     progress: Progress | None = None,
 ) -> Alignment:
-    """Learn a mapping from pairs of rows; None: from words that are spelled alike in both languages (Artetxe et al. 2017), which
-    refinement then leaves to the vectors."""
+    """Learn a mapping from pairs of rows; None: from words that are spelled alike in both languages (Artetxe et al. 2017),
+    which refinement replaces by what it finds."""
     check_options(options)
     if source.size != target.size:
         problem = f"has {target.size} dimensions, but {source.name} has {source.size}"

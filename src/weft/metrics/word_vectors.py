@@ -52,9 +52,13 @@ def _spearman(sums: Sums) -> Array:
 
 
 SPEARMAN = Metric("spearman", _spearman, "higher", requires="moments", item_metric="rank_error", signed=True)
-ANALOGIES = Metric(
-    "analogy_accuracy", lambda sums: 100 * ratio(sums["correct"], sums["questions"]), "higher", percent=True, requires="questions"
-)
+
+
+def _accuracy(sums: Sums) -> Array:
+    return 100 * ratio(sums["correct"], sums["questions"])
+
+
+ANALOGIES = Metric("analogy_accuracy", _accuracy, "higher", percent=True, requires="questions")
 RANK_ERROR = Metric("rank_error", lambda sums: ratio(sums["rank_error"], sums["pairs"]), "lower", requires="pairs")
 COVERAGE = Metric("coverage", lambda sums: 100 * ratio(sums["covered"], sums["items"]), "higher", percent=True)
 WORD_VECTORS = (SPEARMAN, ANALOGIES, COVERAGE, RANK_ERROR)

@@ -43,7 +43,7 @@ def count_pairs(
         stop = min(start + SEGMENT_WORDS, len(words))
         parts = [(keys, counts)]
         for distance in range(1, window + 1):
-            end = min(stop + distance, len(words))  # pairs that start in this segment
+            end = max(start + distance, min(stop + distance, len(words)))  # pairs that start in this segment
             first, second = (np.asarray(words[start + shift : end - distance + shift], np.int64) for shift in (0, distance))
             same = np.asarray(lines[start : end - distance]) == np.asarray(lines[start + distance : end])
             first, second = first[same], second[same]
@@ -55,7 +55,8 @@ def count_pairs(
             progress(stop, len(words))
     low, high = np.divmod(keys, num_words)
     other = low != high  # a pair of two words counts for both, and a word next to itself twice
-    keys, counts = _merge([(low * num_words + high, counts * np.where(other, 1.0, 2.0)), ((high * num_words + low)[other], counts[other])])
+    both = (keys, counts * np.where(other, 1.0, 2.0)), ((high * num_words + low)[other], counts[other])
+    keys, counts = _merge(list(both))
     rows, columns = np.divmod(keys, num_words)
     return Cooccurrences(rows, columns, counts, num_words)
 

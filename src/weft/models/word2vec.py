@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from weft.models.huffman import Paths
 from weft.models.word_windows import BLOCK, Chunk
 
-MAX_PAIRS = 128.0  # of a vector in a chunk; with more, its gradient is scaled down to that of so many, or steps would be too long
+MAX_STEP = 3.2  # learning rate times pairs of a vector in a chunk; of more pairs, the gradient is scaled down
 
 
 class Rows(NamedTuple):
@@ -170,7 +170,8 @@ class HierarchicalSoftmax:
 
 
 class RowUpdates:
-    """Adds gradients to the rows of a table: SGD, with a limit on the number of pairs that one step sums over."""
+    """Adds gradients to the rows of a table: SGD, with a limit on the number of pairs that one step sums over. All pairs of a
+    chunk see the same vectors, so that without it the steps of a word that is everywhere in the chunk would be too long."""
 
     def __init__(self, table: Tensor) -> None:
         self.table, self._pairs = table, torch.zeros(len(table))
@@ -179,7 +180,7 @@ class RowUpdates:
         for part in parts:
             self._pairs.index_add_(0, part.ids, part.pairs)
         for part in parts:
-            scale = (MAX_PAIRS / self._pairs.index_select(0, part.ids)).clamp_(max=1.0)  # infinite, so 1, for 0 pairs
+            scale = (MAX_STEP / lr / self._pairs.index_select(0, part.ids)).clamp_(max=1.0)  # infinite, so 1, for 0 pairs
             self.table.index_add_(0, part.ids, part.grad * scale[:, None], alpha=-lr)
         for part in parts:
             self._pairs.index_fill_(0, part.ids, 0.0)

@@ -23,11 +23,12 @@ from weft.models.word2vec import (
     skip_gram_step,
 )
 from weft.models.word_vectors_config import Word2VecConfig
-from weft.models.word_windows import ChunkSampler, Position
+from weft.models.word_windows import BLOCK, ChunkSampler, Position
 from weft.text.char_ngrams import CharNgrams
 
-CHUNK_WORDS, SHARED_NEGATIVES = 256, 64  # centers of a chunk, and the negative samples that they share
+CHUNK_WORDS, SHARED_NEGATIVES = 256, 128  # centers of a chunk, and the negative samples that they share
 TREE_CHUNK_WORDS = 64  # hierarchical softmax: all pairs of a chunk update the root of the tree
+WORDS_PER_CENTER = 16  # of a small vocabulary, chunks are shorter, or each word would be in them many times
 LOSS_EVERY = 64  # chunks between two whose loss is computed
 MIN_LR = 1e-4  # fraction of the learning rate at the end
 
@@ -69,12 +70,12 @@ class Word2Vec:
     ) -> Iterator[Progress]:
         """Train on a text from a position on, and yield the state after each chunk."""
         config = self.config
-        uses_tree = config.loss == "hierarchical-softmax"
+        longest = TREE_CHUNK_WORDS if config.loss == "hierarchical-softmax" else CHUNK_WORDS
         sampler = ChunkSampler(words, lines, self.counts)
         sampler.configure(
             window=config.window,
             sample=config.subsample,
-            chunk_size=TREE_CHUNK_WORDS if uses_tree else CHUNK_WORDS,
+            chunk_size=max(BLOCK, min(longest, self.num_words // WORDS_PER_CENTER // BLOCK * BLOCK)),
             num_negatives=SHARED_NEGATIVES,
             negative_power=config.negative_power,
             seed=self.seed,
@@ -112,5 +113,3 @@ class Word2Vec:
     def buckets(self) -> Tensor | None:
         """(buckets, D): the vectors of character n-grams."""
         return self.inputs.table[self.num_words :] if self.config.max_char_ngram else None
-
-

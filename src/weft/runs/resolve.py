@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 T = TypeVar("T", bound=Config)
-PATHS = ("train", "valid", "test", "root", "file", "init_from", "distill_from")  # options that are paths
+PATHS = ("train", "valid", "test", "root", "file", "init_from", "init_embeddings", "distill_from")  # options that are paths
 
 
 class RunFile(Config):

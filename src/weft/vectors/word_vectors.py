@@ -18,7 +18,7 @@ from weft.text.char_ngrams import CharNgrams
 from weft.text.reading import quote
 from weft.vectors.rows import DenseRows, Floats, Rows
 
-_SIGN = re.compile(r"(?:^|\s)([+-])\s")  # a sign has spaces around it: "king - man", but "well-known"
+_SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$)")  # a sign has spaces around it: "king - man", but "well-known"
 
 
 class Subwords(NamedTuple):
@@ -42,7 +42,7 @@ class Term(NamedTuple):
 
 def parse_expression(text: str) -> list[Term]:
     """'king - man + woman' as words with signs. A word is what is between two signs, and a sign has a space on both sides."""
-    first, *rest = _SIGN.split(f" {text.strip()}" if text.strip()[:2] in ("+ ", "- ") else text.strip())
+    first, *rest = _SIGN.split(text.strip())
     terms = [Term(first.strip(), 1)] if first.strip() else []
     terms += [Term(word.strip(), 1 if sign == "+" else -1) for sign, word in zip(rest[::2], rest[1::2], strict=True)]
     if not terms or not all(term.word for term in terms):
@@ -79,7 +79,12 @@ class WordVectors:
 
     @property
     def num_parameters(self) -> int:
-        return self.rows.num_values + (0 if self.subwords is None else self.subwords.buckets.size)
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """The number of values of words, and of character n-grams."""
+        ngrams = {} if self.subwords is None else {"character n-grams": int(self.subwords.buckets.size)}
+        return {"words": self.rows.num_values, **ngrams}
 
     def find(self, word: str) -> int | None:
         """The row of a word as it is written, or else of its lowercase form."""
@@ -134,13 +139,14 @@ class WordVectors:
 
 def top(scores: Floats, count: int) -> NDArray[np.int64]:
     """(N, count): the columns with the highest of scores (N, V), best first; of equal ones, the first columns."""
-    if count < scores.shape[1]:
-        # as many as there are scores at least as high as the last one that counts
-        least = -np.partition(-scores, count - 1, axis=1)[:, count - 1 : count] if count else scores[:, :0]
-        candidates = [np.flatnonzero(row >= low) for row, low in zip(scores, least, strict=True)] if count else []
-        chosen = [ids[np.argsort(-row[ids], kind="stable")[:count]] for row, ids in zip(scores, candidates, strict=True)]
-        return np.array(chosen, np.int64).reshape(len(scores), count)
-    return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    if not 0 < count < scores.shape[1]:
+        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    least = -np.partition(-scores, count - 1, axis=1)[:, count - 1]  # the lowest score that counts; others may equal it
+    best = np.empty((len(scores), count), np.int64)
+    for row, low, chosen in zip(scores, least, best, strict=True):
+        candidates = np.flatnonzero(row >= low)
+        chosen[:] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
+    return best
 
 
 def dense_vectors(words: Sequence[str], array: Floats, name: str) -> WordVectors:

@@ -46,9 +46,9 @@ class Align(ModelCommand):
     test: Annotated[
         Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Pairs of translations to score.")
     ] = None
-    method: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=_methods, help="procrustes or least-squares.")
-    ] = "procrustes"
+    method: Annotated[str, typer.Option(metavar="NAME", autocompletion=_methods, help="procrustes or least-squares.")] = (
+        "procrustes"
+    )
     retrieval: Annotated[
         str,
         typer.Option(metavar="NAME", autocompletion=_retrievals, help="csls, or nearest: the highest cosine."),
@@ -64,7 +64,7 @@ class Align(ModelCommand):
     ] = None
     vectors: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=FILES, metavar="FILE", help="Mapped source vectors: .txt, .vec, .bin, .safetensors, .npy."),
+        typer.Option(rich_help_panel=FILES, metavar="FILE", help="Mapped source vectors, .txt, .bin or another format."),
     ] = None
 
     def run(self) -> int:

@@ -35,9 +35,7 @@ class AnalyzeWordMap(QuietCommand):
     ] = None
     max_words: Annotated[int, typer.Option(metavar="N", min=2, help="Maximum number of words.")] = 1000
     method: Annotated[str, typer.Option(metavar="NAME", autocompletion=_methods, help="pca, tsne or umap.")] = "pca"
-    output: Annotated[
-        Path, typer.Option("--output", "-o", rich_help_panel=FILES, metavar="FILE", help="Output file, .html.")
-    ]
+    output: Annotated[Path, typer.Option("--output", "-o", rich_help_panel=FILES, metavar="FILE", help="Output file, .html.")]
 
     def run(self) -> int:
         import numpy as np

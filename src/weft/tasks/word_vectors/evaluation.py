@@ -72,9 +72,7 @@ def _solve(vectors: WordVectors, items: Sequence[SuiteItem], progress: ProgressC
     return answers
 
 
-def score_suites(
-    vectors: WordVectors, items: Sequence[SuiteItem], progress: ProgressCallback | None = None
-) -> SuiteScores:
+def score_suites(vectors: WordVectors, items: Sequence[SuiteItem], progress: ProgressCallback | None = None) -> SuiteScores:
     """Score all items; those with words that have no vector count for the coverage alone."""
     groups = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
     kinds = [group[0].similarity is not None for group in groups]

@@ -7,7 +7,7 @@ from weft.tasks.compare_spec import Compare
 from weft.tasks.data_spec import Data
 from weft.tasks.spec import Task
 from weft.tasks.word_vectors.data import VectorDataConfig, VectorTokenizerConfig, WordVocabulary, check, lines, open_words
-from weft.tasks.word_vectors.predict import Neighbors, NeighborOptions, embed, evaluate, predict, word_vectors
+from weft.tasks.word_vectors.predict import NeighborOptions, Neighbors, embed, evaluate, predict, word_vectors
 from weft.tasks.word_vectors.presets import PRESETS
 
 DATA = Data(

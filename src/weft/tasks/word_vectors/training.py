@@ -1,5 +1,5 @@
-"""Estimators of word vectors: counting, or a loop of its own over the text. A killed training resumes at the chunk or epoch after
-the last one that was saved, and gives the same vectors."""
+"""Estimators of word vectors: counting, or a loop of its own over the text. A killed training resumes after the last chunk or
+epoch that was saved, and gives the same vectors."""
 
 from __future__ import annotations
 
@@ -146,6 +146,9 @@ def fit_pmi(job: Job, text: Text) -> Fitted:
 
     config = job.config.model
     matrix = pmi_matrix(_count(job, text), config)
+    if not len(matrix.values):
+        where, shift = job.config.datasets["train"].name, config.shift
+        raise DataError(where, f"no pair of words has a PMI above log {shift:g}", "lower model.shift, or use more text")
     if not config.vector_size:
         arrays = {"indptr": matrix.indptr, "indices": matrix.indices, "values": matrix.values}
         return Fitted(arrays, len(text.words), {})
@@ -163,9 +166,7 @@ def _count(job: Job, text: Text) -> Any:
         kept = np.random.default_rng(job.config.seed).random(len(words)) < keep[words]
         words, lines = words[kept], lines[kept]
     progress = partial(job.callback.on_progress, "counting pairs of words")
-    pairs = count_pairs(
-        words, lines, len(text.names), window=config.window, weights=config.window_weights, progress=progress
-    )
+    pairs = count_pairs(words, lines, len(text.names), window=config.window, weights=config.window_weights, progress=progress)
     if not len(pairs.counts):
         raise DataError(job.config.datasets["train"].name, "no two words are neighbors in a line", "use longer lines")
     return pairs
