@@ -352,6 +352,8 @@ def test_word_map_is_one_file(place):
     assert '"cat"' in page and "http" not in page
     assert main(["analyze", "word-map", "run", "--words", "cat dog", "-o", "map.html", "-q"]) == 0
     assert '"words":["cat","dog"]' in Path("map.html").read_text()
+    assert main(["analyze", "word-map", "run", "--words", "cat dog", "-o", "map.svg", "-q"]) == 0
+    assert Path("map.svg").read_text().count("<text") == 2
 
 
 @pytest.mark.parametrize(
@@ -359,7 +361,7 @@ def test_word_map_is_one_file(place):
     [
         (["neighbors", "run", "zebra"], "'zebra': has no vector in run"),
         (["neighbors", "run", "cat", "-n", "0"], "must be at least 1, got 0"),
-        (["analyze", "word-map", "run", "-o", "m.png"], "m.png must end in .html"),
+        (["analyze", "word-map", "run", "-o", "m.png"], "m.png must end in .html or .svg"),
         (["analyze", "word-map", "run", "--words", "cat", "-o", "m.html"], "a map needs at least two words"),
         (["evaluate", "run", "--data", "bad.tsv"], "bad.tsv:2: expected two words and a number, as before, got 'a b'"),
         (["evaluate", "run", "--data", "odd.tsv"], "odd.tsv:1: expected two words and a number, or four words, got 'a'"),

@@ -71,7 +71,7 @@ def identical_pairs(source: WordVectors, target: WordVectors) -> CoveredPairs:
 
 
 def gold_translations(dictionary: Dictionary, target: WordVectors) -> dict[str, tuple[list[str], list[int]]]:
-    """For each source word all its translations, and the rows of those that have a vector."""
+    """For each source word all its translations, and the rows of translations with a vector."""
     gold: dict[str, tuple[list[str], list[int]]] = {}
     for pair in dictionary.pairs:
         words, rows = gold.setdefault(pair.source, ([], []))

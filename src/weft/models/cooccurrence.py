@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEGMENT_WORDS = 1 << 20  # words whose pairs are sorted at a time
+Counts = tuple[NDArray[np.int64], NDArray[np.float64]]  # keys of pairs, and their counts
 
 
 class Cooccurrences(NamedTuple):
@@ -38,10 +39,11 @@ def count_pairs(
     progress: Callable[[int, int], None] | None = None,
 ) -> Cooccurrences:
     """Count the pairs of all words (N,) at most `window` apart in the same line; `lines` (N,) has line numbers."""
-    keys, counts = np.zeros(0, np.int64), np.zeros(0)
+    keys: NDArray[np.int64] = np.zeros(0, np.int64)
+    counts: NDArray[np.float64] = np.zeros(0)
     for start in range(0, len(words), SEGMENT_WORDS):
         stop = min(start + SEGMENT_WORDS, len(words))
-        parts = [(keys, counts)]
+        parts: list[Counts] = [(keys, counts)]
         for distance in range(1, window + 1):
             end = max(start + distance, min(stop + distance, len(words)))  # pairs that start in this segment
             first, second = (np.asarray(words[start + shift : end - distance + shift], np.int64) for shift in (0, distance))
@@ -49,7 +51,7 @@ def count_pairs(
             first, second = first[same], second[same]
             pair = np.minimum(first, second) * num_words + np.maximum(first, second)
             unique, number = np.unique(pair, return_counts=True)
-            parts.append((unique, number * window_weight(weights, distance, window)))
+            parts.append((unique, number.astype(np.float64) * window_weight(weights, distance, window)))
         keys, counts = _merge(parts)
         if progress is not None:
             progress(stop, len(words))
@@ -61,8 +63,9 @@ def count_pairs(
     return Cooccurrences(rows, columns, counts, num_words)
 
 
-def _merge(parts: list[tuple[NDArray[np.int64], NDArray[np.float64]]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _merge(parts: list[Counts]) -> Counts:
     """Sorted keys with the sums of their counts."""
     keys = np.concatenate([key for key, _ in parts])
     unique, inverse = np.unique(keys, return_inverse=True)
-    return unique, np.bincount(inverse, np.concatenate([count for _, count in parts]), len(unique))
+    sums = np.bincount(inverse, np.concatenate([count for _, count in parts]), len(unique))
+    return unique, sums.astype(np.float64)

@@ -22,7 +22,7 @@ OVERSAMPLING, POWER_ITERATIONS = 20, 5  # of the randomized SVD
 
 
 def pmi_matrix(pairs: Cooccurrences, config: PMIConfig) -> Sparse:
-    """(V, V): the PMI of pairs that occur, less the logarithm of `shift`. With `positive`, only values above 0 are stored."""
+    """(V, V): the PMI of all observed pairs, less the logarithm of `shift`. With `positive`, only values above 0 are stored."""
     size = pairs.num_words
     total = pairs.counts.sum()
     word = np.bincount(pairs.words, pairs.counts, size)

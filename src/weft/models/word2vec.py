@@ -170,7 +170,7 @@ class HierarchicalSoftmax:
 
 
 class RowUpdates:
-    """Adds gradients to the rows of a table: SGD, with a limit on the number of pairs that one step sums over. All pairs of a
+    """Adds gradients to the rows of a table: SGD, with a limit on the pairs in one step. All pairs of a
     chunk see the same vectors, so that without it the steps of a word that is everywhere in the chunk would be too long."""
 
     def __init__(self, table: Tensor) -> None:

@@ -40,7 +40,8 @@ def keep_probabilities(counts: NDArray[np.int64], sample: float) -> NDArray[np.f
     if not sample:
         return np.ones(len(counts))
     ratio = sample / (np.maximum(counts, 1) / max(1, counts.sum()))
-    return np.minimum(1.0, np.sqrt(ratio) + ratio)
+    kept: NDArray[np.float64] = np.minimum(1.0, np.sqrt(ratio) + ratio)
+    return kept
 
 
 class ChunkSampler:
@@ -88,18 +89,17 @@ class ChunkSampler:
         """The chunks of a segment in random order, with their number."""
         reach, size = self.window, self.chunk_size
         kept = rng.random(len(words)) < keep[words]
-        words, lines = words[kept], lines[kept]
-        num_chunks = -(-len(words) // size)
-        padding = (reach, num_chunks * size - len(words) + reach)
-        words = np.pad(words.astype(np.int64), padding)
-        lines = np.pad(lines.astype(np.int64), padding, constant_values=NOWHERE)
+        num_chunks = -(-int(kept.sum()) // size)
+        padding = (reach, num_chunks * size - int(kept.sum()) + reach)
+        ids = np.pad(words[kept].astype(np.int64), padding)
+        line_ids = np.pad(lines[kept].astype(np.int64), padding, constant_values=NOWHERE)
         windows = rng.integers(1, reach + 1, num_chunks * size)
         negatives = np.searchsorted(noise, rng.random((num_chunks, self.num_negatives)) * noise[-1], side="right")
         distance = _block_distances(reach)
         for index in rng.permutation(num_chunks).tolist():
             span = slice(index * size, (index + 1) * size + 2 * reach)
-            mask = _mask(lines[span], windows[index * size : (index + 1) * size], distance)
-            yield num_chunks, Chunk(words[span], mask, negatives[index])
+            mask = _mask(line_ids[span], windows[index * size : (index + 1) * size], distance)
+            yield num_chunks, Chunk(ids[span], mask, negatives[index])
 
 
 def _block_distances(reach: int) -> NDArray[np.int64]:
@@ -114,4 +114,5 @@ def _mask(lines: Ints, windows: Ints, distance: NDArray[np.int64]) -> NDArray[np
     around = np.lib.stride_tricks.sliding_window_view(lines, distance.shape[1])[::BLOCK]  # (T / B, W)
     center = lines[reach : len(lines) - reach].reshape(-1, BLOCK, 1)
     is_context = (distance <= windows.reshape(-1, BLOCK, 1)) & (around[:, None] == center) & (center != NOWHERE)
-    return is_context.astype(np.float32)
+    mask: NDArray[np.float32] = is_context.astype(np.float32)
+    return mask

@@ -37,3 +37,24 @@ def word_map(
         f'<script type="application/json" id="data">{text}</script>\n\n'
         f"<script>{_asset('word_map.js')}</script>\n</html>\n"
     )
+
+
+SIDE, MARGIN, COLORS = 640, 50, ("#1f4e9c", "#b4230a")
+
+
+def word_map_svg(words: Sequence[str], points: NDArray[np.float64], *, title: str, groups: Sequence[int] = ()) -> str:
+    """The same map as a picture; `groups` has 0 or 1 for each word, which selects its color."""
+    low, high = points.min(0), points.max(0)
+    scaled = (points - low) / np.where(high > low, high - low, 1.0) * (SIDE - 2 * MARGIN) + MARGIN
+    parts = []
+    for index, (word, (x, y)) in enumerate(zip(words, scaled.tolist(), strict=True)):
+        color = COLORS[groups[index] if groups else 0]
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{SIDE - y:.1f}" r="2.5" fill="{color}"/>'
+            f'<text x="{x + 5:.1f}" y="{SIDE - y + 4:.1f}" fill="{color}">{html.escape(word)}</text>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIDE} {SIDE}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="12"><title>{html.escape(title)}</title>'
+        f'<rect width="{SIDE}" height="{SIDE}" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )

@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.commands.neighbors import Vectors
 from weft.cli.options import FILES, QuietCommand
-from weft.cli.output import check_files, status
+from weft.cli.output import check_files, status, write
 from weft.errors import UsageError
 
 NUM_NEIGHBORS = 8  # of a word that is clicked
@@ -24,8 +24,8 @@ def _methods() -> list[str]:
 class AnalyzeWordMap(QuietCommand):
     """Draw word vectors in two dimensions.
 
-    Writes one HTML file that needs no network: drag, zoom, search, and click a word for its neighbors. Shows the most frequent
-    words, or those of --words. pca needs nothing else; tsne needs scikit-learn, umap needs umap-learn.
+    Writes one HTML file that needs no network: drag, zoom, search, and click a word for its neighbors; or a picture, .svg.
+    Shows the most frequent words, or those of --words. pca needs nothing else; tsne needs scikit-learn, umap umap-learn.
     """
 
     vectors: Vectors
@@ -35,19 +35,21 @@ class AnalyzeWordMap(QuietCommand):
     ] = None
     max_words: Annotated[int, typer.Option(metavar="N", min=2, help="Maximum number of words.")] = 1000
     method: Annotated[str, typer.Option(metavar="NAME", autocompletion=_methods, help="pca, tsne or umap.")] = "pca"
-    output: Annotated[Path, typer.Option("--output", "-o", rich_help_panel=FILES, metavar="FILE", help="Output file, .html.")]
+    output: Annotated[
+        Path, typer.Option("--output", "-o", rich_help_panel=FILES, metavar="FILE", help="Output file, .html or .svg.")
+    ]
 
     def run(self) -> int:
         import numpy as np
 
         from weft import files
-        from weft.plots.word_map import word_map
+        from weft.plots.word_map import word_map, word_map_svg
         from weft.runs.open_vectors import open_vectors
         from weft.vectors.layout import layout
         from weft.vectors.word_vectors import top, unit_rows
 
-        if self.output.suffix != ".html":
-            raise UsageError("output", f"{self.output} must end in .html")
+        if self.output.suffix not in (".html", ".svg"):
+            raise UsageError("output", f"{self.output} must end in .html or .svg")
         check_files({"output": self.output})
         vectors = open_vectors(self.vectors)
         if self.words is None:
@@ -66,7 +68,10 @@ class AnalyzeWordMap(QuietCommand):
         np.fill_diagonal(cosines, -np.inf)
         best = top(cosines, min(NUM_NEIGHBORS, len(rows) - 1))
         neighbors = [[(other, float(cosines[row, other])) for other in found.tolist()] for row, found in enumerate(best)]
-        page = word_map(names, layout(array, self.method), neighbors, title=f"{self.vectors} ({self.method})")
+        points, title = layout(array, self.method), f"{self.vectors} ({self.method})"
+        is_picture = self.output.suffix == ".svg"
+        page = word_map_svg(names, points, title=title) if is_picture else word_map(names, points, neighbors, title=title)
         files.write_text(self.output, page, user_path=True)
-        status(f"Saved {self.output} ({len(rows):,} words)", quiet=self.quiet)
+        write(f"{self.output}\n")
+        status(f"{len(rows):,} words, {self.method}", quiet=self.quiet)
         return 0

@@ -9,5 +9,4 @@ TEMPLATE = TaskTemplate(
     data={"train": "train.txt", "test": "similarity.tsv"},
     files="text files, directories or patterns",
     use=('weft neighbors runs/run "king - man + woman"', "nearest words"),
-    hidden=("fold",),
 )
