@@ -3,9 +3,10 @@
     python benchmarks/word_vectors.py [--data DIR] [--gensim PYTHON] [--only ARCH] [--speed]
 
 The data is enwiki-start.txt.xz and eval/ (3.58 million words; words are [a-z]+ in lowercase, min_count 5, 100 dimensions,
-window 5). --gensim names a Python that has gensim: it trains skip-gram with its defaults and the epochs of weft, and its vectors
-are scored by `weft evaluate` after `weft import`, on the same items. --speed trains both for two epochs by turns, with two
-threads, and prints words per CPU second (user and system), medians of three.
+window 5). --gensim names a Python that has gensim: it trains skip-gram with its defaults and the epochs of weft, and its
+vectors are scored by `weft evaluate` after `weft import`, on the same items. --speed trains both for two epochs by turns,
+with the same subsampling and two threads (weft with one as well), and prints words per CPU second (user and system), medians of
+three.
 """
 
 from __future__ import annotations
@@ -42,26 +43,25 @@ print(seconds() - start, flush=True)
 model.wv.save_word2vec_format(out, binary=True)
 """
 WEFT = """
-import resource, sys, torch
-from pathlib import Path
+import resource, sys
+from weft.cli.threads import set_threads
+set_threads(int(sys.argv[3]))
+from collections import Counter
 import numpy as np
 from weft.models.word2vec_model import Word2Vec
 from weft.models.word_vectors_config import Word2VecConfig
 from weft.models.word_windows import Position
-torch.set_num_threads(2)
 def seconds():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 lines = [line.split() for line in open(sys.argv[1])]
-names, counts = np.unique([word for line in lines for word in line], return_counts=True)
-order = np.argsort(-counts, kind="stable")
-order = order[counts[order] >= 5]
-index = {word: row for row, word in enumerate(names[order].tolist())}
+frequent = [(word, count) for word, count in Counter(word for line in lines for word in line).most_common() if count >= 5]
+index, counts = {word: row for row, (word, _) in enumerate(frequent)}, np.array([count for _, count in frequent])
 kept = [[index[word] for word in line if word in index] for line in lines]
 words = np.array([row for line in kept for row in line], np.int32)
 numbers = np.repeat(np.arange(len(kept), dtype=np.int32), [len(line) for line in kept])
 config = Word2VecConfig.model_validate({"subsample": 1e-3}).with_defaults()
-model = Word2Vec(config, counts[order], list(index), seed=1)
+model = Word2Vec(config, counts, list(index), seed=1)
 start = seconds()
 for _ in model.train(words, numbers, num_epochs=int(sys.argv[2]), start=Position(0, 0, 0)):
     pass
@@ -97,15 +97,18 @@ def speed(text: Path, gensim: str, directory: Path) -> None:
     epochs, rates = 2, dict[str, list[float]]()
     num_words = 0
     for _ in range(3):
-        ours = subprocess.run([sys.executable, "-c", WEFT, str(text), str(epochs)], check=True, capture_output=True, text=True)
-        seconds, num_words = float(ours.stdout.split()[0]), int(ours.stdout.split()[1])
-        rates.setdefault("weft", []).append(epochs * num_words / seconds)
+        for threads in (2, 1):
+            command = [sys.executable, "-c", WEFT, str(text), str(epochs), str(threads)]
+            ours = subprocess.run(command, check=True, capture_output=True, text=True)
+            seconds, num_words = float(ours.stdout.split()[0]), int(ours.stdout.split()[1])
+            rates.setdefault(f"weft, {threads} threads", []).append(epochs * num_words / seconds)
         command = [gensim, "-c", GENSIM, str(text), str(epochs), str(directory / "speed.bin")]
         theirs = subprocess.run(command, check=True, capture_output=True, text=True)
         rates.setdefault("gensim", []).append(epochs * num_words / float(theirs.stdout))
         print({name: [round(rate) for rate in values] for name, values in rates.items()}, flush=True)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    print(f"words per CPU second: {medians}, ratio {medians['weft'] / medians['gensim']:.2f}")
+    for name, rate in medians.items():
+        print(f"{name:<16} {rate:>10,.0f} words per CPU second, {rate / medians['gensim']:.2f} times gensim")
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ class Glove:
         towards = [torch.cat([contexts[:, :-1], ones], 1) * slope, torch.cat([words[:, :-1], ones], 1) * slope]
         merged = []
         for part, gradient in zip(ids, towards, strict=True):
-            rows, inverse = part.unique(return_inverse=True)
+            rows, inverse = (torch.from_numpy(array) for array in np.unique(part.numpy(), return_inverse=True))
             merged.append((rows, torch.zeros(len(rows), gradient.shape[1]).index_add_(0, inverse, gradient)))
         return float((slope[:, 0] * error).sum()), merged
 

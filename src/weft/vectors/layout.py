@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,13 +34,11 @@ def layout(vectors: Floats, method: str, *, seed: int = 0) -> NDArray[np.float64
         return pca(units)
     try:
         if method == "tsne":
-            from sklearn.manifold import TSNE
-
             perplexity = min(30.0, max(1.0, (len(units) - 1) / 3))
-            return np.asarray(TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(units), np.float64)
-        from umap import UMAP
-
-        return np.asarray(UMAP(metric="cosine", random_state=seed).fit_transform(units), np.float64)
+            model = import_module("sklearn.manifold").TSNE(perplexity=perplexity, random_state=seed, init="pca")
+        else:
+            model = import_module("umap").UMAP(metric="cosine", random_state=seed)
     except ImportError:
         package = PACKAGES[method]
         raise UsageError("method", f"{method!r} needs the package {package}", f"pip install {package}, or use 'pca'") from None
+    return np.asarray(model.fit_transform(units), np.float64)

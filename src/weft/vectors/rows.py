@@ -50,10 +50,10 @@ class DenseRows:
         return int(self.array.size)
 
     def take(self, ids: NDArray[np.int64]) -> Floats:
-        return self.array[ids]
+        return np.asarray(self.array[ids], np.float32)
 
     def norms(self) -> Floats:
-        return np.linalg.norm(self.array, axis=1).astype(np.float32)
+        return np.asarray(np.linalg.norm(self.array, axis=1), np.float32)
 
     def dot(self, queries: Floats) -> Floats:
         return np.asarray(queries @ self.array.T, np.float32)

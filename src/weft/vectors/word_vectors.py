@@ -95,7 +95,7 @@ class WordVectors:
         """(D,): the vector of a word; None if it has none. That of an unseen word is the mean of its character n-grams."""
         row = self.find(word)
         if row is not None:
-            return self.rows.take(np.array([row]))[0]
+            return np.asarray(self.rows.take(np.array([row]))[0], np.float32)
         if self.subwords is None:
             return None
         return np.asarray(self.subwords.buckets[self.subwords.ngrams.bucket_ids(word)].mean(0), np.float32)
