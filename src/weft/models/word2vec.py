@@ -180,7 +180,7 @@ class RowUpdates:
         for part in parts:
             self._pairs.index_add_(0, part.ids, part.pairs)
         for part in parts:
-            scale = (MAX_STEP / lr / self._pairs.index_select(0, part.ids)).clamp_(max=1.0)  # infinite, so 1, for 0 pairs
+            scale = self._pairs.index_select(0, part.ids).reciprocal_().mul_(MAX_STEP / lr).clamp_(max=1.0)  # 1 for 0 pairs
             self.table.index_add_(0, part.ids, part.grad * scale[:, None], alpha=-lr)
         for part in parts:
             self._pairs.index_fill_(0, part.ids, 0.0)

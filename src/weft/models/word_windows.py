@@ -111,7 +111,7 @@ def _block_distances(reach: int) -> NDArray[np.int64]:
 def _mask(lines: Ints, windows: Ints, distance: NDArray[np.int64]) -> NDArray[np.float32]:
     """(T / B, B, W): which words are contexts: at most the drawn window away, and in the same line."""
     reach = (distance.shape[1] - BLOCK) // 2
-    around = np.lib.stride_tricks.sliding_window_view(lines, distance.shape[1])[::BLOCK]  # (T / B, W)
+    around = lines[np.arange(0, len(windows), BLOCK)[:, None] + np.arange(distance.shape[1])]  # (T / B, W)
     center = lines[reach : len(lines) - reach].reshape(-1, BLOCK, 1)
     is_context = (distance <= windows.reshape(-1, BLOCK, 1)) & (around[:, None] == center) & (center != NOWHERE)
     mask: NDArray[np.float32] = is_context.astype(np.float32)
