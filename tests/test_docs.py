@@ -42,11 +42,14 @@ SLOW = {  # many trainings, or many commands
     "docs/how-to/speech-recognition.md",
     "docs/how-to/test-grammar.md",
     "docs/how-to/tune.md",
+    "docs/how-to/word-vectors.md",
+    "docs/how-to/bilingual-lexicons.md",
     "docs/tutorials/compare.md",
 }
 LINES = {"tales.txt": 100, "sounds.tsv": 200, "dates.tsv": 400}  # of long examples, for speed
 FEW = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=512"]
-FITTED = ("ngram", "naive-bayes", "logistic-regression")  # architectures without steps and hidden_size
+# architectures without steps and hidden_size
+FITTED = ("ngram", "naive-bayes", "logistic-regression", "skip-gram", "cbow", "fasttext", "ppmi", "glove")
 
 
 def blocks(path: Path, language: str) -> list[str]:

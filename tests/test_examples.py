@@ -39,7 +39,18 @@ SPOKEN = ("spoken.tsv", "spoken.zip", "spoken.wav")
 PICTURES = ("shapes", "moving")  # each a .tsv and a .zip
 RARE = {("seq2seq", "rnn"), ("qa", "rnn"), ("captioning", "rnn"), ("asr", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
-TELLING = {"predict", "explain", "--gradients", "geometry", "similarity", "prune", "import", "export"}  # on standard error
+TELLING = {
+    "predict",
+    "explain",
+    "--gradients",
+    "geometry",
+    "similarity",
+    "prune",
+    "import",
+    "export",
+    "align",
+    "word-map",
+}  # on standard error
 BRIEF = ["--quiet", "--max-tokens", "300"]
 FEW = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=256"]
 

@@ -35,7 +35,7 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"resources", "media", "data", "nn", "decode.incremental", "models"}
-TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "training"}
+TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "vectors", "training"}
 RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # the definition of tasks
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -56,6 +56,8 @@ LAYERS: dict[str, set[str]] = {
     "models": MODELS,
     "decode": TEXT | {"resources", "nn.state"},
     "metrics": TEXT | {"data"},
+    "vectors": TEXT | {"tensors"},
+    "lexicon": TEXT | {"metrics", "vectors"},
     "training": TRAINING,
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),

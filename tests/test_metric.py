@@ -22,18 +22,20 @@ LOWER = {
     *("loss", "bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
-    *("wer", "cer", "substitutions", "deletions", "insertions"),
+    *("wer", "cer", "substitutions", "deletions", "insertions", "rank_error"),
 }
 HIGHER = {
     *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
     *("f1", "f1_has_answer", "accuracy_no_answer", "bleu_1", "bleu_2", "bleu_3", "bleu_4", "word_f1", "cider", "cider_d"),
+    *("spearman", "analogy_accuracy", "coverage"),
 }
-UNLIMITED = {"cider", "cider_d"}  # better if higher, but no percentages
+UNLIMITED = {"cider", "cider_d", "spearman"}  # better if higher, but no percentages
 SINGLE = {  # by task: the metric that compares single items
     "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
     "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
     "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
+    "word-vectors": {"spearman": "rank_error"},
     "captioning": {f"bleu_{n}": "cider_d" for n in range(1, 5)},
     "lm": {},
     "masked-lm": {},

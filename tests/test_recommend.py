@@ -258,6 +258,7 @@ def test_every_recommended_option_is_used(task, tmp_path, on_gpu, monkeypatch):
         "asr": lambda: {"task": "asr", "data": {"train": str(write_manifest(tmp_path / "manifest.tsv", 200))}},
         "denoising": lambda: {"task": "denoising", "data": {"train": str(make_text(tmp_path / "text.txt"))}},
         "captioning": lambda: {"task": "captioning", "data": {"train": str(write_manifest(tmp_path / "manifest.tsv", 200))}},
+        "word-vectors": lambda: {"task": "word-vectors", "data": {"train": str(make_text(tmp_path / "text.txt"))}},
         "qa": lambda: {"task": "qa", "data": {"train": str(toy_qa.write_tsv(tmp_path / "qa.tsv", toy_qa.make_questions(200)))}},
     }
     for arch in (None, *find_task(task).presets):

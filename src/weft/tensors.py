@@ -107,6 +107,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """`read_tensors` with NumPy arrays, without importing torch."""
+    arrays, metadata = read_external_arrays(path)
+    return _verify_and_tie(path, arrays, metadata), metadata
+
+
+def read_external_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """`read_arrays` for a file of another program, which has no checksum."""
     count = _check_header(path)
     try:
         with safe_open(path, framework="np") as file:  # checks that dtypes, shapes and offsets fit each other and the file
@@ -114,7 +120,7 @@ def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise _unreadable(path, error) from None
     _refuse_duplicates(path, names, count)
-    return _verify_and_tie(path, _map_arrays(path, names), metadata), metadata
+    return _map_arrays(path, names), metadata
 
 
 def _map_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.errors import UsageError, unknown_name
 
-FORMATS = ("hf", "arpa")
+FORMATS = ("hf", "arpa", "vectors")
 
 
 def formats() -> list[str]:

@@ -13,9 +13,11 @@ import typer
 from typer.exceptions import TyperException
 
 from weft import __version__
+from weft.cli.commands.align import Align
 from weft.cli.commands.analyze_geometry import AnalyzeGeometry
 from weft.cli.commands.analyze_minimal_pairs import AnalyzeMinimalPairs
 from weft.cli.commands.analyze_similarity import AnalyzeSimilarity
+from weft.cli.commands.analyze_word_map import AnalyzeWordMap
 from weft.cli.commands.average import Average
 from weft.cli.commands.check import Check
 from weft.cli.commands.compare import Compare
@@ -30,6 +32,7 @@ from weft.cli.commands.generate import Generate
 from weft.cli.commands.import_ import Import
 from weft.cli.commands.info import Info
 from weft.cli.commands.init import Init
+from weft.cli.commands.neighbors import Neighbors
 from weft.cli.commands.predict import Predict
 from weft.cli.commands.prune import Prune
 from weft.cli.commands.score import Score
@@ -52,18 +55,27 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 analyze = typer.Typer(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
-ANALYZE = "Analyze a model on a data set: geometry, similarity, minimal-pairs."
+ANALYZE = "Analyze a model on a data set: geometry, similarity, minimal-pairs, word-map."
 
 ANALYSES: dict[str, type[Command]] = {
     "geometry": AnalyzeGeometry,
     "similarity": AnalyzeSimilarity,
     "minimal-pairs": AnalyzeMinimalPairs,
+    "word-map": AnalyzeWordMap,
 }
 # commands by purpose, as the help lists them
 GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
     "Getting started": {"demo": Demo, "init": Init, "info": Info},
     "Training": {"check": Check, "train": Train, "compare": Compare, "fit": Fit, "distill": Distill, "average": Average},
-    "Using a model": {"evaluate": Evaluate, "predict": Predict, "generate": Generate, "score": Score, "embed": Embed},
+    "Using a model": {
+        "evaluate": Evaluate,
+        "predict": Predict,
+        "generate": Generate,
+        "score": Score,
+        "embed": Embed,
+        "neighbors": Neighbors,
+        "align": Align,
+    },
     "Understanding a model": {"explain": Explain, "analyze": analyze, "prune": Prune},
     "Sharing": {"import": Import, "export": Export},
 }

@@ -59,7 +59,8 @@ class Estimate(NamedTuple):
 
 def clip_to_range(score: Estimate, metric: Metric) -> Estimate:
     """The estimate with bounds clipped to the range of the metric, which Student's t may exceed."""
-    low, high = (None if bound is None else min(metric.max_value, max(0.0, bound)) for bound in (score.low, score.high))
+    bounds = (score.low, score.high)
+    low, high = (None if bound is None else min(metric.max_value, max(metric.min_value, bound)) for bound in bounds)
     return Estimate(score.value, low, high)
 
 

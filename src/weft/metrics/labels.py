@@ -63,6 +63,15 @@ LABELS: Mapping[str, Label] = {
     "f1": Label("F1", "percent"),
     "f1_has_answer": Label("F1 (answerable)", "percent"),
     "accuracy_no_answer": Label("accuracy (unanswerable)", "percent"),
+    "spearman": Label("Spearman correlation", "loss"),
+    "analogy_accuracy": Label("analogies", "percent"),
+    "precision_at_1": Label("P@1", "percent"),
+    "precision_at_5": Label("P@5", "percent"),
+    "precision_at_10": Label("P@10", "percent"),
+    "mrr": Label("MRR", "loss"),
+    "map": Label("MAP", "loss"),
+    "coverage": Label("coverage", "percent"),
+    "rank_error": Label("rank error", "loss", is_default=False),
 }
 
 

@@ -28,6 +28,7 @@ class Metric(NamedTuple):
     requires: str | None = None  # statistic that only some evaluations have
     per_token: bool = False  # depends on the tokenizer: values are comparable only between runs with the same tokenizer
     percent: bool = False  # 0 to 100, or an error rate in percent
+    signed: bool = False  # may be negative: a correlation
     tie_breaker: str | None = None  # metric that orders items with equal values of this one
 
     @property
@@ -57,6 +58,11 @@ class Metric(NamedTuple):
     def max_value(self) -> float:
         """Upper bound of the values: 100 for a percentage, none for an error rate."""
         return 100.0 if self.percent and self.higher_is_better else math.inf
+
+    @property
+    def min_value(self) -> float:
+        """Lower bound of the values."""
+        return -math.inf if self.signed else 0.0
 
     def is_better(self, value: float, than: float) -> bool:
         return value > than if self.higher_is_better else value < than

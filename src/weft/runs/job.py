@@ -16,6 +16,7 @@ from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.config import RunConfig
 from weft.runs.memory_data import write_inputs
+from weft.runs.open_vectors import open_vectors
 from weft.runs.recommend import Recommendation, complete, describe
 from weft.runs.resolve import read_config
 from weft.runs.run import AnyRun
@@ -29,6 +30,7 @@ from weft.training.init_weights import BuiltRun, InitRun
 from weft.training.loop import Loop
 from weft.training.run_log import RunLogWriter
 from weft.training.weight_compatibility import Weights
+from weft.vectors.word_vectors import WordVectors
 
 
 class JobCallback(Protocol):
@@ -87,6 +89,13 @@ class Job:
             directory.read_weights(tokenizer.hash, logs=config.preset.estimator.network_task is None),
         )
 
+    def init_vectors(self) -> WordVectors:
+        """The word vectors of train.init_embeddings."""
+        path = Path(self.config.train.init_embeddings or "")
+        if not path.exists():
+            raise ConfigError("train.init_embeddings", f"{path} not found", "name a run of task word-vectors, or a file")
+        return open_vectors(path)
+
     def run_log(self) -> RunLogWriter:
         data = {name: column.provenance for name, column in self.prepared.items()}
         return RunLogWriter(self.directory, self.tokenizer.hash, data=data, tensorboard=self.config.train.tensorboard)
@@ -97,7 +106,8 @@ def _check_overwrite(config: RunConfig, out: Path) -> None:
     table = config.to_dict()["tokenizer"]
     tables = [table, *(table[side] for side in ("source", "target") if side in table)]
     teachers = config.train.distill_from or []
-    for path in (config.train.init_from, *teachers, *(tokenizer.get("file") for tokenizer in tables)):
+    starts = (config.train.init_from, config.train.init_embeddings)
+    for path in (*starts, *teachers, *(tokenizer.get("file") for tokenizer in tables)):
         if path is not None and Path(path).resolve().is_relative_to(out.resolve()):
             raise UsageError(out, f"`overwrite` would delete {path}, which this run needs", "choose another `output_dir`")
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Config)
 # options that are paths
-PATHS = ("train", "valid", "test", "root", "feature_encoder", "file", "init_from", "distill_from")
+PATHS = ("train", "valid", "test", "root", "feature_encoder", "file", "init_from", "init_embeddings", "distill_from")
 
 
 class RunFile(Config):
     """The top level of a run file. The classes of its tables depend on the task and the architecture."""
 
     task: Annotated[str, Choice(TASKS, "task")]
-    """What to learn: lm, masked-lm, denoising, seq2seq, classification, tagging, qa, asr or captioning."""
+    """What to learn: lm, masked-lm, denoising, seq2seq, classification, tagging, qa, asr, captioning or word-vectors."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Random seed for initialization, batch order and dropout."""
     recommend: bool = True

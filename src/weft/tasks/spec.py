@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from weft.training.neural import NetworkTask
     from weft.training.sample_outputs import Samples
     from weft.training.weight_compatibility import Weights
+    from weft.vectors.word_vectors import WordVectors
 
 I = TypeVar("I")  # noqa: E741  # an input: a text, a tuple of texts, a sentence
 P = TypeVar("P")  # a prediction
@@ -340,6 +341,7 @@ class Task(Generic[I, P]):
     unknown_tokens: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = no_unknown_tokens  # parts of inputs that become <unk>
     evaluate_options: type[Config] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], EmbeddingOutput] | None = None
+    word_vectors: Callable[[Run[Any, Any]], WordVectors] | None = None  # the words of a model with their vectors
     decode: Decode[I] | None = None
     explain: Callable[[], Explain] | None = None  # imports the explanation functions
     # imports the views of `weft explain` for inputs that are files, by name: run, path, options, progress -> explanation

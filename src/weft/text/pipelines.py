@@ -100,13 +100,21 @@ def _train_char(texts: Iterable[str], size: int) -> models.Model:
     return word_level_model(sorted(chars))
 
 
-def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size: int) -> models.Model:
+def frequent_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size: int, *, min_count: int = 0) -> list[str]:
+    """The pre-tokens of the texts that occur at least `min_count` times, the most frequent first, without special tokens;
+    `size` includes those."""
     draft = Tokenizer(models.WordLevel(unk_token=UNK))
     draft.pre_tokenizer = split
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, min_frequency=min_count, special_tokens=list(SPECIALS), show_progress=False
+    )
     draft.train_from_iterator(texts, trainer)
     vocab = draft.get_vocab()
-    return word_level_model(word for word in sorted(vocab, key=lambda word: vocab[word]) if word not in SPECIALS)
+    return [word for word in sorted(vocab, key=lambda word: vocab[word]) if word not in SPECIALS]
+
+
+def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size: int) -> models.Model:
+    return word_level_model(frequent_words(split, texts, size))
 
 
 def _train_byte(texts: Iterable[str], size: int) -> models.Model:

@@ -30,7 +30,7 @@ from weft import files
 from weft.config import Choice, Config, invalid
 from weft.errors import DataError, ModelError
 from weft.text.external_tokenizer import check_expansion, parse_tokenizer, wrap_errors
-from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_chars, lowercased, word_level_model
+from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_chars, frequent_words, lowercased, word_level_model
 from weft.text.reading import check_text, split_at_newlines
 from weft.text.start_tokens import read_start_tokens
 from weft.text.word_cache import WordCache
@@ -300,3 +300,16 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterator[str]) -> Tokenizer:
     if config.lowercase:
         texts = map(lowercased, texts)
     return _build(config.type, PIPELINES[config.type].train(texts, config.vocab_size), lowercase=config.lowercase)
+
+
+def word_tokenizer(type: str, words: Iterable[str], *, lowercase: bool) -> Tokenizer:
+    """A tokenizer of type word or whitespace with this vocabulary. A newline is its first token."""
+    return _build(type, word_level_model(["\n", *(word for word in words if word != "\n")]), lowercase=lowercase)
+
+
+def train_word_tokenizer(config: TokenizerConfig, texts: Iterator[str], *, min_count: int) -> Tokenizer:
+    """`word_tokenizer` with the words of the texts that occur at least `min_count` times, the most frequent first."""
+    if config.lowercase:
+        texts = map(lowercased, texts)
+    words = frequent_words(PIPELINES[config.type].split(), texts, config.vocab_size, min_count=min_count)
+    return word_tokenizer(config.type, words, lowercase=config.lowercase)

@@ -76,6 +76,8 @@ class TrainConfig(Config):
     """Use torch.compile. auto: on a GPU, if it helps."""
     init_from: str | None = None
     """Run directory to initialize the weights from."""
+    init_embeddings: str | None = None
+    """Word vectors to initialize the embeddings from: a run of task word-vectors, or a file."""
     init_strict: bool = True
     """Raise an error if a weight has another shape. If false, skip it."""
     distill_from: list[str] | None = Field(None, min_length=1)

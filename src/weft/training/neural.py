@@ -20,6 +20,7 @@ from weft.errors import ModelError
 from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
 from weft.training.device import pick_device, pick_device_config
 from weft.training.distillation import DistillationObjective, MeanTeacher, Teacher, check_network, check_same_vocabulary
+from weft.training.init_embeddings import load_embeddings
 from weft.training.init_weights import BuiltRun, load_initial_weights
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
@@ -200,6 +201,8 @@ class NeuralTrainer:
         if config.train.init_from is not None and not checkpoint.names(job.directory.path):
             built = BuiltRun(config, job.tokenizer)
             job.callback.on_note(load_initial_weights(model, built, job.init_run(), strict=config.train.init_strict))
+        if config.train.init_embeddings is not None and not checkpoint.names(job.directory.path):
+            job.callback.on_note(load_embeddings(model, job.tokenizer.by_name(), job.init_vectors()))
         loss_module = LossModule(make_objective(self.task, job, train, model.max_positions), model)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         memory.check_batch(loss_module, largest_batch, config.train, device_config)

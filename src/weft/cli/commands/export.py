@@ -20,25 +20,28 @@ class Export(QuietCommand):
     hf: a directory for AutoModel.from_pretrained and AutoTokenizer.from_pretrained; masked language models as BERT, language
     models as GPT-2, encoder-decoders as BART, Marian, Pegasus or T5. An option without an equivalent is named and refused.
     arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
+    vectors: word vectors as a file whose suffix selects the format: .txt or .vec (word2vec text), .bin (word2vec binary),
+    .safetensors, .npy.
     """
 
     run_dir: RunDirectory
     format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf or arpa.")
+        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf, arpa or vectors.")
     ] = "hf"
     output_dir: Annotated[
         Path,
-        typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="PATH", help="Output directory, or ARPA file."),
+        typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="PATH", help="Output directory, or file."),
     ]
 
     def run(self) -> int:
         check_format(self.format)
         from weft.interop.arpa_run import export_arpa
         from weft.interop.hf_export import export_model
+        from weft.interop.vector_files import export_vectors
         from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
 
-        export = export_arpa if self.format == "arpa" else export_model
+        export = {"arpa": export_arpa, "vectors": export_vectors, "hf": export_model}[self.format]
         with remove_on_failure(self.output_dir):
             notes = export(load(self.run_dir, device="cpu"), self.output_dir)
         for text in notes:

@@ -25,14 +25,15 @@ class Import(QuietCommand):
     hf: a local directory with a BERT, RoBERTa or DistilBERT (task masked-lm), a GPT-2 (task lm), or a BART, T5, Marian or
     Pegasus (task seq2seq). Nothing is downloaded, and no code of the model is run.
     arpa: an n-gram model of KenLM, SRILM or weft, plain or gzip (task lm).
+    vectors: word vectors of word2vec, GloVe, fastText or weft: .txt, .vec, .bin, .safetensors or .npy (task word-vectors).
     """
 
     source: Annotated[
         Path,
-        typer.Argument(metavar="PATH", help="Directory with config.json, model.safetensors and a tokenizer, or ARPA file."),
+        typer.Argument(metavar="PATH", help="Directory with config.json, model.safetensors and a tokenizer, or a file."),
     ]
     format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf or arpa.")
+        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf, arpa or vectors.")
     ] = "hf"
     tokenizer_from: Annotated[
         Path | None,
@@ -59,7 +60,10 @@ class Import(QuietCommand):
     def _import(self) -> ImportedRun:
         from weft.interop.arpa_run import import_arpa
         from weft.interop.huggingface import import_model
+        from weft.interop.vector_files import import_vectors
 
         if self.format == "arpa":
             return import_arpa(self.source, self.output_dir, tokenizer_from=self.tokenizer_from)
+        if self.format == "vectors":
+            return import_vectors(self.source, self.output_dir)
         return import_model(self.source, self.output_dir)

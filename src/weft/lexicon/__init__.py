@@ -1,0 +1,1 @@
+"""Bilingual lexicons: word vectors of two languages, mapped into one space."""

@@ -1,0 +1,1 @@
+"""Word vectors: lookup, neighbors, analogies, files."""
