@@ -610,6 +610,7 @@ def test_the_public_names():
             "errors",
             "fit",
             "load",
+            "merge",
             "train",
         ),
     ]

@@ -17,6 +17,7 @@ from weft.cli.commands.analyze_geometry import AnalyzeGeometry
 from weft.cli.commands.analyze_minimal_pairs import AnalyzeMinimalPairs
 from weft.cli.commands.analyze_similarity import AnalyzeSimilarity
 from weft.cli.commands.average import Average
+from weft.cli.commands.chat import Chat
 from weft.cli.commands.check import Check
 from weft.cli.commands.compare import Compare
 from weft.cli.commands.demo import Demo
@@ -30,6 +31,7 @@ from weft.cli.commands.generate import Generate
 from weft.cli.commands.import_ import Import
 from weft.cli.commands.info import Info
 from weft.cli.commands.init import Init
+from weft.cli.commands.merge import Merge
 from weft.cli.commands.predict import Predict
 from weft.cli.commands.prune import Prune
 from weft.cli.commands.score import Score
@@ -62,8 +64,23 @@ ANALYSES: dict[str, type[Command]] = {
 # commands by purpose, as the help lists them
 GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
     "Getting started": {"demo": Demo, "init": Init, "info": Info},
-    "Training": {"check": Check, "train": Train, "compare": Compare, "fit": Fit, "distill": Distill, "average": Average},
-    "Using a model": {"evaluate": Evaluate, "predict": Predict, "generate": Generate, "score": Score, "embed": Embed},
+    "Training": {
+        "check": Check,
+        "train": Train,
+        "compare": Compare,
+        "fit": Fit,
+        "distill": Distill,
+        "average": Average,
+        "merge": Merge,
+    },
+    "Using a model": {
+        "evaluate": Evaluate,
+        "predict": Predict,
+        "generate": Generate,
+        "chat": Chat,
+        "score": Score,
+        "embed": Embed,
+    },
     "Understanding a model": {"explain": Explain, "analyze": analyze, "prune": Prune},
     "Sharing": {"import": Import, "export": Export},
 }

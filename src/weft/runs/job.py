@@ -164,15 +164,27 @@ def _has_two_tokenizers(task: Any) -> bool:
     return table is not None and "source" in table.model_fields
 
 
+def known_options(task: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a [model] table that models of a task have."""
+    preset = find_task(task).presets.get(model["arch"])
+    return {
+        name: value for name, value in model.items() if preset is None or name in ("arch", *preset.config_class.model_fields)
+    }
+
+
 def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of the run of train.init_from. A seq2seq model that is initialized from a model with a
     single stack gets it for that side only, unless both sides need the same tokenizer. An encoder-decoder that is initialized
-    from another one gets its [model] as well, if the run file has none."""
+    from another one gets its [model] as well, if the run file has none; a language model gets the options of [model] that the
+    run file does not set, unless it names an architecture."""
     model, tokenizer, stored = values.get("model"), values.get("tokenizer", {}), open_run_dir(run).read_resolved()
     ours, theirs = _weights(values.get("task")), _weights(stored.get("task"))
     is_seq2seq, from_seq2seq = (weights is not None and weights.decoder_name is not None for weights in (ours, theirs))
     if is_seq2seq and from_seq2seq and "model" not in values:
         return with_tokenizer_from({**values, "model": stored["model"]}, run)
+    if ours and theirs and ours.is_causal and theirs.is_causal and "arch" not in (given := values.get("model", {})):
+        options = known_options(values["task"], {**stored["model"], **given})
+        return with_tokenizer_from({**values, "model": options}, run)
     is_shared = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
     is_shared = is_shared or not _has_two_tokenizers(values.get("task"))
     if not is_seq2seq or from_seq2seq or is_shared or not isinstance(tokenizer, Mapping):

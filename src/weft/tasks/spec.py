@@ -263,8 +263,11 @@ class Decode(Generic[I]):
         | None
     ) = None
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
+    # the response to a conversation, as a stream of text, from (role, text) messages, of which the last is of the user
+    chat: Callable[[Run[Any, Any], Sequence[tuple[str, str]], GenerationConfig], Iterator[str]] | None = None
     # the output for one input that arrives in pieces, as text that grows; raises before the first piece if a run cannot do it
     predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray]], Iterator[str]] | None = None
+    echoes_prompt: bool = True  # whether an output is printed after its prompt, as its continuation
     scores_pairs: bool = False  # `score` takes (source, target) pairs instead of texts
     # prompts that are too long for the requested number of new tokens: reasons by index
     invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
@@ -316,7 +319,7 @@ class Task(Generic[I, P]):
     eval_suites: Sequence[Suite]  # metrics of an evaluation; the data determines which suite applies
     validation_suites: Sequence[Suite]  # metrics of a validation during training
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
-    command: str = "predict"  # the command that runs a model: predict or generate
+    command: str = "predict"  # the command that runs a model: predict, generate or chat
     example_input: str = "< input.txt"  # an argument of that command, for a hint that can be pasted into a shell
     output_header: str = ""  # header of the columns that `weft predict` prints on a terminal; "" for a single column
     predictor: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "class_weight"}
 TRAIN_ONLY_OPTIONS |= {"weight_dropout", "variational_dropout", "word_type_dropout"}
 TRAIN_ONLY_OPTIONS |= {"activation_regularization", "temporal_activation_regularization"}
-TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
+TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking", "lora_output"}
 # options that change names or shapes of weights: weights that differ are new or unused, or their shapes are rejected
 SHAPE_OPTIONS = {
     "num_layers",
@@ -32,6 +32,7 @@ SHAPE_OPTIONS = {
     "bridge",
     "copy_mechanism",
     "scale_embeddings",  # embeddings are rescaled
+    "lora_rank",  # other adapters are merged
 }
 # options that only the weights above the stack depend on
 HEAD_OPTIONS = {"pooling", "head_transform", "head", "head_bias", "logit_softcap"}
