@@ -329,6 +329,15 @@ def test_conversations_contain_the_turns_before(run):
         chat(run, messages[:2], options)
 
 
+def test_explanations_of_a_response(run):
+    text = "Repeat river."
+    surprisal = run.explain(text, "surprisal", target="river")
+    assert surprisal.data["nats"] == pytest.approx([-value for value in run.score((text, "river")).token_log_probs], abs=1e-4)
+    for view in ("attribution", "attention", "logit-lens", "distribution", "beam-search", "gradient-flow"):
+        assert run.explain(text, view).data, view
+    assert run.explain(text, "surprisal").data
+
+
 def test_chat_reads_lines_and_commands(run, monkeypatch, capsys):
     class Input(io.StringIO):
         buffer = io.BytesIO(b"Repeat river.\n\n/reset\nRepeat lamp.\n\xff\n/quit\nRepeat apple.\n")

@@ -26,6 +26,7 @@ LOWER = {
 }
 HIGHER = {
     *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
+    *("length_accuracy",),
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
     *("f1", "f1_has_answer", "accuracy_no_answer", "bleu_1", "bleu_2", "bleu_3", "bleu_4", "word_f1", "cider", "cider_d"),
 }

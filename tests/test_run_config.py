@@ -126,7 +126,10 @@ def test_preset_values(arch):
 
 
 def test_architectures_of_language_models():
-    assert list(TASKS) == ["lm", "seq2seq", "classification", "tagging", "masked-lm", "denoising", "qa", "asr", "captioning"]
+    assert list(TASKS) == [
+        *("lm", "seq2seq", "classification", "tagging", "masked-lm", "denoising", "qa", "asr", "captioning"),
+        *("reward-model", "instruction-tuning"),
+    ]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]
     mixers = {arch: settings_of(arch).model.layer_type for arch in LM if arch != "ngram"}

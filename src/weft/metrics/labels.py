@@ -49,6 +49,7 @@ LABELS: Mapping[str, Label] = {
     "bleu_1": Label("BLEU-1", "percent", is_default=False),
     "word_f1": Label("word F1", "percent"),
     "accuracy": Label("accuracy", "percent"),
+    "length_accuracy": Label("accuracy of length alone", "percent"),
     "f1_macro": Label("F1 (macro)", "percent"),
     "f1_micro": Label("F1 (micro)", "percent", is_default=False),
     "log_loss": Label("log loss", "loss"),

@@ -29,6 +29,7 @@ TASKS: Mapping[str, TaskEntry] = {
     "qa": TaskEntry("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
     "asr": TaskEntry("weft.tasks.asr", "lstm", "recognize speech: predict the text of a recording"),
     "captioning": TaskEntry("weft.tasks.captioning", "transformer", "describe images and video"),
+    "reward-model": TaskEntry("weft.tasks.reward_model", "gru", "learn which of two texts is preferred"),
     "instruction-tuning": TaskEntry("weft.tasks.instruction_tuning", "gpt", "learn to respond to instructions"),
 }
 

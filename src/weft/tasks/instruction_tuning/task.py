@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.metrics.lm import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.instruction_tuning.data import InstructionDataConfig
@@ -14,6 +16,16 @@ from weft.tasks.responses.tokenizer import SubwordTokenizerConfig
 from weft.tasks.responses.weights import WEIGHTS
 from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.responses.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 INSTRUCTION_TUNING: Task[str, None] = Task(
     name="instruction-tuning",
@@ -46,5 +58,6 @@ INSTRUCTION_TUNING: Task[str, None] = Task(
     evaluate=evaluate,
     unknown_tokens=unknown_tokens,
     decode=DECODE,
+    explain=find_explain,
 )
 TASK = INSTRUCTION_TUNING  # the name that the registry imports
