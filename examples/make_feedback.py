@@ -3,14 +3,21 @@ python examples/make_feedback.py [--output-dir DIR] [--times N]
 
 instructions.jsonl  instructions about words and numbers, with responses
 preferences.jsonl   two answers to a guest, of which the polite one was preferred, by topic
+reviews.txt         the reviews of reviews.csv (make_labeled.py), one per line
+openings.jsonl      openings of reviews, for a policy to continue
+praise.jsonl        two continuations of an opening, of which the praise was preferred
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 
 from _shared import StableRandom, distinct, write_files
+from make_labeled import BLAME, PRAISE, THINGS
+from make_labeled import texts as labeled_texts
 
 WORDS = "apple river stone cloud garden tiger lamp window piano forest bread candle silver monday letter bridge music winter"
 PLURALS = {"box": "boxes", "city": "cities", "day": "days", "fox": "foxes", "lady": "ladies", "cat": "cats", "dish": "dishes"}
@@ -67,7 +74,20 @@ def texts(times: int = 1) -> dict[str, str]:
     instructions = distinct(instruction, 800 * times, StableRandom(1))
     lines = [json.dumps({"instruction": prompt, "output": response}) for prompt, response in instructions]
     preferences = [line for line, _ in distinct(preference, 200, StableRandom(2))]
-    return {"instructions.jsonl": "\n".join(lines) + "\n", "preferences.jsonl": "\n".join(preferences) + "\n"}
+    openings = [f"The {thing} was" for thing in THINGS.split()]
+    praise = [
+        json.dumps({"prompt": opening, "chosen": f" {good}.", "rejected": f" {bad}."})
+        for opening in openings
+        for good, bad in zip(PRAISE.split(), BLAME.split(), strict=True)
+    ]
+    reviews = [row["text"] for row in csv.DictReader(io.StringIO(labeled_texts()["reviews.csv"]))]
+    return {
+        "instructions.jsonl": "\n".join(lines) + "\n",
+        "preferences.jsonl": "\n".join(preferences) + "\n",
+        "reviews.txt": "\n".join(reviews) + "\n",
+        "openings.jsonl": "".join(json.dumps({"prompt": opening}) + "\n" for opening in openings),
+        "praise.jsonl": "\n".join(praise) + "\n",
+    }
 
 
 if __name__ == "__main__":

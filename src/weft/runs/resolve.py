@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 T = TypeVar("T", bound=Config)
-PATHS = ("train", "valid", "test", "root", "file", "init_from", "distill_from")  # options that are paths
+PATHS = (
+    "train",
+    "valid",
+    "test",
+    "root",
+    "file",
+    "init_from",
+    "distill_from",
+    "reward_from",
+    "judge_from",
+)  # options that are paths
 
 
 class RunFile(Config):

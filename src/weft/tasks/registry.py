@@ -31,6 +31,8 @@ TASKS: Mapping[str, TaskEntry] = {
     "captioning": TaskEntry("weft.tasks.captioning", "transformer", "describe images and video"),
     "reward-model": TaskEntry("weft.tasks.reward_model", "gru", "learn which of two texts is preferred"),
     "instruction-tuning": TaskEntry("weft.tasks.instruction_tuning", "gpt", "learn to respond to instructions"),
+    "dpo": TaskEntry("weft.tasks.dpo", "gpt", "learn from preferences between responses"),
+    "policy-gradient": TaskEntry("weft.tasks.policy_gradient", "gpt", "learn from rewards of own responses"),
 }
 
 

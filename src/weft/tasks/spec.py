@@ -341,6 +341,8 @@ class Task(Generic[I, P]):
     ranking_metrics: tuple[str, ...] = ()  # a comparison ranks by the first that the runs have; (): by their first metric
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training
+    # rewards of (prompt, response) pairs for policy gradients, with the label of `data.reward_label` or None
+    rewards: Callable[[Run[I, P], Sequence[tuple[str, str]], str | None], list[float]] | None = None
     supports_ensembles: bool = False
     supports_distillation: bool = False  # and R-Drop: its objectives are `DistillableObjective`
     fit_weights: Callable[[Sequence[Run[I, P]]], list[float]] | None = None  # the weights of an ensemble, on validation data

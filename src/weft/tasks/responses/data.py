@@ -175,7 +175,8 @@ def dialogue_lengths(corpora: Sequence[Corpus], edges: np.ndarray) -> np.ndarray
     """int64 (N,): tokens of each example, with <s>, and with </s> after each response."""
     prompts, responses = (corpus.line_starts()[edges] for corpus in corpora)
     # in the corpus, each prompt ends with </s>, which is not part of an example
-    return 1 + np.diff(prompts) - np.diff(edges) + np.diff(responses)
+    lengths: np.ndarray = 1 + np.diff(prompts) - np.diff(edges) + np.diff(responses)
+    return lengths
 
 
 def limit_lengths(config: RunConfig, dataset: Dataset[Dialogue], corpora: Sequence[Corpus]) -> SplitColumns:

@@ -89,8 +89,9 @@ class Responder:
         limit = self.model.max_positions
         if limit is None:
             return {}
+        limit += 1  # the last token needs no position, because it is never read
         prompts, responses = [self.template.prompt(pair[0]) for pair in pairs], [pair[1] for pair in pairs]
-        lengths = 1 + sum(self.tokenizer.encode_concatenated(texts)[1] for texts in (prompts, responses))
+        lengths = 2 + np.sum([self.tokenizer.encode_concatenated(texts)[1] for texts in (prompts, responses)], axis=0)
         problem = f"exceed the model's limit of {limit}; shorten it"
         return {int(index): f"{lengths[index]:,} tokens {problem}" for index in np.flatnonzero(lengths > limit)}
 

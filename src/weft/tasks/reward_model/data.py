@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,30 +13,16 @@ from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
-from weft.data.formats import TableFormat, TableRecord
-from weft.data.table_rows import file_location
-from weft.errors import DataError
+from weft.data.formats import TableRecord
 from weft.models.reward_config import LinearRewardConfig
 from weft.tasks.data_spec import Column, SplitColumns
+from weft.tasks.responses.preferences import PreferenceFormat
 from weft.tasks.vocabulary import all_texts
-from weft.text.reading import FileSummary, pluralize
+from weft.text.reading import pluralize
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-
-
-@dataclass(frozen=True)
-class PreferenceFormat(TableFormat):
-    """Tables with a chosen and a rejected text, after a prompt if there is one. The two texts differ."""
-
-    def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[TableRecord]:
-        for record in super().read(inputs, summary):
-            *_, chosen, rejected = record.texts
-            if chosen == rejected:
-                where = file_location(record.path, record.line)
-                raise DataError(where, f"{self.columns[-2]} and {self.columns[-1]} are equal", "remove the pair")
-            yield record
 
 
 class PreferenceDataConfig(TableFilesConfig):

@@ -60,7 +60,7 @@ class PreferenceObjective:
             done += len(members)
             if progress is not None:
                 progress(done, rewards.shape[1])
-        return values(preference_items(*rewards, self.valid.characters), PREFERENCES)
+        return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES)
 
 
 class NeuralReward:

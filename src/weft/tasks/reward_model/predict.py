@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from weft import __version__
+from weft.errors import ConfigError
 from weft.metrics.items import ItemStatistics
 from weft.metrics.metric import scores
 from weft.metrics.preferences import PREFERENCES, preference_items
@@ -160,3 +161,12 @@ class RewardLines(Lines[Texts, Reward]):
 
     def truncated(self, prediction: Reward) -> bool:
         return prediction.truncated
+
+
+def rewards(run: Run[Texts, Reward], pairs: Sequence[tuple[str, str]], label: str | None) -> list[float]:
+    """The rewards of (prompt, response) pairs; a run without prompts reads the response alone."""
+    if label is not None:
+        raise ConfigError("data.reward_label", f"{run.path} has no labels", "remove it")
+    predictor: RewardPredictor = run.predictor
+    rows = [pair if predictor.columns > 1 else (pair[1],) for pair in pairs]
+    return [reward.value for reward in predictor.predict(rows, None)]

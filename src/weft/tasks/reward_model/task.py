@@ -16,6 +16,7 @@ from weft.tasks.reward_model.predict import (
     evaluate,
     is_single,
     predict,
+    rewards,
 )
 from weft.tasks.reward_model.presets import PRESETS
 from weft.tasks.reward_model.recipe import recipes
@@ -55,5 +56,6 @@ REWARD_MODEL: Task[Texts, Reward] = Task(
     is_single=is_single,
     line_format=RewardLines,
     explain=find_explain,
+    rewards=rewards,
 )
 TASK = REWARD_MODEL  # the name that the registry imports
