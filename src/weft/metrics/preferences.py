@@ -27,6 +27,8 @@ PREFERENCES = (
     Metric("log_loss", _mean("nats"), "lower"),
     Metric("length_accuracy", _mean("longer", 100.0), "higher", percent=True),
 )
+# the log loss selects weights: many models rank all pairs of a small data set correctly
+PREFERENCES_VALIDATION = (PREFERENCES[1], PREFERENCES[0], PREFERENCES[2])
 
 
 def wins(differences: Floats) -> Floats:

@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.data.batch import map_tensors
 from weft.data.bucketing import by_length
 from weft.metrics.metric import values
-from weft.metrics.preferences import PREFERENCES, preference_items
+from weft.metrics.preferences import PREFERENCES_VALIDATION, preference_items
 from weft.tasks.dpo.batching import PairBatch, ResponsePairs
 from weft.tasks.responses.batching import ResponseBatch
 from weft.tasks.responses.scoring import token_losses
@@ -46,7 +46,7 @@ class DPOObjective:
     `bind` sets the initial model."""
 
     unit = "example"
-    monitors = PREFERENCES
+    monitors = PREFERENCES_VALIDATION
     inner_steps, prepare = 0, None
 
     def __init__(self, *, valid: ResponsePairs | None, device: torch.device, beta: float, smoothing: float = 0.0) -> None:
@@ -65,7 +65,7 @@ class DPOObjective:
         if self.valid is None:
             return None
         rewards = pair_rewards(model, self.reference, self.valid, self.beta, self.device, progress)
-        return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES)
+        return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES_VALIDATION)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.metrics.preferences import PREFERENCES
+from weft.metrics.preferences import PREFERENCES, PREFERENCES_VALIDATION
 from weft.tasks.dpo.config import PairDataConfig
 from weft.tasks.dpo.data import columns, limit_lengths
 from weft.tasks.dpo.predict import COMPARE, evaluate
@@ -42,7 +42,7 @@ DPO: Task[str, None] = Task(
     weights=WEIGHTS,
     samples=SAMPLES,
     eval_suites=(PREFERENCES,),
-    validation_suites=(PREFERENCES,),
+    validation_suites=(PREFERENCES_VALIDATION,),
     ranking_metrics=("accuracy",),
     compare=COMPARE,
     predictor=Responder,

@@ -64,6 +64,12 @@ class Responder:
         return self.run.model
 
     @property
+    def max_tokens(self) -> int | None:
+        """Maximum number of new tokens after an empty prompt; None: no limit."""
+        max_positions: int | None = self.model.max_positions
+        return None if max_positions is None else max_positions - len(self.tokenizer.encode(self.template.prompt("")))
+
+    @property
     def eos_id(self) -> int:
         return self.tokenizer.eos_id
 

@@ -16,7 +16,7 @@ from weft.data.batch import map_tensors
 from weft.data.bucketing import by_length, length_batches
 from weft.data.text_batching import pack_rows
 from weft.metrics.metric import values
-from weft.metrics.preferences import PREFERENCES, preference_items
+from weft.metrics.preferences import PREFERENCES_VALIDATION, preference_items
 from weft.models.encoder import EncoderInput
 from weft.tasks.reward_model.batching import PairBatch, Preferences
 from weft.text.tokenizers import Tokenizer
@@ -37,7 +37,7 @@ class PreferenceObjective:
     """
 
     unit = "example"
-    monitors = PREFERENCES
+    monitors = PREFERENCES_VALIDATION
     inner_steps, prepare = 0, None
 
     def __init__(self, *, valid: Preferences | None, device: torch.device, smoothing: float = 0.0) -> None:
@@ -60,7 +60,7 @@ class PreferenceObjective:
             done += len(members)
             if progress is not None:
                 progress(done, rewards.shape[1])
-        return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES)
+        return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES_VALIDATION)
 
 
 class NeuralReward:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.metrics.preferences import PREFERENCES
+from weft.metrics.preferences import PREFERENCES, PREFERENCES_VALIDATION
 from weft.tasks.reward_model.data import PreferenceDataConfig, check, columns, limit_lengths
 from weft.tasks.reward_model.predict import (
     COMPARE,
@@ -46,7 +46,7 @@ REWARD_MODEL: Task[Texts, Reward] = Task(
     recipes=recipes,
     weights=WEIGHTS,
     eval_suites=(PREFERENCES,),
-    validation_suites=(PREFERENCES,),
+    validation_suites=(PREFERENCES_VALIDATION,),
     fit_archs=("gru", "conv"),
     ranking_metrics=("accuracy",),
     compare=COMPARE,
