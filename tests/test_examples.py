@@ -37,9 +37,9 @@ LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "e
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
 SPOKEN = ("spoken.tsv", "spoken.zip", "spoken.wav")
 PICTURES = ("shapes", "moving")  # each a .tsv and a .zip
-RARE = {
-    (task, "rnn") for task in ("seq2seq", "qa", "captioning", "asr", "instruction-tuning", "reward-model")
-}  # an lstm with one word changed
+TUNED = ("dpo", "policy-gradient")  # they have the architecture of their initial model
+RARE = {(task, "rnn") for task in ("seq2seq", "qa", "captioning", "asr", "instruction-tuning", "reward-model", *TUNED)}
+RARE |= {(task, arch) for task in TUNED for arch in ("transformer", "lstm", "gru")}
 QUIET = ["--quiet"]
 TELLING = {"predict", "explain", "--gradients", "geometry", "similarity", "prune", "import", "export"}  # on standard error
 BRIEF = ["--quiet", "--max-tokens", "300"]
@@ -107,7 +107,10 @@ def test_every_command_works(work_dir, capsys, path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_run_file_begins_with_the_command_that_trains_it(path):
-    assert commands(path)[0] == ["train", f"examples/{path.name}"]
+    trained = [words[1] for words in commands(path) if words[0] == "train"]
+    initial = trained[: trained.index(f"examples/{path.name}")]  # runs that this one starts from, or is rewarded by
+    assert commands(path)[0][0] == "train"
+    assert not initial or read_toml(path)["train"]["init_from"].endswith(Path(initial[0]).stem)
     assert path.read_text().startswith("# ")
 
 

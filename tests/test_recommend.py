@@ -263,6 +263,16 @@ def test_every_recommended_option_is_used(task, tmp_path, on_gpu, monkeypatch):
             "task": "instruction-tuning",
             "data": {"train": str(write_instructions(tmp_path / "instructions.jsonl"))},
         },
+        "dpo": lambda: {
+            "task": "dpo",
+            "data": {"train": str(write_preferences(tmp_path / "pairs.jsonl"))},
+            "train": {"init_from": "runs/lm"},
+        },
+        "policy-gradient": lambda: {
+            "task": "policy-gradient",
+            "data": {"train": str(write_instructions(tmp_path / "prompts.jsonl")), "reward_from": "runs/reward"},
+            "train": {"init_from": "runs/lm"},
+        },
         "qa": lambda: {"task": "qa", "data": {"train": str(toy_qa.write_tsv(tmp_path / "qa.tsv", toy_qa.make_questions(200)))}},
     }
     for arch in (None, *find_task(task).presets):

@@ -128,7 +128,7 @@ def test_preset_values(arch):
 def test_architectures_of_language_models():
     assert list(TASKS) == [
         *("lm", "seq2seq", "classification", "tagging", "masked-lm", "denoising", "qa", "asr", "captioning"),
-        *("reward-model", "instruction-tuning"),
+        *("reward-model", "instruction-tuning", "dpo", "policy-gradient"),
     ]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]

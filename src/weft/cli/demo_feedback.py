@@ -1,7 +1,7 @@
 """The demo of feedback: a small language model of reviews learns to be positive, with rewards of a reward model.
 
-The reviews are generated. Each has six opinions, good or bad independently of each other, so that the number of good ones varies
-widely, and a review with six is more than two standard deviations above the mean. The reward model has learned from pairs of
+The reviews are generated. Each has six opinions, good or bad independently of each other, so that the number of good ones
+varies, and a review with six is more than two standard deviations above the mean. The reward model has learned from pairs of
 reviews; a classifier, which learned from other reviews, judges whether the policy has become positive or exploits the reward.
 """
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 TITLE, METRIC = "Can a language model learn to be positive?", "reward"
 INTRO = "Teaching a small language model of reviews to be positive (generated reviews)"
-THINGS = "film book soup play room garden museum concert breakfast story ending music bed view waiter game song walk".split()
-PRAISE = "wonderful clever warm charming fresh lovely bright funny".split()
-BLAME = "dull cold bland noisy dirty slow rude stale".split()
+THINGS = (
+    *("film", "book", "soup", "play", "room", "garden", "museum", "concert", "breakfast"),
+    *("story", "ending", "music", "bed", "view", "waiter", "game", "song", "walk"),
+)
+PRAISE = ["wonderful", "clever", "warm", "charming", "fresh", "lovely", "bright", "funny"]
+BLAME = ["dull", "cold", "bland", "noisy", "dirty", "slow", "rude", "stale"]
 NUM_OPINIONS = 6
 NUM_REVIEWS = 3000  # for the language model, and for the judge
 NUM_PAIRS = 600  # for the reward model

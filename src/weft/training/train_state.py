@@ -7,7 +7,6 @@ from typing import Any
 
 from weft.errors import ModelError
 
-
 SIGNED_FIELDS = {"best", "logged"}  # a reward may be negative, and so may the loss of a policy
 
 

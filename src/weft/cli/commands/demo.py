@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from weft.cli import demo_lm as demo_language
 from weft.cli import demo_feedback, demo_pronunciation, demo_speech
+from weft.cli import demo_lm as demo_language
 from weft.cli.options import FILES, ModelCommand
 from weft.cli.output import status
 from weft.errors import ModelError, UsageError, unknown_name

@@ -56,7 +56,8 @@ class Prompts(Examples[PromptBatch]):
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): tokens of each prompt, and of the responses to it."""
-        return np.diff(self.corpus.line_starts())[self.members] + self.row_tokens
+        lengths: np.ndarray = np.diff(self.corpus.line_starts())[self.members] + self.row_tokens
+        return lengths
 
     def location(self, index: int) -> str:
         return self.dataset.location(int(self.members[index]))

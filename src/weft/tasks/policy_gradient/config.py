@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -84,7 +84,7 @@ class PolicyConfig(ResponseModelConfig):
 
     def with_defaults(self) -> Self:
         is_ppo = self.algorithm == "ppo"
-        values = {"updates_per_rollout": self.updates_per_rollout or (4 if is_ppo else 1)}
+        values: dict[str, Any] = {"updates_per_rollout": self.updates_per_rollout or (4 if is_ppo else 1)}
         if is_ppo:
             weight, decay = self.value_weight, self.gae_lambda
             values |= {"value_weight": 0.1 if weight is None else weight, "gae_lambda": 0.95 if decay is None else decay}

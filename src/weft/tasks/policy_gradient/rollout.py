@@ -49,9 +49,8 @@ def sample_responses(
             [Request(prompts[row], max_new_tokens, tokenizer.eos_id, 0, processor, random_noise(seed, row, 0)) for row in rows]
         )
         while engine.running:
-            for event in engine.step():
-                if event.token != NO_TOKEN:
-                    outputs[low + event.row].append(event.token)
+            for event in (event for event in engine.step() if event.token != NO_TOKEN):
+                outputs[low + event.row].append(event.token)
     tokens = pad_rows([np.array([*prompt, *output]) for prompt, output in zip(prompts, outputs, strict=True)])
     starts = np.array([len(prompt) for prompt in prompts])[:, None]
     ends = starts + np.array([len(output) for output in outputs])[:, None]
