@@ -21,8 +21,13 @@ import numpy as np
 
 import weft
 
-TINY = {"model": {"num_layers": 1, "hidden_size": 64}, "steps": 40, "batch_tokens": 2048, "vocab_size": 1000}
-FULL = {"model": {"num_layers": 8, "hidden_size": 512}, "steps": 2000, "batch_tokens": 32768, "vocab_size": 8000}
+TINY: dict[str, Any] = {"model": {"num_layers": 1, "hidden_size": 64}, "steps": 40, "batch_tokens": 2048, "vocab_size": 1000}
+FULL: dict[str, Any] = {
+    "model": {"num_layers": 8, "hidden_size": 512},
+    "steps": 2000,
+    "batch_tokens": 32768,
+    "vocab_size": 8000,
+}
 TEST, VALID = 0.1, 0.05  # fractions of the instructions
 MAX_LENGTH = 512
 

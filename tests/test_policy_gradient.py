@@ -406,6 +406,19 @@ def test_rewards_and_judgments_of_runs(folder, base, classifier):
     assert run.generate("river", max_new_tokens=4, seed=1).text == run.generate(["river"], max_new_tokens=4, seed=1)[0].text
 
 
+def test_the_report_shows_curves_and_samples(folder, base, classifier):
+    reward = {"reward_from": str(classifier.path), "reward_label": "wet", "valid": str(folder / "prompts.jsonl")}
+    for name in ("first", "second"):
+        values = policy_file(folder, data=reward, train={"max_steps": 4, "num_samples": 1})
+        weft.train({**values, "seed": len(name)}, output_dir=folder / name)
+    comparison = weft.compare([folder / "first", folder / "second"], output_dir=folder / "report")
+    page = (folder / "report" / "report.html").read_text()
+    assert comparison is not None
+    for label in ("KL divergence", "length", "entropy", "repetition"):
+        assert f"validation {label}" in page, label
+    assert "Samples during training" in page
+
+
 class Crash(RuntimeError):
     """Stands for the death of the process."""
 

@@ -17,7 +17,7 @@ from weft.tasks.spec import Evaluation, Files, Options, Progress, scores_by_name
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-COMPARE = Compare(model_noun="policy")
+COMPARE = Compare(model_noun="policy", curves=("kl", "judge", "length", "entropy", "repetition"))
 SEED = 0
 
 
