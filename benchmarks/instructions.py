@@ -1,4 +1,4 @@
-"""Instruction tuning on databricks-dolly-15k (6,400 instructions): nats per response token on held-out instructions, for the
+"""Instruction tuning on databricks-dolly-15k (6,400 instructions): nats per response token on test instructions, for the
 language model as it is, for a model that is trained on instructions from random weights, and for one that starts from the
 language model. No instruction of the test data occurs in the training data.
 
@@ -48,7 +48,7 @@ def write_splits(path: Path, directory: Path) -> None:
 def tune(directory: Path, base: Path, options: dict[str, Any], *, init: bool, learns: bool, seed: int) -> float:
     """Nats per response token of the test data; without `learns`, of the language model itself."""
     model = {**weft.load(base).config.to_dict()["model"], "dropout": 0.1 if learns else 0.0}
-    train = {"max_epochs": 3.0, "lr": 3e-4 if init else 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 6}
+    train = {"max_epochs": 3.0, "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 6}
     if not learns:
         train = {"max_steps": 1, "lr": 1e-12, "batch_tokens": 2048, "num_validations": 1}
     if init:

@@ -15,7 +15,7 @@ import tomli_w
 import torch
 
 import weft
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, UsageError
 from weft.tasks.dpo.batching import PairBatch
 from weft.tasks.dpo.objective import DPOObjective
 from weft.tasks.policy_gradient.batching import RolloutBatch
@@ -201,7 +201,7 @@ def test_losses_equal_the_equations(base, rollout, algorithm):
                 kl = math.exp(i - n) - (i - n) - 1
                 terms.append(-min(change * advantage, min(max(change, 0.8), 1.2) * advantage) + 0.2 * kl)
             expected += np.mean(terms)
-    assert loss.total.item() == pytest.approx(expected, abs=1e-4)
+    assert loss.total.item() / 6 == pytest.approx(expected / 6, rel=1e-5, abs=1e-5)
     assert int(loss.count) == 6
 
 
@@ -290,6 +290,25 @@ def test_dpo_loss_equals_the_equation(base):
         margins, wrong = 0.3 * (rewards[0] - rewards[1]), smoothing / 2
         expected = (1 - wrong) * np.log1p(np.exp(-margins)) + wrong * np.log1p(np.exp(margins))
         assert objective.loss(base.model, batch, None).total.item() == pytest.approx(expected.sum(), abs=1e-5)
+
+
+def test_the_gradient_of_dpo_flows_through_the_model_alone(base):
+    batch = PairBatch(
+        torch.tensor([[1, 5, 6, 2]]),
+        torch.tensor([[False, False, True, True]]),
+        torch.tensor([[1, 5, 9, 2]]),
+        torch.tensor([[False, False, True, True]]),
+    )
+    objective = DPOObjective(valid=None, device=CPU, beta=0.3)
+    weights = list(base.model.parameters())
+    (plain,) = torch.autograd.grad(objective.loss(base.model, batch, None).total, weights[:1])
+    objective.reference = weft.load(base.path).model  # the same model: the margin is 0, and the gradient is that of sigmoid(0)
+    loss = objective.loss(base.model, batch, None).total
+    assert loss.item() == pytest.approx(math.log(2), abs=1e-5)
+    (tied,) = torch.autograd.grad(loss, weights[:1])
+    assert tied.abs().sum() > 0
+    cosine = torch.nn.functional.cosine_similarity(plain.flatten(), tied.flatten(), dim=0).item()
+    assert cosine == pytest.approx(1.0, abs=1e-4)
 
 
 # ---- rollouts
@@ -514,6 +533,13 @@ def test_impossible_runs_are_refused(folder, base, classifier, sections, reward,
     with pytest.raises(ConfigError) as error:
         weft.train(values, output_dir=folder / "refused", reward=reward)
     assert str(error.value).endswith(message)
+
+
+def test_the_loss_of_prompts_alone_is_refused(folder, base):
+    from weft.tasks.policy_gradient.batching import PromptBatch
+
+    with pytest.raises(UsageError, match="loss: the loss of a policy needs responses with rewards; use the run that it starts"):
+        objective_of(base).loss(base.model, PromptBatch(torch.arange(2)), None)
 
 
 def test_dpo_needs_an_initial_model(folder, base):

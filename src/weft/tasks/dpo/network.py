@@ -12,6 +12,7 @@ import torch
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.formats import TableRecord
+from weft.errors import ConfigError
 from weft.tasks.dpo.batching import ResponsePairs, pair_lengths
 from weft.tasks.dpo.objective import DPOObjective
 from weft.tasks.responses.model import build_model
@@ -60,4 +61,6 @@ class DPOBuilder(NetworkTask[ResponsePairs]):
         return DPOObjective(valid=valid, device=device, beta=config.model.dpo_beta, smoothing=smoothing)
 
     def bind(self, objective: DPOObjective, job: Job, initial_model: Callable[[], Any]) -> None:
+        if job.config.train.init_from is None:
+            raise ConfigError("train.init_from", "DPO needs a language model to start from", "set it to a run")
         objective.reference = initial_model()

@@ -32,18 +32,21 @@ def response_log_probs(model: Any, tokens: Tensor, is_target: Tensor) -> Tensor:
 
 
 def implicit_rewards(model: Any, reference: Any, batch: PairBatch, beta: float) -> tuple[Tensor, Tensor]:
-    """beta (ln p - ln p_initial) of the chosen and the rejected responses, (B,) each."""
+    """beta (ln p - ln p_initial) of the chosen and the rejected responses, (B,) each; beta ln p without a `reference`."""
     rewards = []
     for tokens, is_target in (batch[:2], batch[2:]):
-        with torch.no_grad():
-            initial = response_log_probs(reference, tokens, is_target)
-        rewards.append(beta * (response_log_probs(model, tokens, is_target) - initial))
+        reward = beta * response_log_probs(model, tokens, is_target)
+        if reference is not None:
+            with torch.no_grad():
+                initial = beta * response_log_probs(reference, tokens, is_target)
+            reward = reward - initial
+        rewards.append(reward)
     return rewards[0], rewards[1]
 
 
 class DPOObjective:
     """The loss above; with label smoothing e, a fraction e / 2 of the preferences is assumed to be wrong (conservative DPO).
-    `bind` sets the initial model."""
+    `bind` sets the initial model; the plain loss, for checks of gradients, has none."""
 
     unit = "example"
     monitors = PREFERENCES_VALIDATION
@@ -54,7 +57,7 @@ class DPOObjective:
         self.reference: Any = None
 
     def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:
-        chosen, rejected = implicit_rewards(model, self.reference or model, batch, self.beta)
+        chosen, rejected = implicit_rewards(model, self.reference, batch, self.beta)
         margins, wrong = chosen - rejected, self.smoothing / 2
         losses = -(1 - wrong) * F.logsigmoid(margins) - wrong * F.logsigmoid(-margins)
         tokens = batch.chosen_targets.sum() + batch.rejected_targets.sum()

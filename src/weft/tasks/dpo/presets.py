@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import ConfigError
 from weft.models.config import GPT, TRANSFORMER
 from weft.tasks.dpo.config import DPOConfig
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.config import RunConfig
     from weft.training.neural import NetworkTask
 
 
@@ -22,13 +20,7 @@ def find_network() -> NetworkTask[Any]:
     return DPOBuilder()
 
 
-def check(config: RunConfig) -> None:
-    """Reject options that cannot be combined."""
-    if config.train.init_from is None:
-        raise ConfigError("train.init_from", "DPO needs a language model to start from", "set it to a run")
-
-
-NETWORK = NetworkEstimator(find_network, check)
+NETWORK = NetworkEstimator(find_network)
 TRAIN: Mapping[str, Any] = {
     "max_epochs": 1.0, "batch_tokens": 8192, "lr": 1e-4, "weight_decay": 0.0, "lr_schedule": "linear", "warmup_ratio": 0.1,
 }  # fmt: skip

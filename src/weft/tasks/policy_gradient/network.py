@@ -82,6 +82,8 @@ class PolicyBuilder(NetworkTask[Prompts]):
 
     def bind(self, objective: PolicyObjective, job: Job, initial_model: Callable[[], Any]) -> None:
         data = job.config.data
+        if job.config.train.init_from is None:
+            raise ConfigError("train.init_from", "a policy needs a language model to start from", "set it to a run")
         if data.reward_from is None and job.reward is None:
             fix = "set it to a run, or pass a function to weft.train: reward=function"
             raise ConfigError("data.reward_from", "there is nothing to learn from", fix)

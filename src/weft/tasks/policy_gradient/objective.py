@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.errors import UsageError
 from weft.metrics.feedback import FEEDBACK_VALIDATION, feedback_items
 from weft.metrics.metric import values
 from weft.tasks.policy_gradient.batching import PromptBatch, Prompts, RolloutBatch
@@ -121,6 +122,8 @@ class PolicyObjective:
     # ---- the loss
 
     def loss(self, model: Any, batch: RolloutBatch, carry: None) -> Loss:
+        if isinstance(batch, PromptBatch):  # the plain loss, for checks of gradients
+            raise UsageError("loss", "the loss of a policy needs responses with rewards", "use the run that it starts from")
         mask, old_log_probs, reference = (part[:, 1:] for part in batch[1:4])
         advantages, returns = (part if part.size(1) == 1 else part[:, 1:] for part in batch[4:])
         scores = score_tokens(model, batch.tokens, mask)

@@ -24,8 +24,6 @@ def find_network() -> NetworkTask[Any]:
 
 def check(config: RunConfig) -> None:
     """Reject options that cannot be combined."""
-    if config.train.init_from is None:
-        raise ConfigError("train.init_from", "a policy needs a language model to start from", "set it to a run")
     if config.data.max_length <= config.model.max_new_tokens:
         problem = f"{config.data.max_length} leaves no room for prompts beside model.max_new_tokens"
         raise ConfigError("data.max_length", f"{problem} ({config.model.max_new_tokens})", "increase it")

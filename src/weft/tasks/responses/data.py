@@ -114,8 +114,8 @@ class DialogueFormat:
         return DialogueSummary(summary)
 
     def texts(self, record: Dialogue) -> tuple[str, ...]:
-        """All prompts, and all responses."""
-        return "\n".join(record.prompts), "\n".join(record.responses)
+        """All prompts, without the template, and all responses."""
+        return "\n".join(record.questions), "\n".join(record.responses)
 
     def column_label(self, column: str) -> str:
         return column
@@ -210,7 +210,7 @@ def open_input(config: Any, file: InputFile) -> OpenedRecords | None:
 
 def lines(dataset: Dataset[Dialogue]) -> Iterator[tuple[str, str]]:
     """The first prompt and response of each example."""
-    return ((record.prompts[0], record.responses[0]) for record in dataset.records())
+    return ((record.questions[0], record.responses[0]) for record in dataset.records())
 
 
 def in_memory(config: DialogueDataConfig) -> MemoryFormat:

@@ -36,6 +36,7 @@ class Dialogue(NamedTuple):
 
     prompts: tuple[str, ...]
     responses: tuple[str, ...]
+    questions: tuple[str, ...]  # the prompts without the template
     path: Path
     line: int  # first line in the file, from 1
 
@@ -137,7 +138,7 @@ def read_dialogues(
             columns = _find_columns(row, names, where) if columns is None else columns
             system, prompts, responses = _dialogue(row, columns, where)
             if all(text.strip() for text in responses):
-                yield Dialogue(template.prompts(system, prompts), tuple(responses), path, line)
+                yield Dialogue(template.prompts(system, prompts), tuple(responses), tuple(prompts), path, line)
             else:
                 summary.skip(where)
         if columns is None:
