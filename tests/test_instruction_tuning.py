@@ -404,6 +404,22 @@ def test_adapters_train_on_a_language_model_and_merge(folder, language_model_run
     assert plain.evaluate()["loss"].value == pytest.approx(tuned.evaluate()["loss"].value, abs=1e-4)
 
 
+@pytest.mark.parametrize("task", ["dpo", "policy-gradient", "instruction-tuning"])
+def test_a_run_that_starts_from_another_gets_its_template_tokenizer_and_model(run, task):
+    from weft.runs.job import with_tokenizer_of_init
+
+    values = {"task": task, "data": {"train": "a.jsonl", "system_template": "{system}"}, "model": {"dropout": 0.2}}
+    completed = with_tokenizer_of_init(values, run.path)
+    assert completed["data"] == {
+        "train": "a.jsonl",
+        "template": run.config.data.template,
+        "system_template": "{system}",
+    }
+    assert completed["tokenizer"] == {"file": str((run.path / "tokenizer.json").resolve())}
+    model = {**run.config.to_dict()["model"], "dropout": 0.2}
+    assert completed["model"] == model
+
+
 def test_packed_training(folder):
     values = run_file(folder, data={"packing": True, "response_only": False})
     run = weft.train(values, output_dir=folder / "packed")
