@@ -21,7 +21,7 @@ from weft.errors import DataError
 from weft.tasks.responses.batching import pad_rows
 from weft.text.tokenizers import Tokenizer
 
-BANNED = (Tokenizer.unk_id, Tokenizer.bos_id)  # never generated: not part of the distribution
+BANNED: tuple[int, ...] = (Tokenizer.unk_id, Tokenizer.bos_id)  # never generated: not part of the distribution
 MAX_ROWS = 64  # decoded at once
 FIX = "correct it and train again, which resumes at the last checkpoint"
 PairRewards = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
