@@ -56,7 +56,7 @@ USAGE = {
     "evaluate runs/x --test a.csv": "evaluate: unknown option '--test'; did you mean '--data'?",
     "version": "unknown command 'version'; did you mean '--version'?",
     "zzz": "unknown command 'zzz'; see weft --help",
-    "init": "init: missing argument 'TASK'; choose from lm, seq2seq, classification, tagging, masked-lm, denoising, qa, asr, captioning, word-vectors",
+    "init": "init: missing argument 'TASK'; choose from lm, seq2seq, classification, tagging, masked-lm, denoising, qa, asr, captioning, word-vectors, reward-model, instruction-tuning, dpo, policy-gradient",
     "init mt": "init: unknown task 'mt'; did you mean 'seq2seq'?",
     "init lm --arch LSTM": "--arch: unknown architecture 'LSTM'; did you mean 'lstm'?",
     "info --threads 0": "--threads: must be greater than or equal to 1; see weft info --help",

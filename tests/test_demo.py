@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from command_line import expect_error
 
+from weft.cli import demo_feedback, demo_pronunciation
 from weft.cli import demo_lm as demo_language
-from weft.cli import demo_pronunciation
 from weft.cli.main import main
 from weft.cli.progress import TrainProgress
 from weft.comparison import results
@@ -271,3 +271,33 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
 
 def test_the_demo_of_language_models_reads_a_text_that_ships_with_python():
     assert len(demo_language.help_text()) > 100_000 and "statement" in demo_language.help_text()
+
+
+def test_the_feedback_demo_trains_policies_and_shows_reward_against_kl(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("NUM_REVIEWS", 100), ("NUM_PAIRS", 60), ("NUM_SAMPLES", 2)):
+        monkeypatch.setattr(demo_feedback, name, value)
+    monkeypatch.setattr(demo_feedback, "LM_TRAIN", {**demo_feedback.LM_TRAIN, "max_steps": 3, "num_validations": 1})
+    monkeypatch.setattr(demo_feedback, "TRAIN", {**demo_feedback.TRAIN, "max_steps": 2, "num_validations": 2})
+    monkeypatch.setattr(demo_feedback, "POLICY", {**demo_feedback.POLICY, "max_new_tokens": 8, "samples_per_prompt": 2})
+    assert main(["demo", "feedback", "--quiet", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in data["models"]] == ["lm", "rloo", "ppo"]
+    assert set(data["gains"]) == set(data["curves"]) == {"rloo", "ppo"}
+    assert [point["step"] for point in data["curves"]["rloo"]] == [1, 2]
+    assert (tmp_path / data["report"]).exists()
+    assert main(["demo", "feedback"]) == 0
+    out = capsys.readouterr().out
+    assert "before (lm)" in out and "after (ppo)" in out and "reward against KL divergence (rloo)" in out
+
+
+def test_reviews_of_the_feedback_demo():
+    import random
+
+    rng = random.Random(1)
+    for _ in range(20):
+        text, good = demo_feedback.write_review(rng)
+        words = set(text.rstrip(".").replace(",", "").split())
+        assert text.count(" was ") == demo_feedback.NUM_OPINIONS
+        assert sum(text.count(f"was {word}") for word in demo_feedback.PRAISE) == good
+        assert words & (set(demo_feedback.PRAISE) | set(demo_feedback.BLAME))

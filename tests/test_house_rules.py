@@ -612,6 +612,7 @@ def test_the_public_names():
             "errors",
             "fit",
             "load",
+            "merge",
             "train",
         ),
     ]

@@ -23,14 +23,17 @@ LOWER = {
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
     *("wer", "cer", "substitutions", "deletions", "insertions", "rank_error"),
+    *("repetition", "length", "kl"),
 }
 HIGHER = {
     *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
+    *("length_accuracy", "reward", "judge", "objective", "entropy"),
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
     *("f1", "f1_has_answer", "accuracy_no_answer", "bleu_1", "bleu_2", "bleu_3", "bleu_4", "word_f1", "cider", "cider_d"),
     *("spearman", "analogy_accuracy", "coverage"),
 }
-UNLIMITED = {"cider", "cider_d", "spearman"}  # better if higher, but no percentages
+# better if higher, but no percentages
+UNLIMITED = {"cider", "cider_d", "spearman", "reward", "judge", "objective", "entropy"}
 SINGLE = {  # by task: the metric that compares single items
     "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
     "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
@@ -55,7 +58,7 @@ def test_metric_directions():
 
 def test_percent_metrics_and_maximum_values():
     every = [metric for _, suite in EVERY for metric in suite]
-    errors = {"token_error_rate", "wer", "cer", "substitutions", "deletions", "insertions"}
+    errors = {"token_error_rate", "wer", "cer", "substitutions", "deletions", "insertions", "repetition"}
     assert {metric.name for metric in every if metric.percent} == (HIGHER - UNLIMITED) | errors
     assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER - UNLIMITED
     assert {metric.max_value for metric in every if metric.name not in HIGHER - UNLIMITED} == {math.inf}

@@ -259,12 +259,44 @@ def test_every_recommended_option_is_used(task, tmp_path, on_gpu, monkeypatch):
         "denoising": lambda: {"task": "denoising", "data": {"train": str(make_text(tmp_path / "text.txt"))}},
         "captioning": lambda: {"task": "captioning", "data": {"train": str(write_manifest(tmp_path / "manifest.tsv", 200))}},
         "word-vectors": lambda: {"task": "word-vectors", "data": {"train": str(make_text(tmp_path / "text.txt"))}},
+        "reward-model": lambda: {"task": "reward-model", "data": {"train": str(write_preferences(tmp_path / "pairs.jsonl"))}},
+        "instruction-tuning": lambda: {
+            "task": "instruction-tuning",
+            "data": {"train": str(write_instructions(tmp_path / "instructions.jsonl"))},
+        },
+        "dpo": lambda: {
+            "task": "dpo",
+            "data": {"train": str(write_preferences(tmp_path / "pairs.jsonl"))},
+            "train": {"init_from": "runs/lm"},
+        },
+        "policy-gradient": lambda: {
+            "task": "policy-gradient",
+            "data": {"train": str(write_instructions(tmp_path / "prompts.jsonl")), "reward_from": "runs/reward"},
+            "train": {"init_from": "runs/lm"},
+        },
         "qa": lambda: {"task": "qa", "data": {"train": str(toy_qa.write_tsv(tmp_path / "qa.tsv", toy_qa.make_questions(200)))}},
     }
     for arch in (None, *find_task(task).presets):
         run_file = values[task]()
         recommend(run_file if arch is None else {**run_file, "model": {"arch": arch}}, base=tmp_path)
         assert removed == [], arch
+
+
+def write_preferences(path: Path) -> Path:
+    path.write_text("".join(f'{{"chosen": "good {index}", "rejected": "bad {index}"}}\n' for index in range(200)))
+    return path
+
+
+def write_instructions(path: Path) -> Path:
+    path.write_text("".join(f'{{"instruction": "Say {index}.", "output": "{index}"}}\n' for index in range(200)))
+    return path
+
+
+def test_preferences_are_learned_by_a_linear_model_unless_the_run_file_has_options_of_networks(tmp_path, on_gpu):
+    values = {"task": "reward-model", "data": {"train": str(write_preferences(tmp_path / "pairs.jsonl"))}}
+    assert recommend(values, base=tmp_path).config.arch == "linear"
+    assert recommend({**values, "train": {"max_steps": 5}}, base=tmp_path).config.arch == "gru"
+    assert recommend({**values, "model": {"arch": "conv"}}, base=tmp_path).config.arch == "conv"
 
 
 # ---- run files

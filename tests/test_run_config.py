@@ -127,16 +127,8 @@ def test_preset_values(arch):
 
 def test_architectures_of_language_models():
     assert list(TASKS) == [
-        "lm",
-        "seq2seq",
-        "classification",
-        "tagging",
-        "masked-lm",
-        "denoising",
-        "qa",
-        "asr",
-        "captioning",
-        "word-vectors",
+        *("lm", "seq2seq", "classification", "tagging", "masked-lm", "denoising", "qa", "asr", "captioning"),
+        *("word-vectors", "reward-model", "instruction-tuning", "dpo", "policy-gradient"),
     ]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]

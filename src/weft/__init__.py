@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weft.runs.check import check
     from weft.runs.distill import distill
     from weft.runs.load import ensemble, load
+    from weft.runs.merge import merge
     from weft.runs.run import Run
     from weft.runs.train import train
 
@@ -31,6 +32,7 @@ _MODULES = {  # public names are imported on first use: `weft --help` and `weft.
     "ensemble": "weft.runs.load",
     "fit": "weft.report.fit",
     "load": "weft.runs.load",
+    "merge": "weft.runs.merge",
     "train": "weft.runs.train",
 }
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "errors",
     "fit",
     "load",
+    "merge",
     "train",
 ]
 

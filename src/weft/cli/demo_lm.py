@@ -77,6 +77,10 @@ def run_files() -> dict[str, dict[str, Any]]:
     return {name: {**COMMON, **values} for name, values in MODELS.items()}
 
 
+def compared() -> list[str]:
+    return list(run_files())
+
+
 def to_row(name: str, results: RunResults) -> Row:
     """The row of a trained model, with a sample."""
     from weft.decode.options import GenerationConfig

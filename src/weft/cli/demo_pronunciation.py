@@ -104,6 +104,10 @@ def run_files() -> dict[str, dict[str, Any]]:
     return {name: {**COMMON, **values} for name, values in MODELS.items()}
 
 
+def compared() -> list[str]:
+    return list(run_files())
+
+
 # ---- results
 
 

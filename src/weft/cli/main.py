@@ -19,6 +19,7 @@ from weft.cli.commands.analyze_minimal_pairs import AnalyzeMinimalPairs
 from weft.cli.commands.analyze_similarity import AnalyzeSimilarity
 from weft.cli.commands.analyze_word_map import AnalyzeWordMap
 from weft.cli.commands.average import Average
+from weft.cli.commands.chat import Chat
 from weft.cli.commands.check import Check
 from weft.cli.commands.compare import Compare
 from weft.cli.commands.demo import Demo
@@ -32,6 +33,7 @@ from weft.cli.commands.generate import Generate
 from weft.cli.commands.import_ import Import
 from weft.cli.commands.info import Info
 from weft.cli.commands.init import Init
+from weft.cli.commands.merge import Merge
 from weft.cli.commands.neighbors import Neighbors
 from weft.cli.commands.predict import Predict
 from weft.cli.commands.prune import Prune
@@ -66,11 +68,20 @@ ANALYSES: dict[str, type[Command]] = {
 # commands by purpose, as the help lists them
 GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
     "Getting started": {"demo": Demo, "init": Init, "info": Info},
-    "Training": {"check": Check, "train": Train, "compare": Compare, "fit": Fit, "distill": Distill, "average": Average},
+    "Training": {
+        "check": Check,
+        "train": Train,
+        "compare": Compare,
+        "fit": Fit,
+        "distill": Distill,
+        "average": Average,
+        "merge": Merge,
+    },
     "Using a model": {
         "evaluate": Evaluate,
         "predict": Predict,
         "generate": Generate,
+        "chat": Chat,
         "score": Score,
         "embed": Embed,
         "neighbors": Neighbors,

@@ -118,7 +118,7 @@ class RunTraining:
         name = shlex.quote(str(self.output_dir))  # can be pasted into a shell
         has_test_data, use = len(config.datasets) > 1, config.spec.command
         lines.append(f"Next: weft evaluate {name}{'' if has_test_data else ' --data FILE'}")
-        lines.append(f"      weft {use} {name} {config.spec.example_input}")
+        lines.append(f"      weft {use} {name} {config.spec.example_input}".rstrip())
         print_error("\n".join(lines))
 
     def _already_trained(self, steps: int) -> str:

@@ -60,9 +60,10 @@ def _max_grad_norm(run: Path) -> float | None:
     return float(limit) if isinstance(limit, int | float) and limit else None
 
 
-def curve(run: Path, metric: str, validation_metrics: Collection[str]) -> dict[str, Any]:
+def curve(run: Path, metric: str, validation_metrics: Collection[str], others: Collection[str] = ()) -> dict[str, Any]:
     """Training loss, validation metric, gradient norms and learning rate of a run. The validation metric is `metric`, or the
-    first one if the run does not log it. `validation_metrics` are the names of the task's validation metrics."""
+    first one if the run does not log it. `validation_metrics` are the names of the task's validation metrics, `others` those
+    that have curves of their own."""
     lines, timings = read_log(run / "metrics.jsonl"), read_log(run / "timings.jsonl")
     seconds = [(line["step"], line["seconds"]) for line in timings if line.get("seconds") is not None]
     tokens = [(line["step"], line["tokens"]) for line in lines if line.get("tokens") is not None]
@@ -77,5 +78,6 @@ def curve(run: Path, metric: str, validation_metrics: Collection[str]) -> dict[s
         "grad_norm_max": _points(lines, "grad_norm_max", tokens, seconds),
         "learning_rate": _points(lines, "learning_rate", tokens, seconds),
         "gradients": None if (norms := summarize(lines)) is None else {**norms.to_json(), "max_grad_norm": _max_grad_norm(run)},
+        **({"others": {name: _points(lines, f"valid_{name}", tokens, seconds) for name in others}} if others else {}),
         "metrics": {"train": train.removeprefix("train_"), "valid": valid.removeprefix("valid_")},
     }

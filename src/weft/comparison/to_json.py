@@ -64,7 +64,9 @@ def to_document(groups: Groups, *, title: str = "", metric_name: str | None = No
 
 
 def _curve(row: str, run: RunResults, metric: Metric) -> dict[str, Any]:
-    return {"name": row, "seed": run.seed, **curve(run.run, metric.name, metric_names(find_task(run.task).validation_suites))}
+    task = find_task(run.task)
+    points = curve(run.run, metric.name, metric_names(task.validation_suites), task.compare.curves)
+    return {"name": row, "seed": run.seed, **points}
 
 
 # ---- items

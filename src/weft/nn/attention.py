@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from weft.nn.choices import GATED_ACTIVATIONS
 from weft.nn.memory import Memory
+from weft.nn.packing import in_same_text, is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
 from weft.nn.state import KVCache
 
@@ -49,7 +50,8 @@ class SelfAttention(nn.Module):
         head_h = softmax(q_h k_h^T / sqrt(E)) v_h,  y = W_o [head_1; ...; head_H]
 
     Causal by default: a position sees itself and the positions before it, `context_length` positions at most if that is set.
-    With context_length="bidirectional" it sees the whole text. State: the key-value cache.
+    With context_length="bidirectional" it sees the whole text. The texts of packed rows (`weft.nn.packing`) do not see each
+    other. State: the key-value cache.
     """
 
     def __init__(
@@ -83,6 +85,9 @@ class SelfAttention(nn.Module):
         if state is not None:
             state = KVCache(*state)  # a state that was read from a file is a plain tuple
             positions = positions + state.positions.amax(1, keepdim=True) + 1
+        texts = token_mask if token_mask is not None and is_packed(token_mask) else None
+        if texts is not None:
+            positions, token_mask = positions_in_texts(texts), texts > 0
         q, k = self.positions.rotate(self.qk_norm(q), positions), self.positions.rotate(self.qk_norm(k), positions)
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
@@ -94,6 +99,8 @@ class SelfAttention(nn.Module):
         visible_positions = positions if unpadded else key_positions
         bias = self.positions.attention_bias(q, positions, visible_positions)
         mask = None if unpadded and (bias is None or self.bidirectional) else self._mask(positions, visible_positions)
+        if mask is not None and texts is not None:
+            mask = mask & in_same_text(texts)
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         y = self.attend(q, k, v, mask, mask is None and not self.bidirectional)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.nn.experts import expert_layers
 from weft.nn.memory import Memory
+from weft.nn.packing import is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
 from weft.nn.skip_connections import Connection
 
@@ -94,7 +95,10 @@ class Stack(nn.Module):
         num_read, layer_states = (None, (None,) * len(self.layers)) if state is None else state
         if num_read is None:  # every text starts at position 0: one row of positions serves the whole batch
             num_read = x.new_zeros(1, 1, dtype=torch.long)
-        x = self.input_proj(self.positions.add_to(x, num_read + torch.arange(x.size(1), device=x.device)))
+        positions = torch.arange(x.size(1), device=x.device)
+        if token_mask is not None and is_packed(token_mask):
+            positions = positions_in_texts(token_mask)
+        x = self.input_proj(self.positions.add_to(x, num_read + positions))
         new_states = []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
             x, layer_state = layer(x, layer_state, token_mask)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.report import page_parts as parts
+from weft.report.page_curves import other_curves
 from weft.report.page_data import Document, embedded, has_previews, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
@@ -83,6 +84,8 @@ def _charts(document: Document) -> Iterator[Section]:
         )
         tables = parts.curve_table(document) + parts.gradient_table(document)
         yield Section("curves", "Learning curves", lead, _chart("curves") + tables)
+    if charts := other_curves(document):
+        yield Section("other-curves", "Other validation metrics", "What else changed while the score improved.", charts)
     if len(document["rows"]) > 1:
         lead = "The line is the Pareto front: no other model is both cheaper and better than a model on it."
         yield Section("cost", "Score against cost", lead, _chart("cost"))

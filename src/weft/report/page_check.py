@@ -146,6 +146,7 @@ CURVE = _object(
         **dict.fromkeys(("train", "valid", "grad_norm", "grad_norm_max", "learning_rate"), POINTS),
         "gradients": GRADIENTS,
         "metrics": _object({}, {"train": _text, "valid": _text}),
+        "others": _by_name(POINTS),
     },
 )
 BREAKDOWN = _object(

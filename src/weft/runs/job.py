@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tomli_w
 
@@ -31,6 +31,18 @@ from weft.training.loop import Loop
 from weft.training.run_log import RunLogWriter
 from weft.training.weight_compatibility import Weights
 from weft.vectors.word_vectors import WordVectors
+
+RewardFunction = Callable[[Sequence[str], Sequence[str]], Sequence[float]]  # from prompts and responses to rewards
+
+
+class JobInputs(NamedTuple):
+    """What a Python program gives to a training besides the run file."""
+
+    files: Mapping[str, Path] = {}  # temporary files of data in memory, by split, which are copied to the run directory
+    reward: RewardFunction | None = None
+
+
+NO_INPUTS = JobInputs()
 
 
 class JobCallback(Protocol):
@@ -63,6 +75,7 @@ class Job:
     prepared: Mapping[str, Any]  # corpora and frames, by split and column
     callback: JobCallback
     teachers: Sequence[AnyRun] = ()  # of train.distill_from
+    reward: RewardFunction | None = None  # of a Python program
 
     def columns(self, split: str) -> list[Any]:
         """The data of a split: a corpus per column of texts, frames per column of files; empty if the split is missing, or if
@@ -75,19 +88,7 @@ class Job:
 
     def init_run(self) -> InitRun:
         """The run of train.init_from, with its weights."""
-        path = Path(self.config.train.init_from or "")
-        if not (path / "model.safetensors").is_file():
-            raise ConfigError(
-                "train.init_from", f"{path} is not a trained run (model.safetensors is missing)", "use a trained run directory"
-            )
-        directory = open_run_dir(path)
-        config = read_config(directory)
-        tokenizer = config.spec.data.load(directory)
-        return InitRun(
-            path,
-            BuiltRun(config, tokenizer),
-            directory.read_weights(tokenizer.hash, logs=config.preset.estimator.network_task is None),
-        )
+        return read_init_run(self.config)
 
     def init_vectors(self) -> WordVectors:
         """The word vectors of train.init_embeddings."""
@@ -99,6 +100,23 @@ class Job:
     def run_log(self) -> RunLogWriter:
         data = {name: column.provenance for name, column in self.prepared.items()}
         return RunLogWriter(self.directory, self.tokenizer.hash, data=data, tensorboard=self.config.train.tensorboard)
+
+
+def read_init_run(config: RunConfig) -> InitRun:
+    """The run of train.init_from, with its weights."""
+    path = Path(config.train.init_from or "")
+    if not (path / "model.safetensors").is_file():
+        raise ConfigError(
+            "train.init_from", f"{path} is not a trained run (model.safetensors is missing)", "use a trained run directory"
+        )
+    directory = open_run_dir(path)
+    theirs = read_config(directory)
+    tokenizer = theirs.spec.data.load(directory)
+    return InitRun(
+        path,
+        BuiltRun(theirs, tokenizer),
+        directory.read_weights(tokenizer.hash, logs=theirs.preset.estimator.network_task is None),
+    )
 
 
 def _check_overwrite(config: RunConfig, out: Path) -> None:
@@ -119,7 +137,7 @@ def train(
     base: Path,
     callback: JobCallback,
     overwrite: bool = False,
-    inputs: Mapping[str, Path] | None = None,
+    inputs: JobInputs = NO_INPUTS,
     completed: Recommendation | None = None,
 ) -> RunDir:
     """Train the run of a run file, or resume it.
@@ -130,13 +148,15 @@ def train(
         base: The directory that paths in the run file are relative to.
         callback: Receives the progress.
         overwrite: Start over. The new run replaces the one in `out` as soon as it has weights.
-        inputs: Temporary files of data in memory, by split, which are copied to `out`.
+        inputs: Data in memory and a reward function.
         completed: The run file with its recommended options; by default, they are found here.
 
     Returns:
         The run directory.
     """
-    recommendation = complete(values, out, base=base, overwrite=overwrite, inputs=inputs) if completed is None else completed
+    recommendation = (
+        complete(values, out, base=base, overwrite=overwrite, inputs=inputs.files) if completed is None else completed
+    )
     config = recommendation.config
     training(config.datasets)  # before a directory is created or data is read
     pick_device(config.train.device)
@@ -147,7 +167,7 @@ def train(
     with Lock(out), directory.restore_on_failure():
         if directory.begin(config, tomli_w.dumps(dict(values)), overwrite=overwrite):
             callback.on_note(f"{out}: restored the previous run, because the run that was to replace it saved nothing")
-        write_inputs(directory, inputs or {})
+        write_inputs(directory, inputs.files)
         changes = directory.write_environment()
         if changes:
             callback.on_note(f"the environment changed ({'; '.join(changes)}); results will not be bit-identical")
@@ -159,7 +179,7 @@ def train(
         teachers = load_teachers(config)  # before the data is read
         write_teachers(directory, teachers)
         tokenizer, columns = prepare(config.spec, config, directory, callback)
-        config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers))
+        config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward))
     return directory
 
 
@@ -174,15 +194,35 @@ def _has_two_tokenizers(task: Any) -> bool:
     return table is not None and "source" in table.model_fields
 
 
+def _with_template(values: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """[data] of a run file with the template of another run, if it has none and its task uses one."""
+    names = find_task(values["task"]).data.data_config.model_fields
+    template = {name: stored[name] for name in ("template", "system_template") if name in stored and name in names}
+    return {**template, **values.get("data", {})}
+
+
+def known_options(task: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a [model] table that models of a task have."""
+    preset = find_task(task).presets.get(model["arch"])
+    return {
+        name: value for name, value in model.items() if preset is None or name in ("arch", *preset.config_class.model_fields)
+    }
+
+
 def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of the run of train.init_from. A seq2seq model that is initialized from a model with a
     single stack gets it for that side only, unless both sides need the same tokenizer. An encoder-decoder that is initialized
-    from another one gets its [model] as well, if the run file has none."""
+    from another one gets its [model] as well, if the run file has none; a language model gets the template and the options
+    of [model] that the run file does not set, unless it names an architecture."""
     model, tokenizer, stored = values.get("model"), values.get("tokenizer", {}), open_run_dir(run).read_resolved()
     ours, theirs = _weights(values.get("task")), _weights(stored.get("task"))
     is_seq2seq, from_seq2seq = (weights is not None and weights.decoder_name is not None for weights in (ours, theirs))
     if is_seq2seq and from_seq2seq and "model" not in values:
         return with_tokenizer_from({**values, "model": stored["model"]}, run)
+    if ours and theirs and ours.is_causal and theirs.is_causal and "arch" not in (given := values.get("model", {})):
+        options = known_options(values["task"], {**stored["model"], **given})
+        values = {**values, "data": _with_template(values, stored["data"]), "model": options}
+        return with_tokenizer_from(values, run)
     is_shared = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
     is_shared = is_shared or not _has_two_tokenizers(values.get("task"))
     if not is_seq2seq or from_seq2seq or is_shared or not isinstance(tokenizer, Mapping):

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Config)
 # options that are paths
-PATHS = ("train", "valid", "test", "root", "feature_encoder", "file", "init_from", "init_embeddings", "distill_from")
+PATHS = (
+    *("train", "valid", "test", "root", "file", "feature_encoder", "reward_from", "judge_from"),
+    *("init_from", "init_embeddings", "distill_from"),
+)
 
 
 class RunFile(Config):

@@ -21,6 +21,7 @@ from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from weft.runs.job import RewardFunction
     from weft.runs.run import Run
 
 
@@ -32,6 +33,7 @@ def train(
     overwrite: bool = False,
     callback: TrainCallback | None = None,
     data: Mapping[str, object] | None = None,
+    reward: RewardFunction | None = None,
 ) -> Run[Any, Any]:
     """Train the run of a run file, or resume it. If the run in the output directory is finished, it is only loaded.
 
@@ -49,6 +51,8 @@ def train(
             (texts, dicts, or tuples of inputs and then outputs), a dict of columns, a pandas, polars or Arrow table, or an
             iterator; `"valid"` and `"test"` can also be a fraction of the training data, such as 0.1. Data in memory is
             saved in the run directory, in `inputs/`.
+        reward: For the task "policy-gradient", a function from a list of prompts and a list of responses to a list of rewards.
+            It is not saved: pass it again to resume.
 
     Returns:
         The trained run.
@@ -69,7 +73,7 @@ def train(
     values, base, name = read_run_file(run_file, overrides)
     out = Path("runs") / name if output_dir is None else Path(output_dir)
     values, memory_data = (values, {}) if data is None else place_inputs(values, data, out)
-    return _train(_Request(values, base, out, memory_data), callback, overwrite=overwrite)
+    return _train(_Request(values, base, out, memory_data, reward), callback, overwrite=overwrite)
 
 
 class _Request(NamedTuple):
@@ -79,16 +83,18 @@ class _Request(NamedTuple):
     base: Path  # the directory that paths are relative to
     out: Path  # the run directory
     memory_data: dict[str, object]  # by split
+    reward: RewardFunction | None = None
 
 
 def _train(request: _Request, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
     """Load the run if it is finished; otherwise train it."""
-    values, base, out, memory_data = request
+    values, base, out, memory_data, reward = request
     resolve(with_arch(values), base=base)  # an invalid run file is refused before anything else happens
     with staged_inputs(values, memory_data) as inputs:
         completed = complete(values, out, base=base, overwrite=overwrite, inputs=inputs)
         if overwrite or not is_finished(out, completed.config):
-            train_run = partial(job.train, values, out, base=base, overwrite=overwrite, inputs=inputs, completed=completed)
+            given = job.JobInputs(inputs, reward)
+            train_run = partial(job.train, values, out, base=base, overwrite=overwrite, inputs=given, completed=completed)
             _train_until_done(train_run, out, callback)
             return with_model(load(out))
         if inputs:

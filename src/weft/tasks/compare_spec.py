@@ -134,6 +134,7 @@ class Compare:
     invalid_fields: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # of stored results
     reference_format: Callable[[EvaluatedRun], str] = field(default=lambda run: "")  # must be equal for all runs
     bleu_tokenizer: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # one for all these runs
+    curves: tuple[str, ...] = ()  # validation metrics whose curves a report draws besides that of the ranking metric
     contexts: ContextPolicies | None = None
     sentences: SentenceScoring | None = None
     previews: Previews | None = None  # if inputs are files

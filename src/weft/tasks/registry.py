@@ -30,6 +30,10 @@ TASKS: Mapping[str, TaskEntry] = {
     "asr": TaskEntry("weft.tasks.asr", "lstm", "recognize speech: predict the text of a recording"),
     "captioning": TaskEntry("weft.tasks.captioning", "transformer", "describe images and video"),
     "word-vectors": TaskEntry("weft.tasks.word_vectors", "skip-gram", "learn vectors of words from the words around them"),
+    "reward-model": TaskEntry("weft.tasks.reward_model", "gru", "learn which of two texts is preferred"),
+    "instruction-tuning": TaskEntry("weft.tasks.instruction_tuning", "gpt", "learn to respond to instructions"),
+    "dpo": TaskEntry("weft.tasks.dpo", "gpt", "learn from preferences between responses"),
+    "policy-gradient": TaskEntry("weft.tasks.policy_gradient", "gpt", "learn from rewards of own responses"),
 }
 
 

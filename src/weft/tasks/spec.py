@@ -278,6 +278,9 @@ class Decode(Generic[I]):
     # the output for an input that arrives in pieces, after each change, and the seconds of a pause that ends an utterance;
     # raises before the first piece if a run cannot do it
     predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray], float], Iterator[StreamedText]] | None = None
+    # the response to a conversation, as a stream of text, from (role, text) messages, of which the last is of the user
+    chat: Callable[[Run[Any, Any], Sequence[tuple[str, str]], GenerationConfig], Iterator[str]] | None = None
+    echoes_prompt: bool = True  # whether an output is printed after its prompt, as its continuation
     scores_pairs: bool = False  # `score` takes (source, target) pairs instead of texts
     # prompts that are too long for the requested number of new tokens: reasons by index
     invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
@@ -329,7 +332,7 @@ class Task(Generic[I, P]):
     eval_suites: Sequence[Suite]  # metrics of an evaluation; the data determines which suite applies
     validation_suites: Sequence[Suite]  # metrics of a validation during training
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
-    command: str = "predict"  # the command that runs a model: predict or generate
+    command: str = "predict"  # the command that runs a model: predict, generate or chat
     example_input: str = "< input.txt"  # an argument of that command, for a hint that can be pasted into a shell
     output_header: str = ""  # header of the columns that `weft predict` prints on a terminal; "" for a single column
     predictor: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
@@ -352,6 +355,8 @@ class Task(Generic[I, P]):
     ranking_metrics: tuple[str, ...] = ()  # a comparison ranks by the first that the runs have; (): by their first metric
     weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
     samples: Samples | None = None  # sample outputs during training
+    # rewards of (prompt, response) pairs for policy gradients, with the label of `data.reward_label` or None
+    rewards: Callable[[Run[I, P], Sequence[tuple[str, str]], str | None], list[float]] | None = None
     supports_ensembles: bool = False
     supports_distillation: bool = False  # its objectives are `DistillableObjective`
     supports_r_drop: bool = False  # the same, but teachers have other positions

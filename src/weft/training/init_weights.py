@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError
+from weft.nn.lora import adapter_names, merge_adapters
 from weft.training.weight_compatibility import Part, Weights, embedding_scale, layers_of, parts_of, weights_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def _our_name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
     if their_weights is None or our_weights is None:
         return None
     if their_weights.decoder_name is not None and our_weights.decoder_name is not None:  # both are encoder-decoders
+        return name
+    if their_weights.is_causal and our_weights.is_causal:  # both are language models
         return name
     if their_weights.is_causal and our_weights.decoder_name is not None:
         return our_weights.decoder_name(name, ours.model)
@@ -119,6 +122,12 @@ def _with_fewer_positions(theirs: dict[str, Tensor], ours: Mapping[str, Tensor])
     """Weights with learned positions truncated to the number that our model has."""
     too_long = {name for name in theirs if name.endswith(POSITIONS) and name in ours and len(theirs[name]) > len(ours[name])}
     return {name: weight[: len(ours[name])] if name in too_long else weight for name, weight in theirs.items()}
+
+
+def _with_same_adapters(theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Weights with adapters that are merged into the others, unless our model has the same adapters."""
+    names = adapter_names(theirs)
+    return theirs if all(name in ours and ours[name].shape == theirs[name].shape for name in names) else merge_adapters(theirs)
 
 
 def _convert(init_run: InitRun, config: RunConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -217,6 +226,7 @@ def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *
     """
     weights, run = weights_of(built.config), init_run.path
     ours: dict[str, Any] = model.state_dict()
+    init_run = init_run._replace(tensors=_with_same_adapters(init_run.tensors, ours))
     theirs = _convert(init_run, built.config, ours)
     common = [name for name in ours if name in theirs]
     if not strict:

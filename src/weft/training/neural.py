@@ -90,6 +90,10 @@ class NetworkTask(Protocol[E]):
         """The batches of training: by default, length bucketing."""
         return ExampleBatchSampler(train, batch_tokens=config.train.batch_tokens, seed=config.seed)
 
+    def bind(self, objective: Any, job: Job, initial_model: Callable[[], Any]) -> None:
+        """Give an objective what it needs of the run besides data, such as a frozen copy of the model before the first step."""
+        return None
+
     def check_teacher(self, config: RunConfig, vocabulary: Any, run: AnyRun) -> None:
         """Refuse a run that cannot teach this one: by default, it must be a network that reads the same batches."""
         check_network(run)
@@ -160,6 +164,15 @@ def make_objective(task: NetworkTask[E], job: Job, train: E, max_length: int | N
     return DistillationObjective(objective, teacher, weight=weight, temperature=temperature)
 
 
+def _initial_model(build: Callable[[], Any], job: Job, device: torch.device) -> Any:
+    """The model before the first step, in eval mode and frozen."""
+    torch.manual_seed(job.config.seed)
+    model = build().to(device)
+    if job.config.train.init_from is not None:
+        load_initial_weights(model, BuiltRun(job.config, job.tokenizer), job.init_run(), strict=job.config.train.init_strict)
+    return model.eval().requires_grad_(False)
+
+
 class NeuralTrainer:
     """Trains and loads models that are torch modules."""
 
@@ -203,7 +216,9 @@ class NeuralTrainer:
             job.callback.on_note(load_initial_weights(model, built, job.init_run(), strict=config.train.init_strict))
         if config.train.init_embeddings is not None and not checkpoint.names(job.directory.path):
             job.callback.on_note(load_embeddings(model, job.tokenizer.by_name(), job.init_vectors()))
-        loss_module = LossModule(make_objective(self.task, job, train, model.max_positions), model)
+        objective = make_objective(self.task, job, train, model.max_positions)
+        self.task.bind(objective, job, partial(_initial_model, build, job, device_config.device))
+        loss_module = LossModule(objective, model)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         memory.check_batch(loss_module, largest_batch, config.train, device_config)
         is_compiled = config.train.compile

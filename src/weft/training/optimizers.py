@@ -84,11 +84,11 @@ def _param_groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor],
 
 def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig) -> Optimizers:
     """The optimizers of a resolved [train] table. Muon optimizes the weights `muon_names`. Weights with a learning-rate factor
-    of 0 are frozen: no gradient is computed for them."""
+    of 0 are frozen: no gradient is computed for them. Weights that the model itself has frozen stay so."""
     parameters = dict(model.named_parameters())
     factors_by_name = lr_factors(parameters, layer_indices(model), config)
     for name, weight in parameters.items():
-        weight.requires_grad_(factors_by_name[name].factor > 0)
+        weight.requires_grad_(weight.requires_grad and factors_by_name[name].factor > 0)
     names: dict[Tensor, str] = {weight: name for name, weight in parameters.items() if weight.requires_grad}
     if not names:
         raise ConfigError("train.lr_multipliers", "all weights are frozen", "leave some above 0")

@@ -7,14 +7,17 @@ from typing import Any
 
 from weft.errors import ModelError
 
+SIGNED_FIELDS = {"best", "logged"}  # a reward may be negative, and so may the loss of a policy
 
-def _is_valid(value: Any, annotation: str) -> bool:
+
+def _is_valid(value: Any, name: str, annotation: str) -> bool:
     """Whether a value is valid for a field with this type annotation."""
     if annotation == "bool" or isinstance(value, bool):
         return annotation == "bool" and isinstance(value, bool)
     if value is None:
         return "None" in annotation
-    return isinstance(value, int if annotation == "int" else int | float) and value >= 0
+    is_number = isinstance(value, int if annotation == "int" else int | float)
+    return is_number and (value >= 0 or name in SIGNED_FIELDS)
 
 
 OPTIONAL_FIELDS = {
@@ -60,6 +63,6 @@ class TrainState:
         if not isinstance(values, dict) or not names - OPTIONAL_FIELDS <= set(values) <= names:
             raise ModelError(path, "not a training state of this version of weft")
         for field in fields(cls):
-            if field.name in values and not _is_valid(values[field.name], str(field.type)):
+            if field.name in values and not _is_valid(values[field.name], field.name, str(field.type)):
                 raise ModelError(path, f"corrupted: {field.name} is {values[field.name]!r}")
         return cls(**values)

@@ -20,7 +20,9 @@ TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word
 TRAIN_ONLY_OPTIONS |= {"weight_dropout", "variational_dropout", "word_type_dropout"}
 TRAIN_ONLY_OPTIONS |= {"activation_regularization", "temporal_activation_regularization"}
 TRAIN_ONLY_OPTIONS |= {"balance_loss_weight"}
-TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
+TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking", "lora_output"}
+TRAIN_ONLY_OPTIONS |= {"algorithm", "samples_per_prompt", "max_new_tokens", "kl_weight", "clip_range", "updates_per_rollout"}
+TRAIN_ONLY_OPTIONS |= {"value_weight", "gae_lambda", "dpo_beta"}
 # options that change names or shapes of weights: weights that differ are new or unused, or their shapes are rejected
 SHAPE_OPTIONS = {
     "num_layers",
@@ -33,6 +35,7 @@ SHAPE_OPTIONS = {
     "bridge",
     "copy_mechanism",
     "scale_embeddings",  # embeddings are rescaled
+    "lora_rank",  # other adapters are merged
 }
 # options that only the weights above the stack depend on
 HEAD_OPTIONS = {"pooling", "head_transform", "head", "head_bias", "logit_softcap"}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from weft.cli import demo_feedback, demo_pronunciation, demo_speech
 from weft.cli import demo_lm as demo_language
-from weft.cli import demo_pronunciation, demo_speech
 from weft.cli.options import FILES, ModelCommand
 from weft.cli.output import status
 from weft.errors import ModelError, UsageError, unknown_name
@@ -34,11 +34,19 @@ class DemoTask(Protocol):
     def run_files(self) -> Mapping[str, Mapping[str, Any]]:
         """The run files, by the name of the run; all use the tokenizer of the first."""
 
+    def compared(self) -> Sequence[str]:
+        """The names of the runs that are compared: all, or those of the last task."""
+
     def show(self, output_dir: Path, results: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
         """Print the results on the test data, by the name of the run."""
 
 
-DEMOS: Mapping[str, DemoTask] = {"seq2seq": demo_pronunciation, "lm": demo_language, "speech": demo_speech}
+DEMOS: Mapping[str, DemoTask] = {
+    "seq2seq": demo_pronunciation,
+    "lm": demo_language,
+    "speech": demo_speech,
+    "feedback": demo_feedback,
+}
 
 
 def _tasks() -> list[str]:
@@ -52,11 +60,14 @@ class Demo(ModelCommand):
     seq2seq: English pronunciation with an LSTM, an LSTM with attention and a Transformer; then type words of your own.
     lm: the text of Python's help with an n-gram model, an LSTM and a GPT.
     speech: spoken numbers of synthesized voices with GRUs that read forward or in both directions.
+    feedback: a language model of reviews learns to be positive, with policy gradients (RLOO and PPO).
 
     Ctrl-C saves and stops; the same command resumes.
     """
 
-    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="seq2seq, lm or speech.")] = "seq2seq"
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="seq2seq, lm, speech or feedback.")] = (
+        "seq2seq"
+    )
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -90,7 +101,7 @@ class Demo(ModelCommand):
         from weft.report.comparison import ComparisonInfo
 
         command = ["weft", "demo", self.task, *([] if self.output_dir is None else ["--output-dir", str(self.output_dir)])]
-        runs = {name: [output_dir / name] for name in demo.run_files()}
+        runs = {name: [output_dir / name] for name in demo.compared()}
         results, damaged = evaluate_runs(runs, cached_results(runs, output_dir), display, DEFAULT_OPTIONS)
         if damaged:
             raise ModelError("", damaged[0].reason)

@@ -136,7 +136,7 @@ class Fit(ModelCommand):
         test = ", ".join(" ".join(row) for row in score_rows(scores[:2]))
         again = " trained again" if self.refit or self.folds else ""
         write(f"\nBest: {best.name}{again}{_reason(result)}. Test: {test}\n")
-        command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}"
+        command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}".rstrip()
         lines = [f"Run: {best.run}", f"Report: {result.report}", f"Next: {command}"]
         ensemble = result.ensemble
         if ensemble is not None and result.metric.is_better(ensemble.score, best.scores[result.metric.name]):

@@ -155,6 +155,7 @@ class Generate(CacheOptions, MixtureOptions):
         decode = run.spec.decode
         if decode is None:
             raise run.wrong_task()
+        self.no_echo = self.no_echo or not decode.echoes_prompt
         if (lines := self._lines(run)) is None:
             note_if_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)
             lines, problems = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from weft.errors import DataError, UsageError
+from weft.errors import ConfigError, DataError, UsageError
 from weft.metrics.classification import THRESHOLD, ClassificationSetup, label_scores
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, no_known_labels
@@ -196,3 +196,16 @@ def embed(run: Run[Texts, ClassPrediction], texts: Sequence[str], pool: str, pro
         raise UsageError(run.path, f"{run.arch} has no text encoder")
     tokenizer, max_length = run.vocabulary.tokenizer, run.config.data.max_length
     return embedding.embed_texts(run, tokenizer, texts, pool, max_length=max_length, progress=progress)
+
+
+def rewards(run: Run[Texts, ClassPrediction], pairs: Sequence[tuple[str, str]], label: str | None) -> list[float]:
+    """The log-odds of a label for each (prompt, response) pair, at most about 20; a run that reads one text reads the response
+    alone."""
+    predictor: ClassifierPredictor = run.predictor
+    if label is None or label not in predictor.labels:
+        problem = f"required, because {run.path} is a classifier" if label is None else f"{run.path} has no label {label!r}"
+        raise ConfigError("data.reward_label", problem, f"use one of {', '.join(predictor.labels[:8])}")
+    rows = [pair if predictor.columns > 1 else (pair[1],) for pair in pairs]
+    probs = np.array([prediction.probabilities[label] for prediction in predictor.predict(rows, None)]).clip(1e-9, 1 - 1e-9)
+    log_odds: list[float] = np.log(probs / (1 - probs)).tolist()
+    return log_odds

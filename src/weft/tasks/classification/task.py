@@ -9,7 +9,16 @@ from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabeledDataConfig, LabeledVocabulary, check, columns, fit, in_memory, lines
 from weft.tasks.classification.ensemble import combine
 from weft.tasks.classification.lines import LabelLines
-from weft.tasks.classification.predict import ClassifierPredictor, ClassPrediction, Texts, embed, evaluate, is_single, predict
+from weft.tasks.classification.predict import (
+    ClassifierPredictor,
+    ClassPrediction,
+    Texts,
+    embed,
+    evaluate,
+    is_single,
+    predict,
+    rewards,
+)
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.recipe import recipes
 from weft.tasks.classification.records import open_labeled
@@ -67,6 +76,7 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     supports_distillation=True,
     supports_r_drop=True,
     combine=combine,
+    rewards=rewards,
     labels=lambda run: run.vocabulary.labels.names,
     vocab_info=lambda run: {"labels": list(run.labels)},
 )

@@ -1,0 +1,25 @@
+"""How models that respond score and generate texts."""
+
+from __future__ import annotations
+
+from weft.tasks.responses.predict import chat, generate, prompt_ids, score, stream
+from weft.tasks.spec import Decode
+from weft.text.tokenizers import Tokenizer
+
+BEAM_SIZE, MAX_NEW_TOKENS = 3, 100
+
+DECODE: Decode[str] = Decode(
+    score,
+    prompt_ids,
+    max_new_tokens=lambda run, text: MAX_NEW_TOKENS,
+    eos_id=lambda run: Tokenizer.eos_id,
+    suppressed_tokens=lambda run: [Tokenizer.unk_id, Tokenizer.bos_id],
+    beam_size=BEAM_SIZE,
+    generate=generate,
+    stream=stream,
+    chat=chat,
+    scores_pairs=True,
+    echoes_prompt=False,
+    invalid_prompts=lambda run, prompts, options: run.predictor.invalid_prompts(prompts, options),
+    is_single_line=lambda run: False,
+)
