@@ -88,7 +88,8 @@ def test_contents_of_a_run_directory(finished):
 @pytest.mark.parametrize(("task", "arch"), KINDS)
 def test_the_resolved_file_round_trips(tmp_path, text, task, arch):
     train = str(text) if task == "lm" else "pairs.tsv"  # its content is not read
-    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": arch}}
+    valid = "pairs.tsv" if task == "word-vectors" else 0.1  # suites are not a part of the text
+    values = {"task": task, "data": {"train": train, "valid": valid}, "model": {"arch": arch}}
     settings = resolve(values, base=Path("elsewhere"))
     with Lock(make_directory(tmp_path / "run").path):
         RunDir(tmp_path / "run").begin(settings, "", overwrite=False)
