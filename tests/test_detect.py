@@ -553,7 +553,11 @@ NOT_DETECTED = (
     "moving.toml",
     "shapes.toml",
     "spoken.toml",
-)  # pairs as texts, and manifests of files
+    "instructions.toml",
+    "positive.toml",
+    "praise.toml",
+    "preferences.toml",
+)  # pairs as texts, manifests of files, instructions (seq2seq), prompts alone, and preferences
 RUN_FILES = [path for path in sorted(EXAMPLES.glob("*.toml")) if path.name not in NOT_DETECTED]
 
 

@@ -187,8 +187,8 @@ def _refuse_unsupported(path: str, sample: TableSample) -> None:
     names = {normalized(column.name) for column in sample.columns}
     for columns, content in UNSUPPORTED.items():
         if columns <= names:
-            problem = f"has {content} ({', '.join(sorted(columns))}), which no task learns from"
-            raise DataError(path, problem, "set `task` and the columns to use a part of them")
+            problem = f"has {content} ({', '.join(sorted(columns))}), whose task is not detected"
+            raise DataError(path, problem, "set `task`, such as reward-model for preferences, and the columns")
     tags = next((column for column in sample.columns if column.has_lists and normalized(column.name).endswith("tags")), None)
     words = next((column for column in sample.columns if column.has_lists and column != tags), None)
     if (

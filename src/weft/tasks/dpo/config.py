@@ -19,11 +19,11 @@ class PairDataConfig(TemplateConfig):
 
     template: str = PROMPT + RESPONSE
     """Text of a turn, with the places {prompt} and {response}. Default: that of the initial run."""
-    prompt_column: str = Field("prompt", min_length=1)
+    prompt_column: str = "prompt"
     """Column or JSON key of the prompt."""
-    chosen_column: str = Field("chosen", min_length=1)
+    chosen_column: str = "chosen"
     """Column of the preferred response."""
-    rejected_column: str = Field("rejected", min_length=1)
+    rejected_column: str = "rejected"
     """Column of the other response."""
     max_length: int = Field(512, ge=4, le=2**31 - 1)
     """Maximum length of prompt and response in tokens, and the attention span."""

@@ -23,16 +23,16 @@ class PromptDataConfig(TemplateConfig):
 
     template: str = PLAIN
     """Text of a turn, with the places {prompt} and {response}. Default: that of the initial run."""
-    prompt_column: str = Field("prompt", min_length=1)
+    prompt_column: str = "prompt"
     """Column or JSON key of the prompt."""
     reward_from: str | None = None
     """Run directory of a reward model or a classifier that rewards responses. Default: the function of a Python program."""
     reward_label: str | None = None
-    """Classifiers only: the label whose log-odds are the reward."""
+    """The label whose log-odds are the reward, if reward_from is a classifier."""
     judge_from: str | None = None
     """Run directory of a reward model or classifier that judges responses in validations, and is not trained against."""
     judge_label: str | None = None
-    """Classifiers only: the label whose log-odds are the judgment."""
+    """The label whose log-odds are the judgment, if judge_from is a classifier."""
     max_length: int = Field(256, ge=4, le=2**31 - 1)
     """Maximum length of prompt and response in tokens, and the attention span. Longer prompts are an error."""
     skip_long: bool = False

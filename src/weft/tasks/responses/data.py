@@ -128,13 +128,13 @@ class DialogueFormat:
 class DialogueDataConfig(TemplateConfig):
     """Instructions with responses, or conversations, in JSONL or a table."""
 
-    prompt_column: str | None = Field(None, min_length=1)
+    prompt_column: str | None = None
     """Column or JSON key of the prompt. Default: instruction, prompt or question."""
-    input_column: str | None = Field(None, min_length=1)
+    input_column: str | None = None
     """Column of a text that follows the prompt, may be empty. Default: input or context, if there is one."""
-    response_column: str | None = Field(None, min_length=1)
+    response_column: str | None = None
     """Column or JSON key of the response. Default: output, response, completion or answer."""
-    messages_column: str | None = Field(None, min_length=1)
+    messages_column: str | None = None
     """JSON key of a list of chat messages. Default: messages or conversations, if there is one."""
     max_length: int = Field(512, ge=4, le=2**31 - 1)
     """Maximum length of an example in tokens, including special tokens, and the attention span."""

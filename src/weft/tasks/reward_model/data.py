@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 class PreferenceDataConfig(TableFilesConfig):
     """Pairs of texts, of which one was preferred."""
 
-    prompt_column: str | None = Field(None, min_length=1)
+    prompt_column: str | None = None
     """Column of the prompt that both texts respond to. Default: there is none."""
-    chosen_column: str = Field("chosen", min_length=1)
+    chosen_column: str = "chosen"
     """Column of the preferred text."""
-    rejected_column: str = Field("rejected", min_length=1)
+    rejected_column: str = "rejected"
     """Column of the other text."""
-    group_column: str | None = Field(None, min_length=1)
+    group_column: str | None = None
     """Column of a group, such as a topic: weft evaluate prints the accuracy of each."""
     # with a prompt: of both texts together
     max_length: int = Field(512, ge=4, le=2**31 - 1)
