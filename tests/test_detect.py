@@ -567,7 +567,8 @@ def test_examples(run_file):
     files = values["data"]["train"]
     if files is not False:
         paths = [EXAMPLES / name for name in ([files] if isinstance(files, str) else files)]
-        assert detect(paths).task == values["task"].removeprefix("masked-")
+        task = values["task"].removeprefix("masked-")
+        assert detect(paths).task == ("lm" if task == "word-vectors" else task)  # both read text
 
 
 # next to the repository, or above its worktree

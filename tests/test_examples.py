@@ -250,6 +250,7 @@ def test_the_texts_equal_the_output_of_their_script():
         *labelled,
         *feedback,
         *(name for name in lectures if "/" not in name),
+        *("similar-words.tsv", "analogies.txt", "en-de-train.tsv", "en-de-test.tsv"),  # written by hand
         "purchases.tsv",
         "dates.tsv",
         "make.py",

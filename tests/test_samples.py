@@ -138,7 +138,7 @@ REFUSED = [
     (
         "classification",
         {"num_samples": 1},
-        "train.num_samples: not available for task 'classification' (only for lm, seq2seq, denoising); remove it",
+        "train.num_samples: not available for task 'classification' (only for lm, seq2seq, denoising, instruction-tuning, dpo, policy-gradient); remove it",
     ),
     (
         "lm",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from weft.models.classifier import LabelHead
 from weft.models.model_part import Part
 from weft.models.qa import QAHead
+from weft.models.reward import RewardHead
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bridge import ProjectionBridge
 from weft.nn.conformer import ConvModule
@@ -43,11 +44,12 @@ PARTS: dict[object, str] = {
     **dict.fromkeys((VisionFront, FeatureFront), "front end"),
     AttentionPooling: "pooling",
     PointerGeneratorOutput: "copying",
-    **dict.fromkeys((LMHead, LabelHead, QAHead, LinearTagHead, CRF), "output"),
+    **dict.fromkeys((LMHead, LabelHead, QAHead, RewardHead, LinearTagHead, CRF), "output"),
 }
 # parts that no class identifies, by attribute name
 PARTS_BY_ATTRIBUTE = {
     "transform": "output",
+    "value_head": "output",
     "final_norm": "connections",
     "out_proj": "connections",
     **dict.fromkeys(("input_proj", "embedding", "segments"), "embedding"),
