@@ -10,7 +10,7 @@ function place(i) {
 function draw() {
   const ratio = window.devicePixelRatio || 1, near = new Set(chosen < 0 ? [] : [chosen, ...data.neighbors[chosen].map(n => n[0])]);
   canvas.width = canvas.clientWidth * ratio; canvas.height = canvas.clientHeight * ratio;
-  const taken = new Set(), cell = 13 * ratio;
+  const boxes = [], half = 7 * ratio;  // of the words that are written: they do not overlap
   context.font = `${12 * ratio}px system-ui, sans-serif`;
   const order = [...near, ...data.words.keys()], seen = new Set();
   for (const i of order) {
@@ -20,10 +20,10 @@ function draw() {
     if (x < -50 || y < -20 || x > canvas.width + 50 || y > canvas.height + 20) continue;
     context.fillStyle = color(near.has(i) ? '--hot' : '--dot');
     context.beginPath(); context.arc(x, y, (near.has(i) ? 4 : 2) * ratio, 0, 7); context.fill();
-    const width = Math.ceil(context.measureText(data.words[i]).width / cell), column = Math.floor(x / cell), row = Math.floor(y / cell);
-    const cells = Array.from({length: width + 1}, (_, k) => `${column + k},${row}`);
-    if (!near.has(i) && cells.some(name => taken.has(name))) continue;
-    cells.forEach(name => taken.add(name));
+    const right = x + 8 * ratio + context.measureText(data.words[i]).width;
+    const overlaps = box => x < box[2] && right > box[0] && y - half < box[3] && y + half > box[1];
+    if (!near.has(i) && boxes.some(overlaps)) continue;
+    boxes.push([x, y - half, right, y + half]);
     context.fillStyle = color(near.has(i) ? '--hot' : '--ink');
     context.fillText(data.words[i], x + 5 * ratio, y + 4 * ratio);
   }
