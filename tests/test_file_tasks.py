@@ -14,6 +14,7 @@ from speech_runs import make_recordings, speech_run_file
 
 import weft
 from weft.cli.main import main
+from weft.comparison.results import cache_key
 from weft.errors import ResourceError, TrainingInterrupted, UsageError
 from weft.training import memory
 
@@ -131,3 +132,17 @@ def test_comparisons_show_scores_by_length(tmp_path, task):
     unit = {"asr": "frames of 10 ms", "captioning": "frames", "denoising": "tokens"}[task]
     (by_length,) = [breakdown for breakdown in document["breakdowns"] if breakdown["by"] == f"input length in {unit}"]
     assert sum(by_length["counts"]) == document["test_items"]["count"] and len(by_length["bins"]) > 1
+
+
+def test_stored_results_depend_on_the_files_of_a_manifest(tmp_path):
+    values = asr_values(tmp_path)
+    train_here({**values, "train": {**values["train"], "max_steps": 1}}, tmp_path / "run")
+    test = make_recordings(tmp_path, 2, name="test", seed=5)
+    run = weft.load(tmp_path / "run")
+    first = cache_key(run, test)
+    assert cache_key(run, test) == first
+    recording = tmp_path / "wav" / "test1.wav"
+    recording.write_bytes((tmp_path / "wav" / "train0.wav").read_bytes())
+    assert cache_key(run, test) != first
+    recording.unlink()
+    assert cache_key(run, test) != first

@@ -16,10 +16,10 @@ import numpy as np
 from weft import __version__, files
 from weft.comparison.costs import Cost, active_parameters, compute_cost
 from weft.comparison.results_check import find_problem
-from weft.errors import ModelError, ResourceError
+from weft.errors import DataError, ModelError, ResourceError
 from weft.media.files import MediaFile
 from weft.metrics.items import ItemStatistics, Score
-from weft.runs.eval_data import Files, as_paths, own_split
+from weft.runs.eval_data import Files, as_paths, eval_source, own_split
 from weft.runs.load import load as load_run
 from weft.runs.run import AnyRun
 from weft.tasks.spec import Evaluation, Progress
@@ -183,12 +183,22 @@ def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOpti
     paths = own_split(run.directory, run.config)[1].paths if data is None else as_paths(data)
     # without its text file, a run reads the tokens that training stored
     data_hashes = [files.sha256(path) if path.exists() else "gone" for path in files.list_files(paths)]
+    if (input_files := run.spec.compare.input_files) is not None:
+        data_hashes += [_fingerprint(file) for file in input_files(eval_source(run.directory, run.config, data))]
     run_hashes = [files.sha256(path) for path in (run.directory.weights, run.directory.resolved)]
     contexts = run.spec.compare.contexts
     bos_ids = [] if contexts is None else list(contexts.bos_ids(run))
     parts = [VERSION, __version__, *run_hashes, data_hashes, evaluation.tokenize, _policy(run, evaluation.context), bos_ids]
     parts += ["valid"] if evaluation.on_validation else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _fingerprint(file: MediaFile) -> str:
+    """The hash of a file that a manifest names; a missing one is reported by the evaluation."""
+    try:
+        return file.fingerprint()
+    except DataError:
+        return "gone"
 
 
 def save(results: RunResults, directory: Path) -> None:

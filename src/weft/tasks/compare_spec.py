@@ -5,7 +5,7 @@ Like `spec`, this module does not import torch or numpy at run time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -138,3 +138,4 @@ class Compare:
     contexts: ContextPolicies | None = None
     sentences: SentenceScoring | None = None
     previews: Previews | None = None  # if inputs are files
+    input_files: Callable[[Any], Iterable[MediaFile]] | None = None  # those that the records of a data set name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.tasks.compare_spec import Compare, Predictions, Preview, Previews
+from weft.tasks.media_data import references as texts_by_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,4 +40,5 @@ COMPARE = Compare(
     model_noun="speech recognizer",
     length_unit="frames of 10 ms",
     previews=Previews(preview, "Recordings", f"8 bits per sample, at most 16 kHz and the first {PREVIEW_SECONDS} s of each"),
+    input_files=texts_by_file,
 )

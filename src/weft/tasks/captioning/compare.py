@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.tasks.compare_spec import Compare, Predictions, Preview, Previews
+from weft.tasks.media_data import references as texts_by_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,4 +43,9 @@ def preview(file: MediaFile) -> Preview | None:
 
 
 LIMITS = f"at most {PREVIEW_SIZE[1]} x {PREVIEW_SIZE[0]} pixels and {PREVIEW_FRAMES} frames of each"
-COMPARE = Compare(model_noun="captioner", length_unit="frames", previews=Previews(preview, "Images", LIMITS))
+COMPARE = Compare(
+    model_noun="captioner",
+    length_unit="frames",
+    previews=Previews(preview, "Images", LIMITS),
+    input_files=texts_by_file,
+)
