@@ -15,7 +15,9 @@ from weft.cli.main import main
 from weft.errors import ModelError
 from weft.interop.hf_checkpoint import ZERO_PROB_LOGIT
 from weft.interop.huggingface import import_model
+from weft.models.config import LanguageModelConfig
 from weft.nn.positions import RotaryEmbedding
+from weft.training.weight_compatibility import Part, stack_options
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -166,6 +168,15 @@ def test_rope_theta_is_the_base_of_the_frequencies():
     exact = [theta ** (-i / 4) for theta in (1e4, 5e5) for i in range(4)]
     actual = torch.cat([RotaryEmbedding(8).frequencies, RotaryEmbedding(8, theta=5e5).frequencies])
     torch.testing.assert_close(actual, torch.tensor(exact))
+
+
+def test_rope_theta_is_an_option_that_weights_depend_on():
+    def part(**options: Any) -> Part:
+        config = LanguageModelConfig(layer_type="attention", position_encoding="rotary", **options).with_defaults()
+        return Part(stack_options(config, config.num_layers))
+
+    assert part().differences(part(rope_theta=10000.0)) == []
+    assert part().differences(part(rope_theta=5e5)) == ["rope_theta: 500000.0 there, none here"]
 
 
 @pytest.fixture(scope="module")
