@@ -17,8 +17,9 @@ from small_runs import make_text, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import ModelError, UsageError
+from weft.interop.hf_checkpoint import ZERO_PROB_LOGIT
 from weft.interop.hf_export import export_model
-from weft.interop.huggingface import ZERO_PROB_LOGIT, import_model
+from weft.interop.huggingface import import_model
 from weft.models.encoder import EncoderInput
 from weft.runs.load import load
 from weft.tensors import read_external

@@ -373,6 +373,7 @@ def test_num_heads_per_layer_is_applied() -> None:
             {"num_heads": [2, 1], "alibi_slopes": [[0.1], [0.1]], "position_encoding": "alibi"},
             "alibi_slopes: [1, 1] slopes per layer for [2, 1] heads; set one slope per head",
         ),
+        ({"rope_theta": 5e5}, "rope_theta: not used with position_encoding 'none'; remove it"),
         ({"layer_type": "lstm", "alibi_slopes": [[0.1]]}, "alibi_slopes: not used with layer_type 'lstm'; remove it"),
     ],
 )

@@ -16,10 +16,14 @@ from weft import files
 from weft.errors import ModelError, unknown_name
 from weft.interop.hf_names import WeightMapping
 from weft.tensors import read_external
+from weft.text.tokenizers import Tokenizer
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu", "silu": "silu", "swish": "silu",
 }  # fmt: skip
+
+
+ZERO_PROB_LOGIT = -1e4  # logit of a token that is never predicted: exp gives 0
 
 
 class Checkpoint:
@@ -143,3 +147,13 @@ def reorder(table: Tensor, original_ids: list[int | None], source: Path) -> Tens
     reordered = table[torch.tensor([token_id or 0 for token_id in original_ids])]
     reordered[torch.tensor([token_id is None for token_id in original_ids])] = 0.0
     return reordered
+
+
+def output_bias(original_ids: list[int | None]) -> Tensor:
+    """The output bias of a language model that has none: 0, except that a new <unk>, and an <s> that is the same token as </s>,
+    are never predicted."""
+    bias = torch.zeros(len(original_ids))
+    for token_id in (Tokenizer.unk_id, Tokenizer.bos_id):
+        if original_ids[token_id] in (None, original_ids[Tokenizer.eos_id]):
+            bias[token_id] = ZERO_PROB_LOGIT
+    return bias

@@ -41,20 +41,22 @@ class RenumberedTokenizer(NamedTuple):
     original_ids: list[int | None]  # by our token ID; None for a new token
 
 
-def special_names(directory: Path, model_type: str) -> dict[str, str]:
-    """The special tokens by role: unk, cls, sep and mask, or eos."""
+def declared_specials(directory: Path) -> dict[str, str]:
+    """The special tokens that tokenizer_config.json and special_tokens_map.json name, by role: unk, bos, eos, cls, ..."""
     config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (directory / name).is_file():
             content = files.read_json(directory / name)
             config |= content if isinstance(content, dict) else {}
+    values = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
+    roles = {name.removesuffix("_token"): value for name, value in values.items() if name.endswith("_token")}
+    return {role: value for role, value in roles.items() if isinstance(value, str)}
 
-    def token(name: str, default: str) -> str:
-        value = config.get(f"{name}_token")
-        value = value.get("content") if isinstance(value, dict) else value
-        return value if isinstance(value, str) else default
 
-    return {name: token(name, default) for name, default in DEFAULT_SPECIALS[model_type].items()}
+def special_names(directory: Path, model_type: str) -> dict[str, str]:
+    """The special tokens by role: unk, cls, sep and mask, or eos."""
+    declared = declared_specials(directory)
+    return {name: declared.get(name, default) for name, default in DEFAULT_SPECIALS[model_type].items()}
 
 
 def read_parts(directory: Path, model_type: str) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def read_parts(directory: Path, model_type: str) -> dict[str, Any]:
     content = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
     config = content if isinstance(content, dict) else {}
     if (directory / "vocab.txt").is_file():
-        return _wordpiece(directory / "vocab.txt", config, DEFAULT_SPECIALS[model_type].get("unk", "[UNK]"))
+        return _wordpiece(directory / "vocab.txt", config, DEFAULT_SPECIALS.get(model_type, {}).get("unk", "[UNK]"))
     if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
         return _bpe(directory, bool(config.get("add_prefix_space", False)))
     if spm := next((name for name in SENTENCEPIECE if (directory / name).is_file()), None):

@@ -1,4 +1,5 @@
-"""Import BERT, RoBERTa, DistilBERT and GPT-2 from a local Hugging Face directory. Encoder-decoders are in `hf_seq2seq`.
+"""Import BERT, RoBERTa, DistilBERT and GPT-2 from a local Hugging Face directory. Llama and its family are in `hf_llama`,
+encoder-decoders in `hf_seq2seq`.
 
 Nothing is downloaded, and no code of the directory is run: weights are read from safetensors, never from a pickle.
 """
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from weft.errors import ModelError
 from weft.interop import hf_names, hf_tokenizer
-from weft.interop.hf_checkpoint import Checkpoint, HFConfig, meta_tensors, reorder
+from weft.interop.hf_checkpoint import Checkpoint, HFConfig, meta_tensors, output_bias, reorder
+from weft.interop.hf_llama import LLAMA_FAMILY, plan_llama, renumber_llama
 from weft.interop.hf_names import ENCODERS, encoder_mappings, gpt2_mappings, head_mappings
 from weft.interop.hf_seq2seq import PLANS, plan_seq2seq
 from weft.interop.hf_start_tokens import renumber_seq2seq
@@ -22,10 +24,8 @@ from weft.interop.import_run import ImportedRun, ImportPlan, make_run
 from weft.models.lm import language_model
 from weft.models.masked_lm import masked_language_model
 from weft.runs.config import RunConfig
-from weft.text.tokenizers import Tokenizer
 
-MODEL_TYPES = (*ENCODERS, "gpt2", *PLANS)
-ZERO_PROB_LOGIT = -1e4  # logit of a token that is never predicted: exp gives 0
+MODEL_TYPES = (*ENCODERS, "gpt2", *LLAMA_FAMILY, *PLANS)
 
 
 SIZES: Mapping[str, Mapping[str, str]] = {  # our option to their name
@@ -128,14 +128,10 @@ def _plan_gpt2(config: HFConfig, source: Path, original_ids: list[int | None]) -
         )
         words = reorder(checkpoint.take("wte.weight", shape), original_ids, source)
         new = checkpoint.convert(gpt2_mappings(model["num_layers"]), shapes)
-        new |= {"embedding.weight": words, "head.weight": words, "head.bias": torch.zeros(len(words))}
+        new |= {"embedding.weight": words, "head.weight": words, "head.bias": output_bias(original_ids)}
         if not config.tied():
             new["head.weight"] = reorder(checkpoint.take("lm_head.weight", shape), original_ids, source)
         new["stack.positions.table.weight"] = checkpoint.take("wpe.weight", (num_positions, model["hidden_size"]))
-        # <|endoftext|> becomes </s> only; <s> and a missing <unk> are never predicted
-        for token_id in (Tokenizer.unk_id, Tokenizer.bos_id):
-            if original_ids[token_id] in (None, original_ids[Tokenizer.eos_id]):
-                new["head.bias"][token_id] = ZERO_PROB_LOGIT
         return new
 
     data = {"train": False, "read_as": "windows", "context_length": num_positions}
@@ -143,14 +139,17 @@ def _plan_gpt2(config: HFConfig, source: Path, original_ids: list[int | None]) -
 
 
 def import_model(source: Path, output_dir: Path) -> ImportedRun:
-    """Import the model of a Hugging Face directory as a run of task 'masked-lm', 'lm' for GPT-2, 'seq2seq' for
-    encoder-decoders."""
+    """Import the model of a Hugging Face directory as a run of task 'masked-lm', 'lm' for GPT-2 and Llama, 'seq2seq'
+    for encoder-decoders."""
     if not source.is_dir():
         raise ModelError(source, "directory not found")
     config = HFConfig(source, MODEL_TYPES)
     if config.model_type in PLANS:
         tokenizer, original_ids = renumber_seq2seq(config, source)
         return make_run(plan_seq2seq(config, source, original_ids), tokenizer, output_dir, source=config.path)
+    if config.model_type in LLAMA_FAMILY:
+        tokenizer, original_ids = renumber_llama(config, source)
+        return make_run(plan_llama(config, source, original_ids), tokenizer, output_dir, source=config.path)
     tokenizer, original_ids = hf_tokenizer.renumber(source, config.model_type)
     plan = (_plan_gpt2 if config.model_type == "gpt2" else _plan_encoder)(config, source, original_ids)
     return make_run(plan, tokenizer, output_dir, source=config.path)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from weft.models.config import StackConfig
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bidirectional import Bidirectional
+from weft.nn.choices import ROPE_THETA
 from weft.nn.conformer import ConvModule, HalfStep
 from weft.nn.experts import ChoosesExperts, Experts, HasMatrices, MixtureOfExperts, Router
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
@@ -61,7 +62,13 @@ def input_position_encoding(name: str, dim: int, *, max_positions: int) -> Posit
 
 
 def attention_position_encoding(
-    name: str, *, num_heads: int, head_dim: int, bidirectional: bool = False, slopes: Sequence[float] | None = None
+    name: str,
+    *,
+    num_heads: int,
+    head_dim: int,
+    bidirectional: bool = False,
+    slopes: Sequence[float] | None = None,
+    rope_theta: float | None = None,
 ) -> PositionEncoding:
     """The position encoding inside attention."""
     match name:
@@ -72,7 +79,7 @@ def attention_position_encoding(
         case "alibi":
             return AlibiBias(num_heads, slopes=slopes)
         case "rotary":
-            return RotaryEmbedding(head_dim)
+            return RotaryEmbedding(head_dim, theta=rope_theta or ROPE_THETA)
     return PositionEncoding()
 
 
@@ -92,7 +99,9 @@ def share_positions(mixers: Sequence[nn.Module]) -> None:
 
 
 # options that `attention` converts to arguments; all other options are passed on unchanged
-ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout", "bias", "conv_kernel")
+ATTENTION_OPTIONS = (
+    "num_heads", "head_dim", "qk_norm", "alibi_slopes", "rope_theta", "attention_dropout", "bias", "conv_kernel",
+)  # fmt: skip
 
 
 def attention(config: StackConfig, layer: int, context_length: int | None) -> nn.Module:
@@ -110,6 +119,7 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
             head_dim=head_dim,
             bidirectional=config.bidirectional,
             slopes=slopes,
+            rope_theta=config.rope_theta,
         ),
         "qk_norm": nn.RMSNorm(head_dim, elementwise_affine=False) if config.qk_norm else None,
         "dropout": config.attention_dropout or 0.0,

@@ -48,6 +48,8 @@ class StackConfig(Config):
     """Position encoding. relative, relative-bias, alibi and rotary require attention."""
     alibi_slopes: list[list[float]] | None = None
     """alibi only: the slope of each head in each layer. Default: as in the paper."""
+    rope_theta: float | None = Field(None, gt=1.0, le=1e12)
+    """rotary only: base of the frequencies. Default: 10000."""
     ffn_dim: Annotated[Count, Field(ge=0)] | None = None
     """Hidden size of the feed-forward sublayer; 0 for none. Default: 4 x hidden_size with attention, else 0."""
     activation: Annotated[str, Choice(ACTIVATIONS)] | None = None
@@ -156,6 +158,8 @@ class StackConfig(Config):
         if self.position_encoding == "relative-bias" and len(set(heads)) > 1:
             problem = "'relative-bias' requires the same number of heads in all layers, which share it"
             raise invalid("position_encoding", problem, "set one number of heads")
+        if self.rope_theta is not None and self.position_encoding != "rotary":
+            raise invalid("rope_theta", f"not used with position_encoding {self.position_encoding!r}", "remove it")
         self._check_slopes(heads)
 
     def _check_slopes(self, heads: list[int]) -> None:

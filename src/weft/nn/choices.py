@@ -11,4 +11,5 @@ ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "silu", "swiglu", "g
 GATED_ACTIVATIONS = ("swiglu", "geglu-tanh")  # halve their input
 POOLINGS = ("first", "last", "mean", "max", "attention")  # pooling.POOLINGS
 ATTENTION_SCORES = ("dot", "scaled-dot", "multiplicative", "additive")  # cross_attention.SourceAttention
+ROPE_THETA = 10000.0  # base of the frequencies of rotary positions, if a run file does not set it
 VISION_FRONTS = ("resnet", "patches", "conv3d", "resnet3d")  # vision.VisionFront

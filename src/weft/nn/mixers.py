@@ -91,6 +91,7 @@ MIXERS: dict[str, Mixer] = {
             "head_dim": None,
             "qk_norm": False,
             "alibi_slopes": None,
+            "rope_theta": None,
             "attention_dropout": None,
             "bias": True,
             "conv_kernel": None,

@@ -14,6 +14,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from weft.nn.choices import ROPE_THETA
+
 
 def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     """positions (B, T) times frequencies (F,): (B, T, F). In float64, because neighboring positions of a long text have equal
@@ -155,14 +157,14 @@ class AlibiBias(PositionEncoding):
 
 class RotaryEmbedding(PositionEncoding):
     """Rotary position embedding (RoPE; Su et al. 2021): coordinates i and i + E/2 of queries and keys are rotated by the angle
-    p / 10000^(2i/E), so that their dot products depend on distances only."""
+    p / theta^(2i/E), so that their dot products depend on distances only."""
 
     frequencies: Tensor
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, *, theta: float = ROPE_THETA) -> None:
         super().__init__()
         half = head_dim // 2
-        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(half) / half), persistent=False)
+        self.register_buffer("frequencies", theta ** (-torch.arange(half) / half), persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         angle = angles(positions, self.frequencies)[:, None]  # (B, 1, T, E / 2)

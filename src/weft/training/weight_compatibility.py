@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.models.config import StackConfig
+from weft.nn.choices import ROPE_THETA
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
         options |= {"num_heads": one_value(list(num_heads)), "head_dim": one_value(list(head_dims))}
     if config.alibi_slopes is not None:
         options["alibi_slopes"] = config.alibi_slopes[:layers]
+    if config.rope_theta == ROPE_THETA:
+        options["rope_theta"] = None
     if config.norm == "layernorm":
         options["norm_eps"] = 1e-5 if config.norm_eps is None else config.norm_eps
     options.pop("num_cross_heads", None)  # belongs to cross-attention

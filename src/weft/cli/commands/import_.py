@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Import(QuietCommand):
     """Import a Hugging Face model as a run.
 
-    hf: a local directory with a BERT, RoBERTa or DistilBERT (task masked-lm), a GPT-2 (task lm), or a BART, T5, Marian or
-    Pegasus (task seq2seq). Nothing is downloaded, and no code of the model is run.
+    hf: a local directory with a BERT, RoBERTa or DistilBERT (task masked-lm), a GPT-2, Llama, Mistral or Qwen2 (task
+    lm), or a BART, T5, Marian or Pegasus (task seq2seq). Nothing is downloaded, and no code of the model is run.
     arpa: an n-gram model of KenLM, SRILM or weft, plain or gzip (task lm).
     vectors: word vectors of word2vec, GloVe, fastText or weft: .txt, .vec, .bin, .safetensors or .npy (task word-vectors).
     """
