@@ -422,6 +422,8 @@ def test_adapters_train_on_a_language_model_and_merge(folder, language_model_run
     assert tuned.config.model.hidden_size == 32  # of the language model
     for name, weight in base.model.state_dict().items():
         assert torch.equal(weight, tuned.model.state_dict()[name]), name
+    flow = ["explain", str(folder / "lora"), "Repeat tiger.", "--view", "gradient-flow", "-o", str(folder / "flow.json"), "-q"]
+    assert main(flow) == 0  # through weights that training froze
     assert main(["prune", str(folder / "lora"), "--remove", "1", "-o", str(folder / "pruned"), "-q"]) == 2
     problem = "lora: has LoRA adapters, which do not belong to single heads; merge them with weft merge"
     assert problem in capsys.readouterr().err
