@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -388,6 +389,16 @@ def test_chat_prints_responses_only(run, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", Input())
     assert main(["chat", str(run.path), "--temperature", "0", "--max-new-tokens", "8", "--system", "Be brief."]) == 0
     assert capsys.readouterr().out.strip()
+
+
+def test_chat_with_damaged_weights_ends(run, tmp_path, monkeypatch, capsys):
+    shutil.copytree(run.path, tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"damaged")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    assert main(["chat", str(tmp_path / "run")]) == 4
+    error = capsys.readouterr().err
+    assert error.count("corrupted or not a safetensors file") == 1
+    assert error.startswith("weft: error: ")
 
 
 def test_chat_refuses_other_models(folder, capsys, language_model_run):
