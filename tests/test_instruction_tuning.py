@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from weft.data.table_rows import TableOptions
 from weft.errors import ConfigError, DataError, UsageError
 from weft.models.config import GPT, LanguageModelConfig
 from weft.models.lm import language_model
+from weft.nn.experts import expert_layers
 from weft.nn.lora import adapter_names, add_adapters, merge_adapters
 from weft.nn.packing import positions_in_texts
 from weft.tasks.instruction_tuning.data import InstructionDataConfig
@@ -217,6 +219,26 @@ def test_packed_examples_equal_separate_ones(tmp_path, positions):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
+def test_packed_padding_is_not_routed_to_experts(tmp_path):
+    data = corpus_of(tmp_path, [[("abcd", "ef")], [("gh", "ijklm"), ("no", "p")], [("q", "r")]])
+    model = tiny_model(num_experts=4, ffn_dim=16)
+    results = []
+    for batch in (data.packed_batch([[1, 2], [0]], 48), data.batch(np.arange(3))):
+        layers = list(expert_layers(model).values())
+        for layer in layers:
+            layer.start_recording()
+        total = token_losses(model, batch).sum()
+        loads = [layer.stop_recording() for layer in layers]
+        results.append([total, *torch.autograd.grad(total, list(model.parameters()), retain_graph=True)])
+        results[-1].append(torch.stack([load.num_tokens for load in loads]))
+    packed, separate = results
+    for ours, theirs in zip(packed[:-1], separate[:-1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+    # the last token of an example is no input in a row of its own; in a packed row it is, before the next or before padding
+    assert (separate[-1] == data.sizes.sum() - 3).all()
+    assert (packed[-1] == data.sizes.sum()).all()
+
+
 def test_packed_examples_do_not_see_each_other(tmp_path):
     model = tiny_model()
     tokens = torch.randint(3, 200, (1, 12), generator=torch.Generator().manual_seed(0))
@@ -251,6 +273,16 @@ def test_adapters_start_as_the_model_and_merge_into_it():
     plain.load_state_dict(merged)
     torch.testing.assert_close(token_losses(plain, batch), adapted, rtol=1e-4, atol=1e-5)
     assert set(merged) == set(before)
+
+
+def test_adapters_of_a_mixture_of_experts_are_those_of_attention():
+    model = tiny_model(num_experts=4, ffn_dim=16)
+    batch = ResponseBatch(torch.arange(3, 15)[None], torch.ones(1, 12, dtype=torch.bool))
+    assert add_adapters(model, model.stack, 4) == 4
+    token_losses(model, batch).sum().backward()
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert all(weight.grad is not None for weight in trained.values())
+    assert not any("router" in name for name in trained)
 
 
 # ---- runs
@@ -359,6 +391,16 @@ def test_chat_prints_responses_only(run, monkeypatch, capsys):
     assert capsys.readouterr().out.strip()
 
 
+def test_chat_with_damaged_weights_ends(run, tmp_path, monkeypatch, capsys):
+    shutil.copytree(run.path, tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"damaged")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    assert main(["chat", str(tmp_path / "run")]) == 4
+    error = capsys.readouterr().err
+    assert error.count("corrupted or not a safetensors file") == 1
+    assert error.startswith("weft: error: ")
+
+
 def test_chat_refuses_other_models(folder, capsys, language_model_run):
     assert main(["chat", str(language_model_run)]) == 2
     assert "models of task 'lm' do not talk; use weft generate" in capsys.readouterr().err
@@ -391,6 +433,11 @@ def test_adapters_train_on_a_language_model_and_merge(folder, language_model_run
     assert tuned.config.model.hidden_size == 32  # of the language model
     for name, weight in base.model.state_dict().items():
         assert torch.equal(weight, tuned.model.state_dict()[name]), name
+    flow = ["explain", str(folder / "lora"), "Repeat tiger.", "--view", "gradient-flow", "-o", str(folder / "flow.json"), "-q"]
+    assert main(flow) == 0  # through weights that training froze
+    assert main(["prune", str(folder / "lora"), "--remove", "1", "-o", str(folder / "pruned"), "-q"]) == 2
+    problem = "lora: has LoRA adapters, which do not belong to single heads; merge them with weft merge"
+    assert problem in capsys.readouterr().err
     assert main(["merge", str(folder / "lora"), "-o", str(folder / "merged")]) == 0
     merged = weft.load(folder / "merged")
     assert merged.config.model.lora_rank == 0

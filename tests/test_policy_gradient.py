@@ -16,6 +16,9 @@ import torch
 
 import weft
 from weft.errors import ConfigError, DataError, UsageError
+from weft.models.config import GPT, LanguageModelConfig
+from weft.models.lm import language_model
+from weft.nn.experts import expert_layers
 from weft.tasks.dpo.batching import PairBatch
 from weft.tasks.dpo.objective import DPOObjective
 from weft.tasks.policy_gradient.batching import RolloutBatch
@@ -241,6 +244,19 @@ def test_the_loss_of_ppo_equals_the_equations(base, rollout):
     assert loss.total.item() == pytest.approx(-np.minimum(change * white, change.clip(0.8, 1.2) * white).sum(), abs=1e-3)
     assert loss.penalty.item() == pytest.approx(0.5 * sum(errors) / 2, rel=1e-4)
     assert int(loss.count) == len(change)
+
+
+def test_padding_of_responses_is_not_routed_to_experts():
+    torch.manual_seed(0)
+    config = LanguageModelConfig(**{**GPT, "hidden_size": 16, "num_layers": 1, "num_experts": 4, "ffn_dim": 16}).with_defaults()
+    model = language_model(config, vocab_size=20, context_length=8, vocabulary="")
+    tokens, mask = torch.randint(3, 20, (2, 7)), torch.arange(6) < torch.tensor([[6], [2]])
+    (layer,) = expert_layers(model).values()
+    layer.start_recording()
+    scores = score_tokens(model, tokens, mask)
+    assert layer.stop_recording().num_tokens == 8
+    alone = score_tokens(model, tokens[1:, :3], mask[1:, :2])
+    torch.testing.assert_close(scores.log_probs[1:, :2], alone.log_probs)
 
 
 def test_the_gradient_of_rloo_is_that_of_reinforce(base, rollout):

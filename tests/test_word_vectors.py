@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -219,7 +220,13 @@ DAMAGED = {
     "none.txt": (b"0 4\n", r"none.txt: has no vectors; use a file with a word and its numbers on each line"),
     "nan.txt": (b"a nan\n", r"nan.txt: the vector of 'a' has NaN or infinite values; remove the word"),
     "not.bin": (b"hello", r"not.bin: not a binary file of word2vec; name a text file .txt or .vec"),
-    "cut.bin": (b"2 2\na \0\0\0\0\0\0\0\0b \0", r"cut.bin: ends after 1 of 2 vectors; is the file complete\?"),
+    "line.bin": (b"2 3", r"line.bin: not a binary file of word2vec; name a text file .txt or .vec"),
+    "flat.bin": (b"2 0\na b ", r"flat.bin: not a binary file of word2vec; name a text file .txt or .vec"),
+    "cut.bin": (b"2 2\na \0\0\0\0\0\0\0\0b \0", r"cut.bin: has room for 1 of 2 vectors; is the file complete\?"),
+    "long.bin": (b"2 1\nlong \0\0\0\0lo \0\0", r"long.bin: ends after 1 of 2 vectors; is the file complete\?"),
+    "huge.bin": (b"8000000000 1\na \0\0\0\0", r"huge.bin: has room for 1 of 8,000,000,000 vectors; is the file complete\?"),
+    "large.txt": (b"a 1e39\n", r"large.txt: the vector of 'a' has NaN or infinite values; remove the word"),
+    "digits.txt": ("\u00b2 \u00b3\n".encode(), r"digits.txt:1: expected a word and 1 numbers, got '\u00b3'; all vectors"),
     "not.npy": (
         b"hello",
         r"not.words.txt: file not found; it has the words of the vectors, one per line; write it beside not.npy",
@@ -232,6 +239,23 @@ def test_damaged_files_are_named(tmp_path, name):
     (tmp_path / name).write_bytes(DAMAGED[name][0])
     with pytest.raises(DataError, match=DAMAGED[name][1]):
         read_vectors(tmp_path / name)
+
+
+def test_the_first_of_equal_words_counts(tmp_path):
+    (tmp_path / "v.txt").write_text("b 1 2\na 3 4\nb 5 6\nc 7 8\na 9 9\n")
+    vectors = read_vectors(tmp_path / "v.txt")
+    assert vectors.words == ["b", "a", "c"]
+    assert vectors.dense().tolist() == [[1, 2], [3, 4], [7, 8]]
+
+
+def test_archives_and_empty_arrays_are_refused(tmp_path):
+    (tmp_path / "v.words.txt").write_text("a\n")
+    buffer = io.BytesIO()
+    np.savez(buffer, x=np.zeros((1, 2)))
+    for content in (buffer.getvalue(), b""):
+        (tmp_path / "v.npy").write_bytes(content)
+        with pytest.raises(DataError, match=r"v.npy: not an .npy file of numbers"):
+            read_vectors(tmp_path / "v.npy")
 
 
 def test_other_files_are_refused(tmp_path):

@@ -65,8 +65,9 @@ class LayerGradients(NamedTuple):
 
 
 def to_float64(model: nn.Module) -> nn.Module:
-    """A copy in float64, in which gradients of 1e-40 do not underflow."""
-    return copy.deepcopy(model).double().eval()
+    """A copy in float64, in which gradients of 1e-40 do not underflow. Weights that are frozen beside adapters have gradients
+    as well."""
+    return copy.deepcopy(model).double().eval().requires_grad_()
 
 
 def _norm(gradients: Sequence[Tensor | None]) -> float:

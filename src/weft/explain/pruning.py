@@ -26,6 +26,7 @@ from weft.explain.heads import (
     remove_heads,
 )
 from weft.explain.importance import MEASURES, importance_by_gradient, importance_by_masking
+from weft.nn.lora import adapter_names
 from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.derived_run import write_derived_run
@@ -208,6 +209,13 @@ def view(run: AnyRun, pruning: Pruning, setup: dict[str, Any], *, top: int = 8) 
 
 
 # ---- the smaller run
+
+
+def check_prunable(run: AnyRun) -> None:
+    """Refuse a model with adapters, whose matrices belong to all heads."""
+    if adapter_names(run.members[0].model.state_dict()):
+        problem = "has LoRA adapters, which do not belong to single heads"
+        raise UsageError(run.directory.path, problem, "merge them with weft merge")
 
 
 def write_pruned_run(run: AnyRun, output_dir: Path, pruning: Pruning, setup: dict[str, Any]) -> RunDir:

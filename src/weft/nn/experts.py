@@ -43,13 +43,17 @@ class ChoosesExperts(Protocol):
     experts_per_token: int
 
 
+class RouterLinear(nn.Linear):
+    """The matrix of a router. Its own class, because LoRA does not adapt routers."""
+
+
 class Router(nn.Module):
     """Chooses the experts of each token. It computes in float32: near ties decide which expert is used."""
 
     def __init__(self, dim: int, *, num_experts: int, experts_per_token: int) -> None:
         super().__init__()
         self.num_experts, self.experts_per_token = num_experts, experts_per_token
-        self.linear = nn.Linear(dim, num_experts, bias=False)
+        self.linear = RouterLinear(dim, num_experts, bias=False)
 
     def forward(self, x: Tensor) -> Routing:
         """Tokens (N, D) to their experts."""
@@ -228,8 +232,9 @@ class MixtureOfExperts(nn.Module):
         self.recorded: list[ExpertLoad] | None = None  # of the calls since `start_recording`; None: not recording
 
     def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
-        if token_mask is not None:  # attention may leave any value on padding
-            x = x.masked_fill(~token_mask[..., None], 0.0)
+        if token_mask is not None:
+            token_mask = token_mask != 0  # of packed rows, it has the numbers of texts
+            x = x.masked_fill(~token_mask[..., None], 0.0)  # attention may leave any value on padding
         tokens, mask = x.flatten(0, 1), None if token_mask is None else token_mask.flatten()
         routing = self.router(tokens)
         if self.recorded is not None:

@@ -1,7 +1,8 @@
 """Packed rows: several texts in one row that do not see each other.
 
-The token mask of a packed row is int64 (B, T): the number of the text of each position, from 1; texts follow one another.
-Attention masks and positions depend on it. Layers that carry a state from position to position cannot read packed rows.
+The token mask of a packed row is int64 (B, T): the number of the text of each position, from 1; texts follow one another,
+and padding, 0, is at the end. Attention masks and positions depend on it. Layers that carry a state from position to position
+cannot read packed rows.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from weft.vectors.rows import Floats
 from weft.vectors.word_vectors import WordVectors, dense_vectors
 
 SUFFIXES = (".txt", ".vec", ".bin", ".safetensors", ".npy")
-MAX_VALUES = 1 << 33  # of a header: a larger number is damaged
 HEADER_BYTES = 64
 FIX = "all vectors of a file must have the same dimension"
 
@@ -58,7 +57,8 @@ def read_vectors(path: Path) -> WordVectors:
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).all(1))[0])
         raise DataError(path, f"the vector of {quote(words[row])} has NaN or infinite values", "remove the word")
-    return dense_vectors(words, array, str(path))
+    rows = sorted({word: row for row, word in reversed(list(enumerate(words)))}.values())  # of equal words, the first
+    return dense_vectors([words[row] for row in rows], array if len(rows) == len(words) else array[rows], str(path))
 
 
 def write_vectors(vectors: WordVectors, path: Path) -> list[str]:
@@ -106,7 +106,7 @@ def _read_text(path: Path) -> tuple[list[str], Floats]:
     expected: int | None = None
     for number, line in enumerate(read_lines(path), 1):
         cells = line.rstrip().split(" ") if "\t" not in line else line.rstrip().split("\t")
-        if number == 1 and len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit():
+        if number == 1 and len(cells) == 2 and cells[0].isdecimal() and cells[1].isdecimal():
             expected, size = int(cells[0]), int(cells[1])
             continue
         if not line.strip():
@@ -126,7 +126,8 @@ def _read_text(path: Path) -> tuple[list[str], Floats]:
 
 def _numbers(cells: Sequence[str], path: Path, number: int) -> Floats:
     try:
-        return np.array(cells, np.float32)
+        with np.errstate(over="ignore"):  # a number that is too large is infinite, and refused with its word
+            return np.array(cells, np.float32)
     except ValueError:
         where, given = f"{path}:{number}", quote(" ".join(cells), 40)
         raise DataError(where, f"expected a word and {len(cells)} numbers, got {given}", FIX) from None
@@ -134,11 +135,16 @@ def _numbers(cells: Sequence[str], path: Path, number: int) -> Floats:
 
 def _read_binary(path: Path) -> tuple[list[str], Floats]:
     data = path.read_bytes()
-    header = data[:HEADER_BYTES].partition(b"\n")[0].split()
-    if len(header) != 2 or not all(cell.isdigit() for cell in header) or int(header[0]) * int(header[1]) > MAX_VALUES:
+    line, newline, _ = data[:HEADER_BYTES].partition(b"\n")
+    header = line.split()
+    if not newline or len(header) != 2 or not all(cell.isdigit() and int(cell) > 0 for cell in header):
         raise DataError(path, "not a binary file of word2vec", "name a text file .txt or .vec")
     count, size = int(header[0]), int(header[1])
-    array, words, start = np.empty((count, size), np.float32), list[str](), data.index(b"\n") + 1
+    start, row_bytes = len(line) + 1, 2 + 4 * size  # a word has at least one byte, and a space follows
+    if count * row_bytes > len(data) - start:
+        complete = (len(data) - start) // row_bytes
+        raise DataError(path, f"has room for {complete:,} of {count:,} vectors", "is the file complete?")
+    array, words = np.empty((count, size), np.float32), list[str]()
     for row in range(count):
         end = data.find(b" ", start)
         if end < 0 or end + 1 + 4 * size > len(data):
@@ -165,8 +171,9 @@ def _read_npy(path: Path) -> tuple[list[str], Floats]:
 
 def _load(path: Path) -> Floats:
     try:
-        array = np.load(path, allow_pickle=False)
-    except ValueError:
+        with path.open("rb") as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+    except (ValueError, EOFError):
         raise DataError(path, "not an .npy file of numbers") from None
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise DataError(path, f"expected numbers of shape (words, dimensions), got {array.dtype} {array.shape}")

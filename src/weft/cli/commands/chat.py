@@ -11,7 +11,7 @@ import typer
 
 from weft.cli.options import DECODING, Device, ModelCommand, RunDirectory, Temperature, TopK, TopP
 from weft.cli.output import note, print_message, styled, write, write_json
-from weft.errors import DataError, UsageError, WeftError
+from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.cli.input_lines import Line
@@ -95,7 +95,7 @@ class Chat(ModelCommand):
                     # other random numbers for each response of a conversation
                     turn = options.model_copy(update={"seed": self.seed + len(messages)})
                     messages = [*prompt, ("assistant", self._respond(run, prompt, turn))]
-                except WeftError as error:  # such as a message that is too long: the conversation goes on
+                except (DataError, UsageError) as error:  # such as a message that is too long: the conversation goes on
                     print_message("warning", str(error))
                     code = DataError.exit_code
         return code

@@ -65,7 +65,7 @@ class Prune(ModelCommand):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.explain.heads import all_heads, attention_layers
-        from weft.explain.pruning import parse_num_heads, view, write_pruned_run
+        from weft.explain.pruning import check_prunable, parse_num_heads, view, write_pruned_run
         from weft.runs.derived_run import check_output_dir
         from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
@@ -81,6 +81,7 @@ class Prune(ModelCommand):
         with remove_on_failure(self.output_dir) if self.output_dir is not None else nullcontext():
             if self.output_dir is not None:
                 check_output_dir(self.output_dir)  # before the work
+                check_prunable(run)
             with Display(quiet=self.quiet) as display:
                 pruning, tokens = self._prune(run, layers, num_removed, display)
             files = [str(path) for path in self.data] if self.data else "validation data"

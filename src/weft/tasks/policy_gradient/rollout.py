@@ -74,7 +74,7 @@ class TokenScores(NamedTuple):
 
 def score_tokens(model: Any, tokens: Tensor, mask: Tensor, *, entropy: bool = False) -> TokenScores:
     """Log-probabilities of the tokens in the mask, in the distribution without banned tokens."""
-    hidden, _ = model(tokens[:, :-1])
+    hidden, _ = model(tokens[:, :-1], None, model.stack.padding_mask(mask))
     logits = model.head.logits(hidden).index_fill(-1, torch.tensor(BANNED, device=tokens.device), -math.inf)
     all_log_probs = logits.log_softmax(-1)
     log_probs = all_log_probs.gather(-1, tokens[:, 1:, None])[..., 0].masked_fill(~mask, 0.0)

@@ -76,14 +76,14 @@ class Dialogues(Examples[ResponseBatch]):
         return ResponseBatch(as_tensor(tokens), as_tensor(is_target))
 
     def packed_batch(self, rows: Sequence[Sequence[int]], width: int) -> ResponseBatch:
-        """A batch with several examples in each row of `width` tokens. Padding is a text of its own, without a loss."""
+        """A batch with several examples in each row of `width` tokens. Padding is text 0, without a loss."""
         tokens, is_target, texts = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
         for row in rows:
             parts = [self.row(index) for index in row]
             tokens.append(np.concatenate([part[0] for part in parts]))
             is_target.append(np.concatenate([part[1] for part in parts]))
             sizes = [len(part[0]) for part in parts]
-            numbers = np.repeat(np.arange(1, len(row) + 2), [*sizes, width - sum(sizes)])
+            numbers = np.repeat([*range(1, len(row) + 1), 0], [*sizes, width - sum(sizes)])
             texts.append(numbers)
         return ResponseBatch(
             as_tensor(pad_rows(tokens, width)), as_tensor(pad_rows(is_target, width)), as_tensor(np.stack(texts))

@@ -20,12 +20,12 @@ BATCH_TOKENS = 16384  # positions per batch in inference
 
 
 def hidden_states(model: Any, batch: ResponseBatch) -> tuple[Tensor, Tensor | None]:
-    """The outputs of the stack for the inputs of a batch, (B, T, D), and the penalties on them, (B, T). Padding needs no mask:
-    it is in the future."""
+    """The outputs of the stack for the inputs of a batch, (B, T, D), and the penalties on them, (B, T). Padding needs no mask,
+    because it is in the future, unless the model has experts."""
     if batch.texts is not None:
         y, _ = model(batch.tokens[:, :-1], None, batch.texts[:, :-1])
         return y, None
-    y, penalties, _ = model.penalized(batch.tokens[:, :-1])
+    y, penalties, _ = model.penalized(batch.tokens[:, :-1], None, batch.is_target[:, 1:])
     return y, penalties
 
 
