@@ -478,6 +478,25 @@ def test_killed_training_resumes_exactly(place):
     assert (place / "killed/model.safetensors").read_bytes() == (place / "whole/model.safetensors").read_bytes()
 
 
+def test_ctrl_c_saves_and_the_same_command_resumes(place, monkeypatch, capsys):
+    run_file("skip-gram", "vector_size = 16\nnum_epochs = 4\nsubsample = 0.0\n")
+    calls = []
+
+    def show(job, epoch, num_epochs, fraction, loss):
+        calls.append(epoch)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("weft.tasks.word_vectors.training._show", show)
+    assert main(["train", "run.toml", "-o", "stopped"]) == 130
+    assert capsys.readouterr().err.endswith("Stopped. Saved to stopped. Run the same command to resume.\n")
+    assert (place / "stopped" / "train_state.safetensors").exists()
+    assert main(["train", "run.toml", "-o", "stopped"]) == 0
+    assert "resuming at epoch 1 of 4" in capsys.readouterr().err
+    assert main(["train", "run.toml", "-q", "-o", "whole"]) == 0
+    assert (place / "stopped/model.safetensors").read_bytes() == (place / "whole/model.safetensors").read_bytes()
+
+
 # ---- embeddings of other runs
 
 LM = (

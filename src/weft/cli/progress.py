@@ -179,6 +179,7 @@ class TrainProgress:
         self.display.line(f"Fitted{name}: {', '.join([f'{num_parameters:,} parameters', *values[:1]])} ({duration})")
 
     def should_stop(self) -> bool:
+        self.stop.saves = True  # a training without steps that asks saves before it stops
         return self.stop.is_requested
 
     # ---- header

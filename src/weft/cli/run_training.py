@@ -75,7 +75,8 @@ class RunTraining:
                 )
             except TrainingInterrupted:
                 display.clear()
-                display.line(f"Stopped at step {progress.step:,}. Saved to {self.output_dir}. {self._how_to_resume()}")
+                where = f" at step {progress.step:,}" if progress.step else ""  # word vectors have no steps
+                display.line(f"Stopped{where}. Saved to {self.output_dir}. {self._how_to_resume()}")
                 return stop.exit_code
             except KeyboardInterrupt:
                 display.clear()
