@@ -12,7 +12,7 @@ from weft.tasks.policy_gradient.predict import COMPARE, evaluate
 from weft.tasks.policy_gradient.presets import PRESETS
 from weft.tasks.responses.decoding import DECODE
 from weft.tasks.responses.predict import Responder, unknown_tokens
-from weft.tasks.responses.prompt_samples import SAMPLES
+from weft.tasks.responses.samples import PROMPT_SAMPLES
 from weft.tasks.responses.tokenizer import SubwordTokenizerConfig
 from weft.tasks.responses.weights import WEIGHTS
 from weft.tasks.spec import Task
@@ -40,7 +40,7 @@ POLICY_GRADIENT: Task[str, None] = Task(
     data=replace(table_data(PromptDataConfig, SubwordTokenizerConfig), columns=columns, limit_lengths=limit_lengths),
     presets=PRESETS,
     weights=WEIGHTS,
-    samples=SAMPLES,
+    samples=PROMPT_SAMPLES,
     eval_suites=(FEEDBACK,),
     validation_suites=(FEEDBACK_VALIDATION,),
     ranking_metrics=("reward", "judge", "repetition"),

@@ -181,8 +181,15 @@ def dialogue_lengths(corpora: Sequence[Corpus], edges: np.ndarray) -> np.ndarray
 
 def limit_lengths(config: RunConfig, dataset: Dataset[Dialogue], corpora: Sequence[Corpus]) -> SplitColumns:
     """Count the examples that are too long, which are skipped later, or refuse them."""
+    return limited(config, dataset, corpora, dialogue_lengths(corpora, dialogue_edges(dataset)), "example")
+
+
+def limited(
+    config: RunConfig, dataset: Dataset[Any], corpora: Sequence[Corpus], lengths: np.ndarray, noun: str
+) -> SplitColumns:
+    """The columns of a split, with a note that counts the records that are too long. `lengths` (N,) are the tokens of prompt
+    and response."""
     max_length = config.data.max_length
-    lengths = dialogue_lengths(corpora, dialogue_edges(dataset))
     long = np.flatnonzero(lengths > max_length)
     if len(long) == len(lengths) or (len(long) and not config.data.skip_long):
         more = f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
@@ -192,7 +199,7 @@ def limit_lengths(config: RunConfig, dataset: Dataset[Dialogue], corpora: Sequen
             "increase it" if config.data.skip_long else "increase it or set data.skip_long = true",
         )
     verb = "is" if len(long) == 1 else "are"
-    note = f"{pluralize(len(long), 'example')} {verb} longer than data.max_length = {max_length} tokens and {verb} skipped"
+    note = f"{pluralize(len(long), noun)} {verb} longer than data.max_length = {max_length} tokens and {verb} skipped"
     return SplitColumns(corpora, note if len(long) else None)
 
 
