@@ -20,7 +20,20 @@ HERE = Path(__file__).parent
 CONSTRAINTS = HERE.parent / "constraints.txt"
 COMPILE = ("uv", "pip", "compile", "-q", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate", "-")
 LARGE = frozenset(
-    ("av", "matplotlib", "pandas", "playwright", "polars-runtime-32", "pyarrow", "scikit-learn", "scipy", "transformers")
+    (
+        "av",
+        "ctranslate2",
+        "matplotlib",
+        "onnx",
+        "onnxruntime",
+        "pandas",
+        "playwright",
+        "polars-runtime-32",
+        "pyarrow",
+        "scikit-learn",
+        "scipy",
+        "transformers",
+    )
 )
 LISTS = {
     "demo": ("weft[demo]", "editables", "hatchling"),
