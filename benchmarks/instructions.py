@@ -2,7 +2,7 @@
 language model as it is, for a model that is trained on instructions from random weights, and for one that starts from the
 language model. No instruction of the test data occurs in the training data.
 
-    python benchmarks/instructions.py DATA/instructions-dolly/dolly-6400.jsonl.gz --text TEXT [--seeds 3] [--steps 2000]
+    python benchmarks/instructions.py DATA/instructions-dolly/dolly-6400.jsonl.gz --text TEXT [--seeds 0 1 2] [--steps 2000]
 
 TEXT is running text for the language model, such as a part of Wikipedia. --tiny trains small models for a minute, to try it.
 """
@@ -48,7 +48,8 @@ def write_splits(path: Path, directory: Path) -> None:
 def tune(directory: Path, base: Path, options: dict[str, Any], *, init: bool, learns: bool, seed: int) -> float:
     """Nats per response token of the test data; without `learns`, of the language model itself."""
     model = {**weft.load(base).config.to_dict()["model"], "dropout": 0.1 if learns else 0.0}
-    train = {"max_epochs": 3.0, "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 6}
+    # from random weights it takes longer; the best weights are those with the best validation loss
+    train = {"max_epochs": 3.0 if init else 20.0, "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 10}
     if not learns:
         train = {"max_steps": 1, "lr": 1e-12, "batch_tokens": 2048, "num_validations": 1}
     if init:
@@ -69,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int)
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
@@ -78,7 +79,7 @@ def main() -> None:
         directory = Path(name)
         write_splits(arguments.file, directory)
         losses: dict[str, list[float]] = {"base": [], "from scratch": [], "from the language model": []}
-        for seed in range(arguments.seeds):
+        for seed in arguments.seeds:
             base = directory / f"lm-{seed}"
             weft.train(
                 {

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import weft.nn.experts as experts_module
 from weft.config import parse_config
 from weft.data.batching import Batch
 from weft.errors import ConfigError
@@ -25,6 +26,7 @@ from weft.nn.experts import (
     expert_layers,
     expert_load,
     grouped_experts,
+    grouped_mm,
     num_active_parameters,
 )
 from weft.tasks.lm.contexts import Context
@@ -396,3 +398,18 @@ def test_a_compiled_loss_equals_the_plain_one(precision):
     tolerance = CLOSE if precision is torch.float32 else {"atol": 0.05, "rtol": 0.05}
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected, **tolerance)
+
+
+def test_both_products_of_experts_are_computed_in_the_type_of_autocast(monkeypatch):
+    """A power, as in squared ReLU, is float32 under autocast: its product would be slow, and torch.compile refuses it."""
+    part, x, dtypes = layer(activation="squared-relu"), torch.randn(1, 5, DIM), []
+
+    def recorded(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        dtypes.append(rows.dtype)
+        return grouped_mm(rows, weight, ends)
+
+    monkeypatch.setattr(experts_module, "grouped_mm", recorded)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, _ = part(x)
+    assert dtypes == [torch.bfloat16] * 2
+    torch.testing.assert_close(y.float(), part(x)[0], atol=0.02, rtol=0.1)

@@ -93,9 +93,9 @@ def with_bias(config: StackConfig, module: nn.Module) -> nn.Module:
 
 def share_positions(mixers: Sequence[nn.Module]) -> None:
     """Make all layers of a stack use the position encoding of the first, if it is one that is shared."""
-    owners = [module for module in mixers if isinstance(module, HasPositions) and module.positions.is_shared]
+    owners = [module for module in mixers if isinstance(module, HasPositions) and module.position_encoding().is_shared]
     for module in owners[1:]:
-        module.positions = owners[0].positions
+        module.share_positions(owners[0].position_encoding())
 
 
 # options that `attention` converts to arguments; all other options are passed on unchanged

@@ -76,6 +76,12 @@ class SelfAttention(nn.Module):
         self.to_out = nn.Linear(num_heads * head_dim, dim)
         self.attend = ScaledDotProductAttention(dropout)
 
+    def position_encoding(self) -> PositionEncoding:
+        return self.positions
+
+    def share_positions(self, positions: PositionEncoding) -> None:
+        self.positions = positions
+
     def forward(self, x: Tensor, state: KVCache | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, KVCache]:
         if self.bidirectional and state is not None:
             raise ValueError("bidirectional layers need the whole sequence at once")

@@ -13,7 +13,7 @@ expert.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -170,7 +170,7 @@ def grouped_experts(experts: Experts, x: Tensor, routing: Routing, token_mask: T
     # the product leaves rows that belong to no expert undefined, and their gradients as well
     is_token = None if token_mask is None else (by_expert < num_experts)[:, None]
     hidden = grouped_mm(_zero_outside(rows, is_token), experts.up_proj.weight, ends)
-    hidden = experts.activation(_zero_outside(hidden, is_token))
+    hidden = experts.activation(_zero_outside(hidden, is_token)).to(x.dtype)  # autocast computes powers in float32
     outputs = _zero_outside(grouped_mm(hidden, experts.to_out.weight, ends), is_token)
     unsorted: Tensor = _Unsort.apply(outputs, order, inverse)  # type: ignore[no-untyped-call]
     return (unsorted.view(*routing.gates.shape, -1) * routing.gates[..., None].to(x.dtype)).sum(1)
@@ -263,21 +263,25 @@ class MixtureOfExperts(nn.Module):
 
 
 @runtime_checkable
-class RoutesTokens(Protocol):
-    """A layer that distributes tokens over experts."""
-
-    router: Router
-    experts: Experts
-    balance_loss_weight: float
+class _RecordsLoad(Protocol):
+    """What tells a layer with experts. Methods alone: since Python 3.12, isinstance does not see the submodules of a module."""
 
     def start_recording(self) -> None: ...
 
     def stop_recording(self) -> ExpertLoad: ...
 
 
+class RoutesTokens(_RecordsLoad, Protocol):
+    """A layer that distributes tokens over experts."""
+
+    router: Router
+    experts: Experts
+    balance_loss_weight: float
+
+
 def expert_layers(model: nn.Module) -> dict[str, RoutesTokens]:
     """The mixture-of-experts layers of a model by name, in its order."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, RoutesTokens)}
+    return {name: cast(RoutesTokens, module) for name, module in model.named_modules() if isinstance(module, _RecordsLoad)}
 
 
 def num_active_parameters(model: nn.Module) -> int:

@@ -25,9 +25,13 @@ def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
 
 @runtime_checkable
 class HasPositions(Protocol):
-    """Attention, or another module with a position encoding."""
+    """Attention, or another module with a position encoding. Methods alone: since Python 3.12, isinstance does not see the
+    submodules of a module."""
 
-    positions: PositionEncoding
+    def position_encoding(self) -> PositionEncoding: ...
+
+    def share_positions(self, positions: PositionEncoding) -> None:
+        """Use the position encoding of another layer."""
 
 
 class PositionEncoding(nn.Module):
