@@ -228,12 +228,8 @@ class _Group(Generic[S]):
             self.state = compact(join(self.state, other.state))
         except ValueError:
             return False
-        slots = max(self.finished.scores.size(1), other.finished.scores.size(1))
-        first, second = self.finished.with_slots(slots), other.finished.with_slots(slots)
-        outputs = beam_step.same_width(first.tokens, second.tokens)
-        tokens = beam_step.same_width(self.beams.tokens, other.beams.tokens)
-        self.finished = Finished(*join(tuple(first._replace(tokens=outputs[0])), tuple(second._replace(tokens=outputs[1]))))
-        self.beams = Beams(*join(tuple(self.beams._replace(tokens=tokens[0])), tuple(other.beams._replace(tokens=tokens[1]))))
+        self.finished = self.finished.join(other.finished)
+        self.beams = self.beams.join(other.beams)
         self.options = Options(*join(tuple(self.options), tuple(other.options)))
         self.set_sentences(self.sentences + other.sentences)
         self.beams = self.beams._replace(tokens=self.beams.tokens[:, :, -self.width(steps) :])

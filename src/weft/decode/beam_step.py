@@ -103,6 +103,12 @@ class Options(NamedTuple):
         return torch.cat([self.banned_tokens, early_eos.unsqueeze(1)], 1)
 
 
+def join_tokens(first: Tensor, second: Tensor, dim: int) -> Tensor:
+    """Concatenate right-aligned tokens (A, N, T), padded to the same T."""
+    width = max(first.size(2), second.size(2))
+    return torch.cat([F.pad(part, (width - part.size(2), 0), value=NO_TOKEN) for part in (first, second)], dim)
+
+
 class Lengths(NamedTuple):
     """The number of generated tokens of each sentence."""
 
@@ -126,6 +132,11 @@ class Beams(NamedTuple):
         tokens = self.tokens[:, :, self.tokens.size(2) - lengths.longest :]
         column = torch.arange(lengths.longest, device=tokens.device)
         return tokens.masked_fill(column < (lengths.longest - lengths.rows).view(-1, 1, 1), NO_TOKEN)
+
+    def join(self, other: Beams) -> Beams:
+        """Concatenate the sentences, which have the same number of beams."""
+        sums, log_probs = torch.cat([self.sums, other.sums]), torch.cat([self.log_probs, other.log_probs])
+        return Beams(sums, log_probs, join_tokens(self.tokens, other.tokens, 0))
 
 
 class Candidates(NamedTuple):
@@ -154,14 +165,23 @@ class Finished(NamedTuple):
     def add(self, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> Finished:
         """Merge hypotheses (A, M), (A, M), (A, M, T) and keep the best N; a score of -inf is ignored."""
         best, index = best_first(torch.cat([self.scores, scores], 1), self.scores.size(1))
-        all_tokens = torch.cat(same_width(self.tokens, tokens), 1)
+        all_tokens = join_tokens(self.tokens, tokens, 1)
         all_tokens = all_tokens.gather(1, index.unsqueeze(2).expand(-1, -1, all_tokens.size(2)))
         log_probs = torch.cat([self.log_probs, log_probs], 1).gather(1, index)
         return Finished(best, log_probs, all_tokens, self.counts + (scores > -math.inf).sum(1))
 
-    def with_slots(self, n_best: int) -> Finished:
-        """The same with at least this many slots."""
-        missing = max(0, n_best - self.scores.size(1))
+    def join(self, other: Finished) -> Finished:
+        """Concatenate the sentences."""
+        slots = max(self.scores.size(1), other.scores.size(1))
+        first, second = self._with_slots(slots), other._with_slots(slots)
+        scores, log_probs = torch.cat([first.scores, second.scores]), torch.cat([first.log_probs, second.log_probs])
+        return Finished(
+            scores, log_probs, join_tokens(first.tokens, second.tokens, 0), torch.cat([first.counts, second.counts])
+        )
+
+    def _with_slots(self, n_best: int) -> Finished:
+        """The same with this many slots."""
+        missing = n_best - self.scores.size(1)
         scores, log_probs = (F.pad(part, (0, missing), value=-math.inf) for part in (self.scores, self.log_probs))
         return Finished(scores, log_probs, F.pad(self.tokens, (0, 0, 0, missing), value=NO_TOKEN), self.counts)
 
@@ -182,12 +202,6 @@ def check_numbers(finished: Finished, beams: Beams) -> None:
     """Reject NaN, which is sorted before every number and so is never missed."""
     if finished.scores.isnan().any() or beams.sums.isnan().any():
         raise ModelError("", NAN_PROBS)
-
-
-def same_width(*tensors: Tensor) -> list[Tensor]:
-    """Right-aligned tokens (..., T), padded to the same T."""
-    width = max(tensor.size(-1) for tensor in tensors)
-    return [F.pad(tensor, (width - tensor.size(-1), 0), value=NO_TOKEN) for tensor in tensors]
 
 
 def any_on_cpu(mask: Tensor) -> bool:
