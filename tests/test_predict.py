@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -277,6 +278,44 @@ def test_sources_of_several_batches_keep_their_order(monkeypatch):
         same(item, expected)
     assert calls == [(3, 11), (6, 11), (9, 11), (11, 11)]  # the longest ones first, whatever their limits
     assert ask(model, [], beam_size=2) == []
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 3, "patience": 0}, {"num_samples": 2, "seed": 3}], ids=["beam", "samples"])
+def test_sources_of_different_limits_share_a_batch(options):
+    model = model_of("luong", words=12)
+    sources = [[3, 4] * 20 + [EOS], [3, EOS], [5] * 17 + [EOS]]
+    config = PredictionConfig(**options, min_new_tokens=60)  # longer than two of the limits: those outputs are truncated
+    request = asking(model, sources, speller=StringTokenizer("abcdefghi"))
+    together = predict(request, config)
+    lengths = [max(len(item.token_ids) for item in items) for items in together]
+    assert lengths[1] == max_new_tokens_for(request, 1, config) < lengths[0] <= max_new_tokens_for(request, 0, config)
+    for row, items in enumerate(together):
+        alone = asking(model, sources[row : row + 1], speller=request.tokenizer)._replace(indices=[row])
+        same(items, predict(alone, config)[0])
+
+
+def test_patience_stops_a_search_early():
+    model, sources, counted = deepcopy(model_of("transformer")), source_tokens(6), []
+    model.head.head.bias.data[EOS] += 4.0  # outputs end early
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(model, name)
+
+        def step(self, token, state):
+            counted.append(len(token))
+            return model.step(token, state)
+
+    results, rows = [], []
+    for options in ({}, {"patience": 2}, {"patience": 0}, {"patience": 1000}):
+        counted.clear()
+        results.append(ask(Counted(), sources, beam_size=3, length_penalty=1.0, encode=lambda s: encoded(model, s), **options))
+        rows.append(sum(counted))
+    assert results[0] == results[1] and rows[0] == rows[1] < rows[2] == rows[3]
+    assert results[2] == results[3]
+    assert ask(model, sources, beam_size=3, length_penalty=0.0) == ask(
+        model, sources, beam_size=3, length_penalty=0.0, patience=0
+    )
 
 
 # ---- scores
