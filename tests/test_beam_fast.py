@@ -66,6 +66,7 @@ def test_the_best_totals_in_blocks_equal_those_of_all_tokens(words, beams):
     torch.testing.assert_close(actual, totals.topk(10, dim=1).values, rtol=0, atol=0)
     torch.testing.assert_close(totals.gather(1, index), actual, rtol=0, atol=0)
     assert module.best_totals(sums, values, 10)[0].equal(actual)
+    assert module.best_totals(sums, values.T.contiguous().T, 10)[0].equal(actual)  # any memory layout
     values[4 % len(values), words - 1] = math.nan
     assert module._best_in_blocks(sums, values, 10)[0].isnan().sum() == 1
 

@@ -243,7 +243,7 @@ def _best_in_blocks(sums: Tensor, values: Tensor, count: int) -> tuple[Tensor, T
     """`best_totals` for a large vocabulary: the best totals are in the `count` blocks of it with the largest maxima."""
     num_sentences, num_beams, vocab_size = *sums.shape, values.size(1)
     num_whole = vocab_size // BLOCK_SIZE
-    maxima = values[:, : num_whole * BLOCK_SIZE].unflatten(1, (num_whole, BLOCK_SIZE)).amax(2)
+    maxima = values[:, : num_whole * BLOCK_SIZE].reshape(-1, num_whole, BLOCK_SIZE).amax(2)
     if num_whole * BLOCK_SIZE < vocab_size:
         maxima = torch.cat([maxima, values[:, num_whole * BLOCK_SIZE :].amax(1, keepdim=True)], 1)
     num_blocks = maxima.size(1)
@@ -252,7 +252,7 @@ def _best_in_blocks(sums: Tensor, values: Tensor, count: int) -> tuple[Tensor, T
     beams, tokens = blocks // num_blocks, blocks % num_blocks * BLOCK_SIZE + torch.arange(BLOCK_SIZE)
     index = (beams * vocab_size + tokens).clamp_(max=num_beams * vocab_size - 1)  # the last block may be incomplete
     totals = (
-        values.view(num_sentences, -1).gather(1, index.flatten(1)).view_as(index) + sums.gather(1, beams[:, :, 0])[..., None]
+        values.reshape(num_sentences, -1).gather(1, index.flatten(1)).view_as(index) + sums.gather(1, beams[:, :, 0])[..., None]
     )
     totals.masked_fill_(tokens >= vocab_size, -math.inf)
     best, best_index = totals.flatten(1).topk(count, dim=1)
@@ -277,7 +277,7 @@ def expand(beams: Beams, log_probs: Tensor, processed: Tensor, beam_size: int) -
         return _expand_greedy(beams, log_probs, processed)
     sums, index = best_totals(beams.sums, processed, 2 * beam_size)
     parents = index // processed.size(1)
-    model_values = log_probs.view(len(sums), -1).gather(1, index)
+    model_values = log_probs.reshape(len(sums), -1).gather(1, index)
     return Candidates(sums, beams.log_probs.gather(1, parents) + model_values, index % processed.size(1), parents)
 
 
