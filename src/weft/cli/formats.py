@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.errors import UsageError, unknown_name
 
-FORMATS = ("hf", "arpa", "vectors")
+FORMATS = ("hf", "arpa", "vectors", "onnx")
 
 
 def formats() -> list[str]:
