@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import torch
 from label_runs import (
     classification_run_file,
     single_label_rows,
@@ -23,16 +25,27 @@ from label_runs import (
 )
 from seq2seq_runs import make_pairs, seq2seq_run_file
 from small_runs import WORDS, make_text, run_file, train_here
+from toy_models import build_mixer, enlarge_weights
 from toy_qa import make_questions, qa_run_file
 from toy_qa import write_tsv as write_questions
+from toy_seq2seq import VOCAB_SIZE, build
 
 import weft
+from weft.cli.main import main
 from weft.errors import ModelError, UsageError
 from weft.interop import onnx_check, onnx_export
 from weft.interop.export_record import ExportOptions
+from weft.interop.onnx_decoders import encoder_decoder_graphs
+from weft.interop.onnx_graphs import encoder_graph, shapes
+from weft.interop.onnx_ops import exportable
+from weft.models.classifier import classifier
+from weft.models.encoder_config import ClassifierConfig
+from weft.nn.mixers import recurrent_mixers
+from weft.nn.state import KVCache, tree_leaves
 from weft.runs.resolve import resolve
 
 SHORT = "train.max_steps=3"
+BPE = ("tokenizer.type=bpe", "tokenizer.vocab_size=300")
 
 
 def _preferences(path: Path) -> dict[str, Any]:
@@ -51,7 +64,7 @@ def _preferences(path: Path) -> dict[str, Any]:
 
 
 def _masked(path: Path) -> dict[str, Any]:
-    values = run_file(make_text(path), "transformer", train__max_steps=3)
+    values = run_file(make_text(path), "transformer", train__max_steps=3, data__context_length=40)
     return values | {"task": "masked-lm", "model": {"arch": "bert", "hidden_size": 16, "num_layers": 1}}
 
 
@@ -83,19 +96,24 @@ def _denoising(path: Path) -> dict[str, Any]:
 
 
 def _questions(path: Path) -> dict[str, Any]:
-    return qa_run_file(write_questions(path, make_questions(100)), "transformer", SHORT, "data.max_length=22", "data.doc_stride=4")
+    return qa_run_file(
+        write_questions(path, make_questions(100)), "transformer", SHORT, "data.max_length=22", "data.doc_stride=4"
+    )
 
 
 RUN_FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "classifier": lambda path: classification_run_file(write_tsv(path, single_label_rows(80)), "lstm", SHORT),
     "pairs": lambda path: classification_run_file(
-        write_tsv(path, text_pair_rows(80), "label\tpremise\thypothesis"), "transformer", SHORT, "data.max_length=16"
+        write_tsv(path, text_pair_rows(80), "label\tone\ttwo"),
+        "transformer",
+        SHORT,
+        "data.max_length=16",
+        'data.text_column=["one", "two"]',
     ),
     "tagger": lambda path: tagging_run_file(write_conll(path, tagged_sentences(60)), "gru", SHORT),
     "linear-tagger": lambda path: tagging_run_file(
-        write_conll(path, tagged_sentences(60)), "transformer", SHORT, "model.head=linear", "tokenizer.type=bpe",
-        "tokenizer.vocab_size=300",
-    ),  # fmt: skip
+        write_conll(path, tagged_sentences(60)), "transformer", SHORT, "model.head=linear", *BPE
+    ),
     "masked-lm": _masked,
     "qa": _questions,
     "reward": _preferences,
@@ -107,6 +125,7 @@ RUN_FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "copying": lambda path: seq2seq_run_file(make_pairs(path), "joint", SHORT),
     "denoising": _denoising,
 }
+TABLES = ("classifier", "pairs", "qa", "reward", "instructions", "transformer", "lstm", "copying")
 SENTENCE = "the old cat sees a dog by the river ."
 
 
@@ -119,7 +138,7 @@ class Exports:
     def run(self, name: str) -> Any:
         path = self.directory / name
         if not path.exists():
-            train_here(RUN_FILES[name](self.directory / f"{name}.data.{'txt' if 'tagger' in name else 'tsv'}"), path)
+            train_here(RUN_FILES[name](self.directory / f"{name}.data.{'tsv' if name in TABLES else 'txt'}"), path)
         return weft.load(path, device="cpu")
 
     def exported(self, name: str) -> Path:
@@ -137,7 +156,9 @@ def exports(tmp_path_factory):
 def example(directory: Path, *arguments: str) -> str:
     """The output of example.py in a process that has weft neither imported nor on its path."""
     command = [sys.executable, "-I", str(directory / "example.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
 
 
 def pairs(output: str) -> list[list[str]]:
@@ -210,7 +231,9 @@ CHECKS |= {
     "denoising": check_output,
 }
 QUICK = ("classifier", "lstm-lm")  # exporting takes seconds
-every = pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS])
+every = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS]
+)
 
 
 @every
@@ -221,3 +244,147 @@ def test_an_exported_run_is_checked_and_its_example_says_what_weft_says(exports,
     assert len({tuple(shape) for shape in record["check"]["shapes"]}) >= 4
     assert {"example.py", "example.mjs", "model.json", "tokenizer.json"} - set(record["files"]) <= {"tokenizer.json"}
     CHECKS[name](exports.run(name), directory)
+
+
+def test_every_recurrent_operator_equals_its_layer():
+    for name in recurrent_mixers():
+        layer, operator = (module.eval() for module in (build_mixer(name), build_mixer(name)))
+        operator.load_state_dict(layer.state_dict())
+        operator = exportable(torch.nn.ModuleList([operator]))[0]
+        assert type(operator) is not type(layer)
+        x, mask = torch.randn(3, 5, 8), torch.arange(5) < torch.tensor([5, 2, 0])[:, None]
+        _, state = layer(torch.randn(3, 2, 8))
+        for arguments in ((x,), (x, state), (x, None, mask), (x, state, mask)):
+            (y, new), (expected, expected_new) = operator(*arguments), layer(*arguments)
+            is_token = mask if len(arguments) == 3 else torch.ones_like(mask)
+            torch.testing.assert_close(y[is_token], expected[is_token], atol=1e-6, rtol=1e-5)
+            for part, expected_part in zip(tree_leaves(new), tree_leaves(expected_new), strict=True):
+                torch.testing.assert_close(part, expected_part, atol=1e-6, rtol=1e-5)
+
+
+def test_attention_without_a_cache_equals_attention_with_an_empty_one():
+    layer = build_mixer("attention").eval()
+    traced, x = exportable(torch.nn.ModuleList([layer]))[0], torch.randn(2, 4, 8)
+    heads, size = layer.num_heads, 8 // layer.num_heads
+    empty = KVCache(torch.zeros(2, heads, 0, size), torch.zeros(2, heads, 0, size), torch.zeros(2, 0, dtype=torch.long))
+    for part, expected in zip(tree_leaves(traced(x, empty)), tree_leaves(layer(x)), strict=True):
+        torch.testing.assert_close(part, expected)
+
+
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "gru": {"layer_type": "gru", "pooling": "max"},
+    "gru-reset-before": {"layer_type": "gru-reset-before", "bidirectional": False, "pooling": "last"},
+    "sigmoid": {"layer_type": "rnn", "nonlinearity": "sigmoid", "pooling": "last"},
+    "conv": {"layer_type": "conv", "pooling": "attention"},
+    **{
+        encoding: {"layer_type": "attention", "num_heads": 2, "skip_connection": "residual", "position_encoding": encoding}
+        for encoding in ("relative", "relative-bias", "alibi", "learned", "sinusoidal", "rotary")
+    },
+    "experts": {"layer_type": "attention", "num_heads": 2, "skip_connection": "residual", "num_experts": 4, "norm": "rmsnorm"},
+    "conformer": {
+        "layer_type": "attention", "num_heads": 2, "skip_connection": "residual", "norm": "layernorm", "conv_kernel": 3,
+    },
+    "pruned": {"layer_type": "attention", "num_heads": [0, 2], "head_dim": 8, "skip_connection": "residual"},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_every_layer_type_and_position_encoding_has_a_graph(tmp_path, name):
+    config = ClassifierConfig(**{"hidden_size": 16, "num_layers": 2, **CLASSIFIERS[name]}).with_defaults()
+    options = {"vocab_size": 20, "num_labels": 3, "max_positions": 40, "segments": False, "multilabel": False}
+    model = enlarge_weights(classifier(config, **options)).eval()
+    graph = encoder_graph(
+        model,
+        lambda model, text: model.head.log_probs(model(text)),
+        result=("log_probs", ("batch", 3)),
+        vocab_size=20,
+        segments=False,
+    )
+    assert onnx_check.check_graph(graph, onnx_check.write_graph(graph, tmp_path), shapes(40)) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gru/gru-reset-before/every-step", "rnn/lstm/additive-before", "conv/lstm/additive-feeding", "copying-transformer",
+        "sigmoid-before-size", "relative-bias-transformer", "learned-before", "copying-shared-tied",
+    ],
+)  # fmt: skip
+def test_every_kind_of_encoder_decoder_has_graphs(tmp_path, name):
+    graphs, _ = encoder_decoder_graphs(build(name), source_vocab_size=VOCAB_SIZE, vocab_size=VOCAB_SIZE)
+    for graph in graphs:
+        assert onnx_check.check_graph(graph, onnx_check.write_graph(graph, tmp_path), shapes(32)) < 2e-5
+
+
+def test_int8_is_smaller_and_its_difference_is_recorded(exports, tmp_path, capsys):
+    run_dir, out = exports.run("lstm-lm").path, tmp_path / "int8"
+    assert main(["export", str(run_dir), "--format", "onnx", "--quantization", "int8", "-o", str(out)]) == 0
+    captured = capsys.readouterr()
+    record = json.loads((out / "export.json").read_text())
+    assert captured.out == f"{out}\n"
+    assert "model.onnx: 8-bit weights change the outputs by up to " in captured.err
+    assert 1e-5 < record["check"]["max_difference"] < 0.5
+    assert json.loads((out / "model.json").read_text())["quantization"] == "int8"
+    operators = {node.op_type for node in onnx.load(out / "model.onnx").graph.node}
+    assert "DynamicQuantizeLSTM" in operators and "LSTM" not in operators
+
+
+def test_a_graph_that_differs_is_refused_and_nothing_is_written(exports, tmp_path, monkeypatch):
+    run = exports.run("classifier")
+    source = exports.exported("classifier") / "model.onnx"
+    monkeypatch.setattr(onnx_check, "write_graph", lambda graph, directory: source)
+    with torch.no_grad():
+        run.model.head.scores.bias[0] += 1e-2
+    with pytest.raises(
+        ModelError, match=r"the outputs of model.onnx differ from those of the run by 0\.0.*; nothing was written"
+    ):
+        onnx_export.export(run, tmp_path / "out", ExportOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_differences_that_are_no_numbers_are_infinite():
+    mask = {"mask": torch.tensor([[True, False]])}
+    ours = torch.tensor([[[1.0], [2.0]]])
+    compare = onnx_check._difference
+    assert compare(ours, np.array([[[1.5], [9.0]]]), "mask", mask) == 0.5
+    assert compare(ours, np.array([[[1.0], [np.nan]]]), "mask", mask) == 0.0
+    assert compare(ours, np.array([[[1.0], [np.nan]]]), None, mask) == np.inf
+    assert compare(ours, np.array([[1.0], [2.0]]), None, mask) == np.inf
+    assert compare(torch.tensor([-np.inf]), np.array([-np.inf]), None, mask) == 0.0
+
+
+def test_what_cannot_be_exported_is_refused_with_its_option(exports, tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    ngram = run_file(text) | {"model": {"arch": "ngram"}}
+    assert onnx_export.problems(resolve(ngram | {"train": {}}, base=tmp_path)) == [
+        "model.arch = 'ngram': only neural networks can be exported"
+    ]
+    run = weft.load(train_here(ngram | {"train": {}}, tmp_path / "ngram").path)
+    with pytest.raises(UsageError, match=r"export: model\.arch = 'ngram': only neural networks can be exported"):
+        onnx_export.export(run, tmp_path / "out", ExportOptions())
+    assert onnx_export.problems(exports.run("classifier").config) == []
+
+
+def test_models_of_sounds_are_refused(tmp_path):
+    (tmp_path / "train.tsv").write_text("audio\ttext\na.wav\tone\n")
+    config = resolve(
+        {"task": "asr", "recommend": False, "data": {"train": "train.tsv"}, "model": {"arch": "lstm"}}, base=tmp_path
+    )
+    (problem,) = onnx_export.problems(config)
+    assert problem.endswith("cannot be exported, only models that read text")
+
+
+def test_wrong_calls_are_refused(exports, tmp_path, monkeypatch):
+    run = exports.run("classifier")
+    with pytest.raises(UsageError, match="quantization: ONNX has no 'int4'; use int8"):
+        onnx_export.export(run, tmp_path / "out", ExportOptions("int4"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file is a file, not a directory; choose another `output_dir`"):
+        onnx_export.export(run, tmp_path / "file", ExportOptions())
+    with pytest.raises(UsageError, match="is not empty; choose another `output_dir`"):
+        onnx_export.export(run, tmp_path, ExportOptions())
+    monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"export: ONNX requires the package onnx; run pip install 'weft\[onnx\]'"):
+        onnx_export.export(run, tmp_path / "out", ExportOptions())

@@ -100,8 +100,8 @@ def _difference(ours: Tensor, theirs: np.ndarray, mask: str | None, inputs: Mapp
     if mask is not None:
         axis = inputs[mask].numpy()
         is_equal |= ~axis.reshape(axis.shape[0], *[1] * (a.ndim - 3), axis.shape[1], 1)
-    gaps = np.abs(np.subtract(a, b, where=~is_equal, out=np.zeros(a.shape, np.float64), dtype=np.float64))
-    return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0))
+    differences = np.abs(np.subtract(a, b, where=~is_equal, out=np.zeros(a.shape, np.float64), dtype=np.float64))
+    return float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
 
 
 def check_graph(graph: Graph, path: Path, sizes: Sequence[tuple[int, int]]) -> float:
@@ -119,5 +119,7 @@ def quantize(path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes of another graph optimizer, which the quantizer does not accept
+    del model.graph.value_info[:]  # the shapes that torch.onnx writes, which the quantizer does not accept
+    # torch.onnx has optimized the graph; without this entry, the quantizer asks for it
+    model.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     quantize_dynamic(model, path, weight_type=QuantType.QInt8)

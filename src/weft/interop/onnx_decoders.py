@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from weft.interop.onnx_graphs import TEXT, Axes, Graph, Inputs, random_tokens, token_mask
 from weft.interop.onnx_ops import exportable, next_position
 from weft.nn.positions import HasPositions, PositionEncoding
-from weft.nn.state import KVCache, tree_leaves, tree_map
+from weft.nn.state import KVCache, SharedState, tree_leaves, tree_map
 
 PAST, PRESENT = "past_", "present_"
 NUM_READ, POSITIONS = "num_read", "positions"
@@ -111,9 +111,8 @@ def make_layout(new: Any, initial: Any, given: Inputs, other: Any, *, counts: bo
     names, numbers, parts = {id(tensor): name for name, tensor in given.items()}, dict[str, int](), list[Part]()
     for (tensor, before, role), longer in zip(found, tree_leaves(other), strict=True):
         changes = tensor is not before
-        axes: Axes = (
-            "batch", *("source" if size != size_of_longer else size for size, size_of_longer in zip(tensor.shape[1:], longer.shape[1:], strict=True))
-        )  # fmt: skip
+        sizes = zip(tensor.shape[1:], longer.shape[1:], strict=True)
+        axes: Axes = ("batch", *("source" if size != longer_size else size for size, longer_size in sizes))
         if role == POSITIONS:
             name, axes = POSITIONS, ("batch", "past")
         elif tensor.dtype == torch.long and axes == ("batch", 1) and changes:
@@ -132,10 +131,9 @@ def _without_empty_caches(state: Any) -> Any:
     """A state with None in place of caches without columns, as the modules of a run expect it."""
     if isinstance(state, KVCache):
         return state if state.positions.size(1) else None
-    if state is None or isinstance(state, Tensor):
+    if state is None or isinstance(state, Tensor | SharedState):
         return state
-    parts = tuple(_without_empty_caches(part) for part in state)
-    return type(state)(*parts) if hasattr(state, "_fields") else parts
+    return tuple(_without_empty_caches(part) for part in state)
 
 
 class Step(nn.Module):

@@ -33,7 +33,8 @@ def problems(config: RunConfig) -> list[str]:
     """Each option value of a resolved run file that has no form in ONNX; empty if the run can be exported."""
     if not config.preset.estimator.by_steps:
         return [f"model.arch = {config.arch!r}: only neural networks can be exported"]
-    if isinstance(config.model, FrameToTextConfig) or not isinstance(config.model, EXPORTED):
+    bases = type(config.model).__mro__
+    if FrameToTextConfig in bases or not any(base in EXPORTED for base in bases):
         return [f"model.arch = {config.arch!r}: {config.spec.model_noun}s cannot be exported, only models that read text"]
     return []
 
@@ -49,16 +50,16 @@ def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
     from weft.interop.onnx_models import EXPORTERS
 
     exported = next(EXPORTERS[base] for base in type(run.config.model).__mro__ if base in EXPORTERS)(run)
-    sizes, largest, notes = shapes(exported.max_length, *exported.longer), 0.0, list[str]()
+    sizes, largest, notes = shapes(exported.max_length, exported.longer), 0.0, list[str]()
     with staged_directory(output_dir, last=SETTINGS) as directory:
         for graph in exported.graphs:
             path = write_graph(graph, directory)
-            gap = check_graph(graph, path, sizes)
+            change = check_graph(graph, path, sizes)
             if options.quantization is not None:
                 quantize(path)
-                gap = difference(graph, path, sizes)
-                notes.append(f"{path.name}: 8-bit weights change the outputs by up to {gap:.2g}")
-            largest = max(largest, gap)
+                change = difference(graph, path, sizes)
+                notes.append(f"{path.name}: 8-bit weights change the outputs by up to {change:.2g}")
+            largest = max(largest, change)
         _write_files(run, exported, directory)
         files.write_json(directory / SETTINGS, _settings(run, exported, options))
         check = ExportCheck(largest, sizes)

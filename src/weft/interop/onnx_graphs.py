@@ -28,7 +28,9 @@ class Graph(NamedTuple):
     inputs: Mapping[str, Axes]
     outputs: Mapping[str, Axes]
     sample: Callable[[int, int], Inputs]  # random inputs with this number of rows and tokens
-    masks: Mapping[str, str] = {}  # outputs that have any value on padding, and the input that tells: True on axis -2 is a token
+    masks: Mapping[
+        str, str
+    ] = {}  # outputs that have any value on padding, and the input that tells: True on axis -2 is a token
 
 
 def token_mask(rows: int, length: int) -> Tensor:
@@ -92,8 +94,8 @@ class TaggerGraph(nn.Module):
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, ...]:
         model: Any = self.model
-        characters = inputs.get("char_ids"), inputs.get("char_mask")
-        words = TaggerInput(*(inputs[name] for name in ("tokens", "token_mask", "first", "word_mask")), *characters)
+        tokens, mask, first, word_mask = (inputs[name] for name in ("tokens", "token_mask", "first", "word_mask"))
+        words = TaggerInput(tokens, mask, first, word_mask, inputs.get("char_ids"), inputs.get("char_mask"))
         return (model.head.scores(model(words)),)
 
 
@@ -101,8 +103,9 @@ def tagger_graph(model: Any, *, vocab_size: int, char_vocab_size: int | None, nu
     """The graph of a tagger; `char_vocab_size` is None without a character encoder."""
 
     def sample(rows: int, length: int) -> Inputs:
-        mask, words = token_mask(rows, length + 2), max(1, (length + 1) // 2)
-        word_mask = (torch.arange(words) * 2 + 1 < mask.sum(1, keepdim=True) - 1) | (torch.arange(words) == 0)
+        mask = torch.cat([torch.ones(rows, 2, dtype=torch.bool), token_mask(rows, length)], dim=1)  # <s>, tokens, </s>
+        words = max(1, (length + 1) // 2)  # of two tokens; the last one may have one
+        word_mask = torch.arange(words) * 2 + 1 < mask.sum(1, keepdim=True) - 1
         inputs = {
             "tokens": random_tokens(rows, length + 2, vocab_size).masked_fill(~mask, 0),
             "token_mask": mask,
@@ -111,8 +114,8 @@ def tagger_graph(model: Any, *, vocab_size: int, char_vocab_size: int | None, nu
         }
         if char_vocab_size is None:
             return inputs
-        char_mask = token_mask(rows * words, length + 3).unflatten(0, (rows, words))
-        char_ids = random_tokens(rows * words, length + 3, char_vocab_size).unflatten(0, (rows, words))
+        char_mask = token_mask(rows * words, length + 3).view(rows, words, -1)
+        char_ids = random_tokens(rows * words, length + 3, char_vocab_size).view(rows, words, -1)
         return {**inputs, "char_ids": char_ids.masked_fill(~char_mask, 0), "char_mask": char_mask}
 
     inputs: dict[str, Axes] = {**TEXT, "first": ("batch", "words"), "word_mask": ("batch", "words")}
@@ -124,7 +127,7 @@ def tagger_graph(model: Any, *, vocab_size: int, char_vocab_size: int | None, nu
     )
 
 
-def shapes(limit: int | None, *longer: int) -> Sequence[tuple[int, int]]:
+def shapes(limit: int | None, longer: Sequence[int] = ()) -> Sequence[tuple[int, int]]:
     """Rows and tokens of the inputs of a check: a single token, single rows, single columns, and more; `limit` is the largest
     number of tokens, and `longer` are numbers of tokens of interest."""
     candidates = [(1, 1), (1, 6), (3, 2), (2, 13), (5, 31), *((2, length) for length in longer)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from weft.errors import UsageError
 from weft.interop.onnx_decoders import Layout, encoder_decoder_graphs, language_model_graph
 from weft.interop.onnx_graphs import Graph, encoder_graph, tagger_graph
 from weft.models.config import LanguageModelConfig
@@ -105,15 +104,9 @@ def _reward_model(run: AnyRun) -> Exported:
     return Exported("reward", [graph], {"tokenizer.json": run.vocabulary}, {}, run.config.data.max_length)
 
 
-def _decoding(run: AnyRun) -> Any:
-    """How the task decodes."""
-    if run.spec.decode is None:
-        raise UsageError("export", f"models of task {run.task!r} generate no texts")
-    return run.spec.decode
-
-
 def _language_model(run: AnyRun) -> Exported:
-    model, tokenizer, decoding = run.model, run.vocabulary, _decoding(run)
+    model, tokenizer = run.model, run.vocabulary
+    decoding: Any = run.spec.decode
     graph, states = language_model_graph(model, vocab_size=tokenizer.vocab_size)
     data = run.config.data
     template = data.template.removesuffix("{response}") if "template" in type(data).model_fields else PROMPT
@@ -130,7 +123,8 @@ def _language_model(run: AnyRun) -> Exported:
 
 
 def _encoder_decoder(run: AnyRun) -> Exported:
-    model, decoding, pair = run.model, _decoding(run), run.predictor.tokenizer
+    model, pair = run.model, run.predictor.tokenizer
+    decoding: Any = run.spec.decode
     source, target = pair.source, pair.target
     graphs, states = encoder_decoder_graphs(model, source_vocab_size=source.vocab_size, vocab_size=target.vocab_size)
     settings = {

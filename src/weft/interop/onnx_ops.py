@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.models.tagger import CharEncoder
 from weft.models.encoder import EncoderInput
+from weft.models.tagger import CharEncoder
 from weft.nn.attention import SelfAttention
 from weft.nn.cross_attention import AdditiveAttention
 from weft.nn.experts import Experts, Router, Routing, every_expert
-from weft.nn.recurrent import GRU, LSTM, RNN, NONLINEARITIES, ResetBeforeGRU
+from weft.nn.recurrent import GRU, LSTM, NONLINEARITIES, RNN, ResetBeforeGRU
 from weft.nn.state import KVCache
 
 # ---- recurrent operators, with weights as ONNX has them: w (1, G D, I), r (1, G D, D) and b (1, 2 G D) for G gates
@@ -41,10 +41,8 @@ def _outputs(states: list[Tensor], lengths: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("weft::lstm", mutates_args=())
-def lstm(
-    x: Tensor, lengths: Tensor, h: Tensor, c: Tensor, w: Tensor, r: Tensor, b: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs (B, T, D) and the final h and c (B, D) of an LSTM with gates in the order i, o, f, g; x (B, T, I), lengths (B,)."""
+def lstm(x: Tensor, lengths: Tensor, h: Tensor, c: Tensor, w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs (B, T, D) and the final h and c (B, D) of an LSTM with gates in the order i, o, f, g; lengths (B,)."""
     states = []
     for projected, is_token in _steps(x, lengths, w, b):
         i, o, f, g = (projected + F.linear(h, r[0], b[0].chunk(2)[1])).chunk(4, dim=-1)
@@ -95,13 +93,17 @@ def _gru_shapes(
 
 
 @rnn.register_fake
-def _rnn_shapes(x: Tensor, lengths: Tensor, h: Tensor, w: Tensor, r: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+def _rnn_shapes(
+    x: Tensor, lengths: Tensor, h: Tensor, w: Tensor, r: Tensor, b: Tensor, activation: str
+) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.size(0), x.size(1), h.size(1)), torch.empty_like(h)
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
     """From our operators to functions that write those of ONNX, for torch.onnx.export."""
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
+
+    op: Any = opset18  # its functions have types of tensors, but write nodes
 
     def sequence(x: Any, h: Any) -> tuple[Any, Any]:
         return op.Transpose(x, perm=[1, 0, 2]), op.Unsqueeze(h, [0])  # ONNX has the time first, and an axis of directions
@@ -166,7 +168,8 @@ class LSTMOperator(RecurrentOperator):
     def __init__(self, layer: LSTM) -> None:
         w, r, *biases = layer.cell.all_weights[0]
         order = (0, 3, 1, 2)  # torch has i, f, g, o; ONNX i, o, f, g
-        super().__init__(*(_reordered(part, order, 4) for part in (w, r)), torch.cat([_reordered(b, order, 4) for b in biases]))
+        w, r, b = (_reordered(part, order, 4) for part in (w, r, torch.stack(biases, dim=1)))
+        super().__init__(w, r, b.T.flatten())
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         h, c = (self.zeros(x), self.zeros(x)) if state is None else state
@@ -178,7 +181,8 @@ class GRUOperator(RecurrentOperator):
     def __init__(self, layer: GRU) -> None:
         w, r, *biases = layer.cell.all_weights[0]
         order = (1, 0, 2)  # torch has r, z, n; ONNX z, r, n
-        super().__init__(*(_reordered(part, order, 3) for part in (w, r)), torch.cat([_reordered(b, order, 3) for b in biases]))
+        w, r, b = (_reordered(part, order, 3) for part in (w, r, torch.stack(biases, dim=1)))
+        super().__init__(w, r, b.T.flatten())
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         h = self.zeros(x) if state is None else state
@@ -204,7 +208,7 @@ class ResetBeforeGRUOperator(RecurrentOperator):
 class RNNOperator(RecurrentOperator):
     def __init__(self, layer: RNN) -> None:
         w, r, *biases = layer.cell.all_weights[0]
-        super().__init__(w, r, torch.cat(biases))
+        super().__init__(w, r, torch.cat([*biases]))
         self.activation = layer.nonlinearity
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -261,7 +265,7 @@ class TracedCharEncoder(nn.Module):
     def forward(self, char_ids: Tensor, token_mask: Tensor) -> Tensor:
         text = EncoderInput(char_ids.flatten(0, 1), token_mask.flatten(0, 1))
         vectors: Tensor = self.out_proj(self.pooling(*self.encoder(text)))
-        return vectors.unflatten(0, char_ids.shape[:2])
+        return vectors.view(*char_ids.shape[:2], -1)
 
 
 class TracedRouter(nn.Module):

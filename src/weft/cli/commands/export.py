@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.formats import check_format, formats
+from weft.cli.formats import EXPORT_FORMATS, check_format, export_formats
 from weft.cli.options import FILES, QuietCommand, RunDirectory
 from weft.cli.output import warn, write
 from weft.errors import UsageError
@@ -32,7 +32,10 @@ class Export(QuietCommand):
 
     run_dir: RunDirectory
     format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf, arpa, vectors or onnx.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", autocompletion=export_formats, help="Model format: hf, arpa, vectors or onnx."
+        ),
     ] = "hf"
     quantization: Annotated[
         str | None,
@@ -44,7 +47,7 @@ class Export(QuietCommand):
     ]
 
     def run(self) -> int:
-        check_format(self.format)
+        check_format(self.format, EXPORT_FORMATS)
         from weft.interop.arpa_run import export_arpa
         from weft.interop.export_record import ExportOptions
         from weft.interop.hf_export import export_model
