@@ -40,6 +40,7 @@ from weft.interop.onnx_graphs import encoder_graph, shapes
 from weft.interop.onnx_ops import exportable
 from weft.models.classifier import classifier
 from weft.models.encoder_config import ClassifierConfig
+from weft.nn.bidirectional import Bidirectional
 from weft.nn.mixers import recurrent_mixers
 from weft.nn.state import KVCache, tree_leaves
 from weft.runs.resolve import resolve
@@ -258,6 +259,19 @@ def test_every_recurrent_operator_equals_its_layer():
             (y, new), (expected, expected_new) = operator(*arguments), layer(*arguments)
             is_token = mask if len(arguments) == 3 else torch.ones_like(mask)
             torch.testing.assert_close(y[is_token], expected[is_token], atol=1e-6, rtol=1e-5)
+            for part, expected_part in zip(tree_leaves(new), tree_leaves(expected_new), strict=True):
+                torch.testing.assert_close(part, expected_part, atol=1e-6, rtol=1e-5)
+
+
+def test_two_directions_are_one_operator_that_equals_both():
+    x, mask = torch.randn(3, 5, 8), torch.arange(5) < torch.tensor([5, 2, 1])[:, None]
+    for name in recurrent_mixers():
+        layers = Bidirectional(build_mixer(name), build_mixer(name)).eval()
+        operator = exportable(torch.nn.ModuleList([layers]))[0]
+        assert type(operator) is not Bidirectional
+        for token_mask in (None, mask):
+            (y, new), (expected, expected_new) = operator(x, None, token_mask), layers(x, None, token_mask)
+            torch.testing.assert_close(y[mask], expected[mask], atol=1e-6, rtol=1e-5)
             for part, expected_part in zip(tree_leaves(new), tree_leaves(expected_new), strict=True):
                 torch.testing.assert_close(part, expected_part, atol=1e-6, rtol=1e-5)
 
