@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from caption_runs import run_values, write_features
 from label_runs import (
     classification_run_file,
     single_label_rows,
@@ -25,6 +27,7 @@ from label_runs import (
 )
 from seq2seq_runs import make_pairs, seq2seq_run_file
 from small_runs import WORDS, make_text, run_file, train_here
+from speech_runs import RATE, make_recordings, say, speech_run_file
 from toy_models import build_mixer, enlarge_weights
 from toy_qa import make_questions, qa_run_file
 from toy_qa import write_tsv as write_questions
@@ -38,9 +41,11 @@ from weft.interop.export_record import ExportOptions
 from weft.interop.onnx_decoders import encoder_decoder_graphs
 from weft.interop.onnx_graphs import encoder_graph, shapes
 from weft.interop.onnx_ops import exportable
+from weft.media.audio import write_wav
 from weft.models.classifier import classifier
 from weft.models.encoder_config import ClassifierConfig
 from weft.nn.bidirectional import Bidirectional
+from weft.nn.ctc import best_path
 from weft.nn.mixers import recurrent_mixers
 from weft.nn.state import KVCache, tree_leaves
 from weft.runs.resolve import resolve
@@ -102,6 +107,10 @@ def _questions(path: Path) -> dict[str, Any]:
     )
 
 
+def _recordings(path: Path) -> dict[str, Any]:
+    return speech_run_file(make_recordings(path.with_suffix("")), model__ctc_weight=1.0)
+
+
 RUN_FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "classifier": lambda path: classification_run_file(write_tsv(path, single_label_rows(80)), "lstm", SHORT),
     "pairs": lambda path: classification_run_file(
@@ -125,6 +134,7 @@ RUN_FILES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "lstm": lambda path: seq2seq_run_file(make_pairs(path), "lstm", SHORT),
     "copying": lambda path: seq2seq_run_file(make_pairs(path), "joint", SHORT),
     "denoising": _denoising,
+    "recognizer": _recordings,
 }
 TABLES = ("classifier", "pairs", "qa", "reward", "instructions", "transformer", "lstm", "copying")
 SENTENCE = "the old cat sees a dog by the river ."
@@ -219,7 +229,24 @@ def check_output(run: Any, directory: Path) -> None:
         assert example(directory, text) == run.predict(text, beam_size=1).text + "\n"
 
 
+def check_speech(run: Any, directory: Path) -> None:
+    audio = write_wav_of("abca", directory.parent / "spoken.wav")
+    frames = torch.from_numpy(np.pad(audio, (0, -len(audio) % 40)).reshape(1, -1, 40))
+    memory = run.model.encoder(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
+    (tokens,) = best_path(run.model.frame_log_probs(memory), memory.token_mask, blank=run.model.blank)
+    assert tokens
+    assert example(directory, str(directory.parent / "spoken.wav")) == run.vocabulary.decode(tokens) + "\n"
+
+
+def write_wav_of(text: str, path: Path) -> np.ndarray:
+    """Write a recording; returns its 16-bit samples."""
+    write_wav(path, say(text), RATE)
+    with wave.open(str(path)) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), np.int16)
+
+
 CHECKS |= {
+    "recognizer": check_speech,
     "masked-lm": check_masks,
     "qa": check_answers,
     "reward": check_rewards,
@@ -241,7 +268,7 @@ every = pytest.mark.parametrize(
 def test_an_exported_run_is_checked_and_its_example_says_what_weft_says(exports, name):
     directory = exports.exported(name)
     record = json.loads((directory / "export.json").read_text())
-    assert record["check"]["max_difference"] < 2e-5
+    assert record["check"]["max_difference"] < (1e-4 if name == "recognizer" else 2e-5)
     assert len({tuple(shape) for shape in record["check"]["shapes"]}) >= 4
     assert {"example.py", "example.mjs", "model.json", "tokenizer.json"} - set(record["files"]) <= {"tokenizer.json"}
     CHECKS[name](exports.run(name), directory)
@@ -381,13 +408,14 @@ def test_what_cannot_be_exported_is_refused_with_its_option(exports, tmp_path):
     assert onnx_export.problems(exports.run("classifier").config) == []
 
 
-def test_models_of_sounds_are_refused(tmp_path):
-    (tmp_path / "train.tsv").write_text("audio\ttext\na.wav\tone\n")
-    config = resolve(
-        {"task": "asr", "recommend": False, "data": {"train": "train.tsv"}, "model": {"arch": "lstm"}}, base=tmp_path
-    )
-    (problem,) = onnx_export.problems(config)
-    assert problem.endswith("cannot be exported, only models that read text")
+def test_recognizers_with_a_decoder_and_captioners_are_refused(tmp_path):
+    recognizer = resolve(speech_run_file(make_recordings(tmp_path), model__ctc_weight=0.3), base=tmp_path)
+    assert onnx_export.problems(recognizer) == [
+        "model.ctc_weight = 0.3: recognizers with a decoder cannot be exported, only CTC (1)"
+    ]
+    captioner = resolve(run_values({"train": str(write_features(tmp_path))}), base=tmp_path)
+    (problem,) = onnx_export.problems(captioner)
+    assert problem.startswith("model.arch = ") and problem.endswith("cannot be exported, only models of text and speech")
 
 
 def test_wrong_calls_are_refused(exports, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from weft.models.encoder_config import ClassifierConfig, MaskedLMConfig, QAConfi
 from weft.models.frame_to_text_config import FrameToTextConfig
 from weft.models.reward_config import RewardConfig
 from weft.models.seq2seq_config import Seq2SeqConfig
+from weft.models.speech_config import SpeechConfig
 from weft.runs.atomic_dir import staged_directory
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ def problems(config: RunConfig) -> list[str]:
     if not config.preset.estimator.by_steps:
         return [f"model.arch = {config.arch!r}: only neural networks can be exported"]
     bases = type(config.model).__mro__
-    if FrameToTextConfig in bases or not any(base in EXPORTED for base in bases):
-        return [f"model.arch = {config.arch!r}: {config.spec.model_noun}s cannot be exported, only models that read text"]
+    if SpeechConfig in bases and config.model.has_decoder:
+        return [f"model.ctc_weight = {config.model.ctc_weight:g}: recognizers with a decoder cannot be exported, only CTC (1)"]
+    if (FrameToTextConfig in bases and SpeechConfig not in bases) or not any(base in EXPORTED for base in bases):
+        return [f"model.arch = {config.arch!r}: {config.spec.model_noun}s cannot be exported, only models of text and speech"]
     return []
 
 
@@ -63,7 +66,7 @@ def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
         _write_files(run, exported, directory)
         files.write_json(directory / SETTINGS, _settings(run, exported, options))
         check = ExportCheck(largest, sizes)
-        call = f"python example.py {'TEXT TEXT' if exported.example == 'answer' else 'TEXT'}"
+        call = f"python example.py {exported.arguments}"
         write_export_record(directory, run=run.path, name="onnx", check=check, call=call, packages=[*PACKAGES, "torch"])
     return notes
 

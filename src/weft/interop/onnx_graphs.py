@@ -127,6 +127,41 @@ def tagger_graph(model: Any, *, vocab_size: int, char_vocab_size: int | None, nu
     )
 
 
+# ---- speech recognizers
+
+
+class RecognizerGraph(nn.Module):
+    """The log-probabilities of CTC; padding is blank."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        model: Any = self.model
+        memory = model.encoder(inputs["frames"], inputs["frame_mask"])
+        log_probs = model.ctc_head(memory.values)
+        is_blank = torch.arange(log_probs.size(2)) == model.blank
+        padding = torch.where(is_blank, 0.0, IMPOSSIBLE)
+        return (torch.where(memory.token_mask[..., None], log_probs, padding),)
+
+
+IMPOSSIBLE = -1e4  # log-probability of all tokens but the blank on padding
+
+
+def recognizer_graph(model: Any, *, vocab_size: int, hop: int) -> Graph:
+    """The graph of a recognizer with CTC, for frames of `hop` samples."""
+
+    def sample(rows: int, length: int) -> Inputs:
+        mask = token_mask(rows, length)
+        samples = torch.randint(-8000, 8000, (rows, length, hop)).float()
+        return {"frames": samples.masked_fill(~mask[..., None], 0.0), "frame_mask": mask}
+
+    inputs: Mapping[str, Axes] = {"frames": ("batch", "length", hop), "frame_mask": ("batch", "length")}
+    outputs: Mapping[str, Axes] = {"log_probs": ("batch", "positions", vocab_size)}
+    return Graph("model", RecognizerGraph(exportable(model)), RecognizerGraph(model), inputs, outputs, sample)
+
+
 def shapes(limit: int | None, longer: Sequence[int] = ()) -> Sequence[tuple[int, int]]:
     """Rows and tokens of the inputs of a check: a single token, single rows, single columns, and more; `limit` is the largest
     number of tokens, and `longer` are numbers of tokens of interest."""

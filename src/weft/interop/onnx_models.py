@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.interop.onnx_decoders import Layout, encoder_decoder_graphs, language_model_graph
-from weft.interop.onnx_graphs import Graph, encoder_graph, tagger_graph
+from weft.interop.onnx_graphs import Graph, encoder_graph, recognizer_graph, tagger_graph
 from weft.models.config import LanguageModelConfig
 from weft.models.encoder_config import ClassifierConfig, MaskedLMConfig, QAConfig, TaggerConfig
 from weft.models.reward_config import RewardConfig
 from weft.models.seq2seq_config import Seq2SeqConfig
+from weft.models.speech_config import SpeechConfig
 from weft.runs.run import AnyRun
 from weft.text.noise_tokenizer import NoiseTokenizer
 from weft.text.tokenizers import Tokenizer
@@ -30,6 +31,7 @@ class Exported(NamedTuple):
     longer: Sequence[int] = ()  # other lengths to check
     labels: Mapping[str, Any] | None = None  # labels.json
     states: Layout | None = None  # what a step carries
+    arguments: str = "TEXT"  # of the example
 
 
 def _classifier(run: AnyRun) -> Exported:
@@ -90,7 +92,9 @@ def _qa(run: AnyRun) -> Exported:
         "stride": data.doc_stride,
         "max_answer_length": data.max_answer_length,
     }
-    return Exported("answer", [graph], {"tokenizer.json": run.vocabulary}, settings, data.max_length)
+    return Exported(
+        "answer", [graph], {"tokenizer.json": run.vocabulary}, settings, data.max_length, arguments="QUESTION PASSAGE"
+    )
 
 
 def _reward_model(run: AnyRun) -> Exported:
@@ -145,6 +149,13 @@ def _noise(tokenizer: NoiseTokenizer) -> Mapping[str, Any]:
     return {"pattern": tokenizer.pattern.pattern, "id": tokenizer.first_noise_id, "num_sentinels": tokenizer.num_sentinels}
 
 
+def _recognizer(run: AnyRun) -> Exported:
+    tokenizer, log_mel = run.vocabulary, run.model.encoder.front.log_mel
+    graph = recognizer_graph(run.model, vocab_size=tokenizer.vocab_size, hop=log_mel.hop)
+    settings = {"sample_rate": log_mel.rate, "hop": log_mel.hop, "blank_id": run.model.blank}
+    return Exported("recognize", [graph], {"tokenizer.json": tokenizer}, settings, None, [150], arguments="FILE.wav")
+
+
 EXPORTERS: Mapping[type, Callable[[AnyRun], Exported]] = {
     ClassifierConfig: _classifier,
     TaggerConfig: _tagger,
@@ -152,5 +163,6 @@ EXPORTERS: Mapping[type, Callable[[AnyRun], Exported]] = {
     QAConfig: _qa,
     RewardConfig: _reward_model,
     LanguageModelConfig: _language_model,
+    SpeechConfig: _recognizer,
     Seq2SeqConfig: _encoder_decoder,
 }

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.interop.onnx_speech import TracedSpeechFront
 from weft.models.encoder import EncoderInput
 from weft.models.tagger import CharEncoder
 from weft.nn.attention import SelfAttention
@@ -25,6 +26,7 @@ from weft.nn.bidirectional import Bidirectional, reverse_sequences
 from weft.nn.cross_attention import AdditiveAttention
 from weft.nn.experts import Experts, Router, Routing, every_expert
 from weft.nn.recurrent import GRU, LSTM, NONLINEARITIES, RNN, ResetBeforeGRU
+from weft.nn.speech_front import SpeechFront
 from weft.nn.state import KVCache
 
 # ---- recurrent operators. Weights are as in ONNX, for N directions (1 or 2) and G gates: w (N, G D, I), r (N, G D, D) and
@@ -353,6 +355,7 @@ REPLACEMENTS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
     CharEncoder: TracedCharEncoder,
     Router: TracedRouter,
     Experts: TracedExperts,
+    SpeechFront: TracedSpeechFront,
 }
 
 
