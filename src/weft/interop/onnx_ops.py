@@ -253,8 +253,9 @@ class RNNOperator(RecurrentOperator):
 def _join_directions(layers: Bidirectional) -> nn.Module:
     """Two operators as one; other mixers stay as they are."""
     forward, backward = layers.forward_mixer, layers.backward_mixer
-    both = isinstance(forward, RecurrentOperator) and isinstance(backward, RecurrentOperator)
-    return forward.join(backward) if both else layers
+    if isinstance(forward, RecurrentOperator) and isinstance(backward, RecurrentOperator):
+        return forward.join(backward)
+    return layers
 
 
 # ---- other modules whose Python code depends on sizes
