@@ -33,6 +33,11 @@ class LinearTagHead(nn.Module):
         """Emission scores (logits): (B, T, D) to (B, T, K)."""
         return _at_least_float32(self.emissions(y))
 
+    def transition_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Zeros in place of the scores of a CRF: between tags (K, K), from the start (K,) and to the end (K,)."""
+        zeros = torch.zeros_like(self.emissions.bias)
+        return zeros.expand(len(zeros), -1), zeros, zeros
+
     def loss(self, y: Tensor, tags: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """Negative log-likelihood of the tags (B, T) of each sentence, summed over its positions, (B,)."""
         if token_mask is not None:
@@ -86,7 +91,7 @@ class CRF(nn.Module):
         """Emission scores: (B, T, D) to (B, T, K)."""
         return _at_least_float32(self.emissions(y))
 
-    def _transition_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+    def transition_scores(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores of transitions between tags (K, K), from the start (K,) and to the end (K,)."""
         transitions, start, end = (
             _at_least_float32(self.transitions),
@@ -105,7 +110,7 @@ class CRF(nn.Module):
     def _forward(self, scores: Tensor, token_mask: Tensor) -> list[Tensor]:
         """Forward algorithm: T tensors (B, K), the log-sum-exp over all tag sequences that end in each tag. Padding repeats
         the last value."""
-        transitions, start, _ = self._transition_scores()
+        transitions, start, _ = self.transition_scores()
         from_tags = transitions.t().contiguous()  # (to, from): the sum over the tags before is over the contiguous axis
         first, *rest = scores.unbind(1)
         alphas = [start + first]
@@ -116,7 +121,7 @@ class CRF(nn.Module):
 
     def _backward(self, scores: Tensor, token_mask: Tensor) -> list[Tensor]:
         """Backward algorithm: T tensors (B, K), the log-sum-exp over all continuations of each tag to the end."""
-        transitions, _, end = self._transition_scores()
+        transitions, _, end = self.transition_scores()
         betas = [end.expand(scores.size(0), -1)]
         emissions, masks = reversed(scores.unbind(1)[1:]), reversed(token_mask[:, 1:, None].unbind(1))
         for emission, is_token in zip(emissions, masks, strict=True):
@@ -126,7 +131,7 @@ class CRF(nn.Module):
 
     def _sequence_score(self, scores: Tensor, tags: Tensor, token_mask: Tensor) -> Tensor:
         """The score of each tag sequence, (B,); tags (B, T)."""
-        transitions, start, end = self._transition_scores()
+        transitions, start, end = self.transition_scores()
         tags = tags.masked_fill(~token_mask, 0)
         emission_sum = scores.gather(2, tags[..., None])[..., 0].masked_fill(~token_mask, 0.0).sum(1)
         transition_sum = transitions[tags[:, :-1], tags[:, 1:]].masked_fill(~token_mask[:, 1:], 0.0).sum(1)
@@ -137,12 +142,12 @@ class CRF(nn.Module):
         """Negative log-likelihood of the tag sequence (B, T) of each sentence, (B,)."""
         scores = self.scores(y)
         token_mask = torch.ones_like(tags, dtype=torch.bool) if token_mask is None else token_mask
-        log_partition = (self._forward(scores, token_mask)[-1] + self._transition_scores()[2]).logsumexp(-1)
+        log_partition = (self._forward(scores, token_mask)[-1] + self.transition_scores()[2]).logsumexp(-1)
         return (log_partition - self._sequence_score(scores, tags, token_mask)).masked_fill(~token_mask.any(1), 0.0)
 
     def decode(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """The best tag sequence by the Viterbi algorithm, (B, T); 0 on padding."""
-        scores, (transitions, start, end) = self.scores(y), self._transition_scores()
+        scores, (transitions, start, end) = self.scores(y), self.transition_scores()
         token_mask = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if token_mask is None else token_mask
         from_tags, same_tag = transitions.t().contiguous(), torch.arange(len(start), device=y.device)
         first, *rest = scores.unbind(1)
