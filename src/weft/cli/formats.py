@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.errors import UsageError, unknown_name
 
 FORMATS = ("hf", "arpa", "vectors")
+EXPORT_FORMATS = (*FORMATS, "ctranslate2")
 
 
 def formats() -> list[str]:
     return list(FORMATS)
 
 
-def check_format(name: str) -> None:
-    if name not in FORMATS:
-        raise UsageError("format", *unknown_name("format", name, FORMATS))
+def export_formats() -> list[str]:
+    return list(EXPORT_FORMATS)
+
+
+def check_format(name: str, names: Sequence[str] = FORMATS) -> None:
+    if name not in names:
+        raise UsageError("format", *unknown_name("format", name, names))
