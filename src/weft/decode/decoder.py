@@ -16,8 +16,8 @@ from weft.decode.prediction import Prediction
 
 
 class Decoder(Protocol):
-    """The functions of `weft.decode.predict` and `weft.decode.generate`, with the same arguments and results. An option that the
-    program does not have is a UsageError."""
+    """The functions of `weft.decode.predict` and `weft.decode.generate`, with the same arguments and results. An option that
+    the program does not have is a UsageError."""
 
     def describe(self) -> str:
         """Its name and precision, for a signature."""

@@ -56,7 +56,7 @@ def with_model_dir(run: AnyRun, quantization: str, load: Callable[[Path], T]) ->
     read-only, it is a temporary directory."""
     directory = cache_dir(run, quantization)
     if not is_complete(directory):
-        with suppress(ResourceError):  # read-only, a full disk, or another process has just written it
+        with suppress(ResourceError, OSError):  # read-only, a full disk, or another process has just written it
             _write(run, directory, quantization)
     if is_complete(directory):
         return load(directory)

@@ -77,8 +77,8 @@ class _Search(NamedTuple):
     eos_id: int
 
     def score(self, hypothesis: _Hypothesis) -> float:
-        length = float(len(hypothesis.tokens))
-        return hypothesis.log_prob / length**self.length_penalty
+        score: float = hypothesis.log_prob / len(hypothesis.tokens) ** self.length_penalty
+        return score
 
     def is_allowed(self, tokens: Sequence[int]) -> bool:
         """Whether weft can generate these tokens."""
@@ -127,24 +127,33 @@ class CTranslate2Decoder:
     ) -> list[list[Prediction]]:
         search = _prediction_search(request, options)
         results: dict[int, list[Prediction]] = {}
-        groups = defaultdict[tuple[int, int], list[int]](list)  # by maximum and prefix length: one call has one maximum
+        for limit, prefix_length, rows in self._groups(request, options, search):
+            outputs = zip(rows, self._translate(request, search, rows, limit, prefix_length), strict=True)
+            results |= {
+                row: [_prediction(request, search, row, hypothesis) for hypothesis in best]
+                for row, best in outputs
+                if best is not None
+            }
+            if progress is not None:
+                progress(len(results), len(request.lengths))
+        rest = [row for row in range(len(request.lengths)) if row not in results]
+        if rest:
+            results |= zip(rest, prediction.predict(_subset(request, rest), options), strict=True)
+        return [results[row] for row in range(len(request.lengths))]
+
+    def _groups(
+        self, request: PredictionRequest, options: PredictionConfig, search: _Search
+    ) -> Iterator[tuple[int, int, list[int]]]:
+        """The sources that CTranslate2 decodes, by the maximum length of the output and the length of the prefix: one call has
+        one maximum, which includes the prefix."""
+        groups = defaultdict[tuple[int, int], list[int]](list)
         for row in range(len(request.lengths)):
             limit, prompt_length = max_new_tokens_for(request, row, options), len(request.prompt(row))
             if self._has_room(prompt_length, limit) and (prompt_length == 1 or search.beam_size == 1):
                 groups[limit, prompt_length - 1].append(row)
         for (limit, prefix_length), rows in groups.items():
             for low in range(0, len(rows), NUM_PER_CALL):
-                part = rows[low : low + NUM_PER_CALL]
-                outputs = self._translate(request, search, part, limit, prefix_length)
-                for row, best in zip(part, outputs, strict=True):
-                    if best is not None:
-                        results[row] = [_prediction(request, search, row, hypothesis) for hypothesis in best]
-                if progress is not None:
-                    progress(len(results), len(request.lengths))
-        rest = [row for row in range(len(request.lengths)) if row not in results]
-        if rest:
-            results |= zip(rest, prediction.predict(_subset(request, rest), options), strict=True)
-        return [results[row] for row in range(len(request.lengths))]
+                yield limit, prefix_length, rows[low : low + NUM_PER_CALL]
 
     def _translate(
         self, request: PredictionRequest, search: _Search, rows: Sequence[int], limit: int, prefix_length: int

@@ -29,12 +29,12 @@ NAME = "ctranslate2"
 TOLERANCES = {
     "float32": 1e-4,
     "float16": 0.05,
-    "bfloat16": 0.5,
-    "int16": 0.5,
-    "int8": 5.0,
-    "int8_float32": 5.0,
-    "int8_float16": 5.0,
-    "int8_bfloat16": 5.0,
+    "bfloat16": 0.3,
+    "int16": 0.2,
+    "int8": 1.0,
+    "int8_float32": 1.0,
+    "int8_float16": 1.0,
+    "int8_bfloat16": 1.0,
 }
 LENGTH_STEP = 16  # see weft.decode.predict.max_new_tokens_for
 
@@ -107,7 +107,8 @@ def _spec(run: AnyRun, names: Vocabularies) -> TransformerSpec | TransformerDeco
     from weft.interop.ctranslate2_weights import language_model_spec, seq2seq_spec
     from weft.nn.lora import merge_adapters
 
-    tensors = {name: tensor.detach().cpu() for name, tensor in merge_adapters(run.model.state_dict()).items()}
+    # copies: CTranslate2 quantizes arrays in place
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in merge_adapters(run.model.state_dict()).items()}
     positions, tokenizer = num_positions(run), tokenizers_of(run).target
     if translates(run.config):
         spec = seq2seq_spec(tensors, run.config.model, positions, run.config.data.max_length)
@@ -170,7 +171,7 @@ tokens = [{start}*source.encode(text, add_special_tokens=False).tokens, {eos!r}]
 translator = ctranslate2.Translator(directory)
 result, = translator.translate_batch(
     [tokens],{prefix} beam_size=5, patience=2, length_penalty=1, min_decoding_length=0,
-    max_decoding_length=2 * -(-len(tokens) // 16) * 16 + 32, max_input_length=0, return_end_token=True, return_scores=True,
+    max_decoding_length={limit}, max_input_length=0, return_end_token=True, return_scores=True,
 )
 ids = [target.token_to_id(token) for token in result.hypotheses[0]]
 output, score = target.decode([i for i in ids if i > 2], skip_special_tokens=False), result.scores[0]
@@ -179,7 +180,7 @@ GENERATE = """\
 tokens = [{start}*source.encode(text, add_special_tokens=False).tokens]{comment}
 generator = ctranslate2.Generator(directory)
 result, = generator.generate_batch(
-    [tokens], beam_size=1, max_length=100, include_prompt_in_result=False, return_end_token=True, return_scores=True
+    [tokens], beam_size=1, max_length={limit}, include_prompt_in_result=False, return_end_token=True, return_scores=True
 )
 output, score = target.decode([i for i in result.sequences_ids[0] if i > 2], skip_special_tokens=False), result.scores[0]
 """
@@ -188,10 +189,13 @@ output, score = target.decode([i for i in result.sequences_ids[0] if i > 2], ski
 def _call(run: AnyRun, names: Vocabularies, tokenizer_files: Sequence[str]) -> str:
     """Python code that computes the `output` of weft for a `text` from `directory`."""
     pair, decode = tokenizers_of(run), run.spec.decode
+    max_positions = run.model.max_positions
     load = LOAD.format(tokenizer_files=(tokenizer_files[0], tokenizer_files[-1]))
     if translates(run.config):
         start, forced = pair.source.start_tokens.source, pair.target.start_tokens.target[1:]
+        limit = "2 * -(-len(tokens) // 16) * 16 + 32" + (f" + {len(forced)}" if forced else "")
         return load + TRANSLATE.format(
+            limit=limit if max_positions is None else f"min({limit}, {max_positions})",
             start=f"{_literal(names.source, start)}, " if start else "",
             eos=names.source[pair.source.eos_id],
             prefix=f" target_prefix=[[{_literal(names.target, forced)}]]," if forced else "",
@@ -199,7 +203,8 @@ def _call(run: AnyRun, names: Vocabularies, tokenizer_files: Sequence[str]) -> s
     is_continuation = decode is not None and decode.echoes_prompt
     before = [pair.target.bos_id] if decode is None or not is_continuation else decode.prompt_ids(run, "")
     comment = "" if is_continuation else "  # a text in the template of the run"
-    return load + GENERATE.format(start=f"{_literal(names.target, before)}, ", comment=comment)
+    limit = "100" if max_positions is None else f"min(100, {max_positions + 1} - len(tokens))"
+    return load + GENERATE.format(limit=limit, start=f"{_literal(names.target, before)}, ", comment=comment)
 
 
 # ---- all

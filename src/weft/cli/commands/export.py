@@ -23,7 +23,7 @@ class Export(QuietCommand):
     arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
     vectors: word vectors as a file whose suffix selects the format: .txt or .vec (word2vec text), .bin (word2vec binary),
     .safetensors, .npy.
-    ctranslate2: a directory for ctranslate2.Translator or Generator, from an encoder-decoder or a language model with attention.
+    ctranslate2: an encoder-decoder or language model with attention as a directory for ctranslate2.Translator or Generator.
     """
 
     run_dir: RunDirectory
