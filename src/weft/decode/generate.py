@@ -20,7 +20,7 @@ from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, deco
 from weft.decode.engine import Engine, FinishReason, Request, pad
 from weft.decode.incremental import IncrementalModel
 from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, Noise
-from weft.decode.options import GenerationConfig, check_length
+from weft.decode.options import GenerationConfig, check_length, resolve_patience
 from weft.resources import free_device_memory, measure_peak_memory
 
 # called with the number of generated tokens and its maximum; False stops the search
@@ -156,6 +156,7 @@ def _beam_search(
         min_new_tokens=options.min_new_tokens,
         banned_tokens=_banned_tokens(job),
         finished=finished if options.stop or should_continue is not None else None,
+        patience=resolve_patience(options.patience, options.length_penalty or 0.0),
     )
     prompt, token_mask = pad(prompts, job.device)
     steps = _processors(job)

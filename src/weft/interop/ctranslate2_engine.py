@@ -21,7 +21,7 @@ from weft.decode import predict as prediction
 from weft.decode.decoder import Decoder
 from weft.decode.detokenize import StreamingText, TokenDecoder, decode_until_stop
 from weft.decode.generate import Continuation, ContinueCallback, Frame
-from weft.decode.options import GenerationConfig
+from weft.decode.options import GenerationConfig, resolve_patience
 from weft.decode.predict import PredictionRequest, max_new_tokens_for
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
@@ -41,7 +41,7 @@ from weft.runs.run import AnyRun
 
 MAX_BATCH = 64  # texts decoded at once
 NUM_PER_CALL = 512  # texts between two reports of progress
-EXHAUSTIVE = 10**6  # patience of a search that ends at the maximum length only
+EXHAUSTIVE = 10**6  # patience of a search that ends at the maximum length, when none can be better
 INPUT_ENCODINGS = ("none", "sinusoidal")  # positions of a table that weft computes without a limit
 
 
@@ -327,7 +327,7 @@ def _prediction_search(request: PredictionRequest, options: PredictionConfig) ->
         beam_size=1 if options.is_sampling else options.resolved_beam_size,
         length_penalty=0.0 if options.is_sampling else options.resolved_length_penalty,
         n_best=options.n_best,
-        patience=EXHAUSTIVE,
+        patience=options.resolved_patience or EXHAUSTIVE,
         min_new_tokens=options.min_new_tokens,
         banned_tokens=frozenset(prediction.banned_tokens(request, options)),
         eos_id=request.tokenizer.eos_id,
@@ -350,7 +350,7 @@ def _generation_search(tokenizer: TokenDecoder, frame: Frame, options: Generatio
         beam_size=options.beam_size or 1,
         length_penalty=options.length_penalty or 0.0,
         n_best=options.n_best,
-        patience=EXHAUSTIVE,
+        patience=resolve_patience(options.patience, options.length_penalty or 0.0) or EXHAUSTIVE,
         min_new_tokens=options.min_new_tokens,
         # running text has no end, and CTranslate2 stops there
         banned_tokens=frozenset([*banned_tokens, tokenizer.eos_id] if frame.eos_id is None else banned_tokens),

@@ -16,6 +16,7 @@ from weft.cli.cache_options import CacheOptions
 from weft.cli.engine_options import EngineOptions
 from weft.cli.ensemble_options import (
     MixtureOptions,
+    Patience,
     blank_invalid,
     describe_mixture,
     invalid_lines,
@@ -118,6 +119,7 @@ class Generate(CacheOptions, EngineOptions, MixtureOptions):
         float | None,
         typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide log-probabilities by length^X.  [default: 0]"),
     ] = None
+    patience: Patience = None
     n_best: Annotated[
         int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Print the N best outputs of the beam search.")
     ] = 1
