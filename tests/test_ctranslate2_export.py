@@ -261,7 +261,7 @@ def call_of(directory: Path, text: str) -> dict[str, Any]:
     """The variables after the call of export.json."""
     record = json.loads((directory / "export.json").read_text())
     scope: dict[str, Any] = {"directory": str(directory), "text": text}
-    exec(record["call"], scope)  # noqa: S102
+    exec(record["call"], scope)
     return scope
 
 

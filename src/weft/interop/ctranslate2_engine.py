@@ -2,14 +2,15 @@
 
 Outputs and scores are those of weft. CTranslate2 has some differences, and an input that they concern is decoded by weft:
 
-- It renormalizes probabilities if tokens are suppressed; weft does not. So nothing is suppressed here: if an output has a token
-  that weft never generates, or is too short, the input is decoded again.
+- It renormalizes probabilities if tokens are suppressed; weft does not. Here, tokens that weft never generates end a
+  hypothesis, and the search goes on without it. Patience counts it, though: then the input is decoded again.
 - Its beam search after a forced prefix leaves out hypotheses. Greedy search is right.
 - Positions end with the exported table, and a prompt longer than the context is read without the context limit.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -83,12 +84,22 @@ class _Search(NamedTuple):
     def is_allowed(self, tokens: Sequence[int]) -> bool:
         """Whether weft can generate these tokens."""
         is_too_short = tokens[-1:] == [self.eos_id] and len(tokens) <= self.min_new_tokens
-        return not is_too_short and self.banned_tokens.isdisjoint(tokens)
+        return bool(tokens) and not is_too_short and self.banned_tokens.isdisjoint(tokens)
+
+    @property
+    def num_hypotheses(self) -> int:
+        """The number of hypotheses to ask for: as many as end the search, if their number ends it. If weft allows all of them,
+        its own search ends at the same step."""
+        if self.beam_size == 1:
+            return 1
+        return self.beam_size if self.patience == EXHAUSTIVE else math.floor(self.beam_size * self.patience)
 
     def best(self, hypotheses: Sequence[_Hypothesis]) -> list[_Hypothesis] | None:
-        """The n best of all hypotheses that CTranslate2 returned; None if weft would not find them."""
-        is_allowed = all(hypothesis.tokens and self.is_allowed(hypothesis.tokens) for hypothesis in hypotheses)
-        return list(hypotheses[: self.n_best]) if is_allowed else None
+        """The n best of the hypotheses that CTranslate2 returned, best first; None if weft might find others."""
+        allowed = [hypothesis for hypothesis in hypotheses if self.is_allowed(hypothesis.tokens)]
+        is_complete = len(allowed) >= self.n_best or len(hypotheses) < self.num_hypotheses
+        is_exact = len(allowed) == len(hypotheses) or (self.beam_size > 1 and self.patience == EXHAUSTIVE and is_complete)
+        return allowed[: self.n_best] if allowed and is_exact else None
 
 
 def _subset(request: PredictionRequest, rows: Sequence[int]) -> PredictionRequest:
@@ -120,6 +131,10 @@ class CTranslate2Decoder:
         """Whether the table of positions is long enough; the last token needs no position."""
         return self.max_positions is None or prompt_length + max_new_tokens - 1 <= self.max_positions
 
+    def _end_tokens(self, search: _Search) -> list[str]:
+        """The tokens that end a hypothesis: EOS, and those that are never generated."""
+        return [self.names.target[token_id] for token_id in sorted({search.eos_id, *search.banned_tokens})]
+
     # ---- encoder-decoders
 
     def predict(
@@ -149,7 +164,10 @@ class CTranslate2Decoder:
         groups = defaultdict[tuple[int, int], list[int]](list)
         for row in range(len(request.lengths)):
             limit, prompt_length = max_new_tokens_for(request, row, options), len(request.prompt(row))
-            if self._has_room(prompt_length, limit) and (prompt_length == 1 or search.beam_size == 1):
+            is_exact = search.beam_size == 1 or (
+                prompt_length == 1 and not options.banned_tokens and not options.min_new_tokens
+            )
+            if is_exact and self._has_room(prompt_length, limit):
                 groups[limit, prompt_length - 1].append(row)
         for (limit, prefix_length), rows in groups.items():
             for low in range(0, len(rows), NUM_PER_CALL):
@@ -165,11 +183,12 @@ class CTranslate2Decoder:
             max_batch_size=MAX_BATCH,
             beam_size=search.beam_size,
             patience=search.patience,
-            num_hypotheses=search.beam_size,
+            num_hypotheses=search.num_hypotheses,
             length_penalty=search.length_penalty,
             min_decoding_length=0,  # 1, the default, renormalizes the first step
             max_decoding_length=limit + prefix_length,
             max_input_length=0,
+            end_token=self._end_tokens(search),
             return_end_token=True,  # it counts in the length
             return_scores=True,
         )
@@ -198,11 +217,10 @@ class CTranslate2Decoder:
         search = _generation_search(tokenizer, frame, options)
         tokens = [generation.encode_prompt(model, tokenizer, prompt, options, frame) for prompt in prompts]
         results: dict[int, list[Continuation]] = {}
-        groups = defaultdict[int, list[int]](list)
+        groups = defaultdict[int, list[int]](list)  # by length: a prompt longer than others in its batch gets a forced prefix
         for row, prompt in enumerate(tokens):
             if self._fits(prompt, options):
-                # the end of a prompt that is longer than others in its batch is a forced prefix
-                groups[len(prompt) if search.beam_size > 1 else 0].append(row)
+                groups[len(prompt)].append(row)
         continue_prompts = self._continue_until_stop if options.stop else self._continue
         for rows in groups.values():
             outputs = continue_prompts(tokenizer, [tokens[row] for row in rows], options, search)
@@ -233,7 +251,7 @@ class CTranslate2Decoder:
         is_short = self.context_length is None or len(prompt) <= self.context_length
         return is_short and self._has_room(len(prompt), options.max_new_tokens)
 
-    def _arguments(self, prompts: Sequence[Sequence[int]], options: GenerationConfig) -> dict[str, Any]:
+    def _arguments(self, prompts: Sequence[Sequence[int]], options: GenerationConfig, search: _Search) -> dict[str, Any]:
         """The arguments of `generate_batch` that greedy search and beam search share."""
         return {
             "start_tokens": [[self.names.target[token_id] for token_id in prompt] for prompt in prompts],
@@ -241,6 +259,7 @@ class CTranslate2Decoder:
             "min_length": 0,
             "max_length": options.max_new_tokens,
             "include_prompt_in_result": False,
+            "end_token": self._end_tokens(search),
             "return_end_token": True,
             "return_scores": True,
         }
@@ -250,10 +269,10 @@ class CTranslate2Decoder:
     ) -> list[list[Continuation] | None]:
         """Beam search; None for a prompt that weft must continue."""
         results = self.model.generate_batch(
-            **self._arguments(prompts, options),
+            **self._arguments(prompts, options, search),
             beam_size=search.beam_size,
             patience=search.patience,
-            num_hypotheses=search.beam_size,
+            num_hypotheses=search.num_hypotheses,
             length_penalty=search.length_penalty,
         )
         outputs = list[list[Continuation] | None]()
@@ -293,7 +312,7 @@ class CTranslate2Decoder:
                 chunks[row].append(texts[row].push(step.token_id))
                 return texts[row].has_stopped
 
-            self.model.generate_batch(**self._arguments(part, options), beam_size=1, length_penalty=0, callback=push)
+            self.model.generate_batch(**self._arguments(part, options, search), beam_size=1, length_penalty=0, callback=push)
             for text, text_chunks, hypothesis in zip(texts, chunks, hypotheses, strict=True):
                 if not search.is_allowed(hypothesis.tokens):
                     outputs.append(None)
