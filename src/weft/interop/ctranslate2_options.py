@@ -101,7 +101,7 @@ def problems(config: RunConfig) -> list[str]:
     model = config.model
     if translates(config):
         return list(_seq2seq_problems(model))
-    if isinstance(model, LanguageModelConfig):
+    if LanguageModelConfig in type(model).__mro__:  # also one that is trained to respond
         return list(_language_model_problems(model))
     reason = "CTranslate2 has language models and encoder-decoders of texts"
     return [f"task = {json.dumps(config.task)} with model.arch = {json.dumps(config.arch)}: {reason}"]

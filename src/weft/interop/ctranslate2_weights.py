@@ -6,7 +6,7 @@ Shapes: D hidden size, H heads of size E, V vocabulary size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from weft.interop.ctranslate2_options import NORM_EPS, norm_eps
 from weft.models.config import LanguageModelConfig, StackConfig
 from weft.models.seq2seq import embedding_scales
-from weft.models.seq2seq_config import DecoderConfig, Seq2SeqConfig
+from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.nn.choices import ROPE_THETA
 from weft.nn.positions import SinusoidalPositions
 
@@ -43,15 +43,12 @@ class _Stack(NamedTuple):
     config: StackConfig
     num_positions: int  # rows of a table of positions
     sublayers: int = 2  # in each layer; 3 with cross-attention
+    cross_heads: Sequence[int] = ()  # the number of heads of cross-attention in each layer
 
     @property
     def num_heads(self) -> int:
         """The number of heads of all layers, which layers with fewer are padded to."""
-        config = self.config
-        counts = [config.heads_in_layer(layer)[0] for layer in range(config.num_layers)]
-        if isinstance(config, DecoderConfig) and self.sublayers == 3:
-            counts += [config.cross_heads_in_layer(layer)[0] for layer in range(config.num_layers)]
-        return max(counts)
+        return max(*(self.config.heads_in_layer(layer)[0] for layer in range(self.config.num_layers)), *self.cross_heads, 0)
 
     @property
     def head_dim(self) -> int:
@@ -208,7 +205,8 @@ def seq2seq_spec(
     `context_length` tokens."""
     scales = embedding_scales(config)
     encoder = _Stack(tensors, "encoder.stack", config.encoder, num_positions[0])
-    decoder = _Stack(tensors, "decoder.stack", config.decoder, num_positions[1], sublayers=3)
+    cross_heads = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(config.decoder.num_layers)]
+    decoder = _Stack(tensors, "decoder.stack", config.decoder, num_positions[1], 3, cross_heads)
     spec = TransformerSpec(
         TransformerEncoderSpec(**encoder.options(), layernorm_embedding=config.encoder.embedding_norm),
         TransformerDecoderSpec(
