@@ -14,6 +14,7 @@ import gzip
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from _common import SHARED_DATA, require_data, verdict
@@ -33,6 +34,11 @@ def read(data: Path, language: str) -> list[str]:
 
 def translate(run: AnyRun, sources: Sequence[str]) -> list[str]:
     return [prediction.text for prediction in run.predict(list(sources), beam_size=5)]
+
+
+def one_by_one(run: AnyRun, sources: Sequence[str]) -> None:
+    for source in sources:
+        translate(run, [source])
 
 
 def cpu_seconds(function: Callable[[], object], rounds: int) -> float:
@@ -73,11 +79,8 @@ def main() -> None:
     print(f"{'engine':<20} {'equal':>6} {'BLEU':>6} {'batch/s':>9} {'single/s':>9} {'MB':>6}")
     for name, (run, quantization) in runs.items():
         outputs = translate(run, sources)
-        batch = len(sources) / cpu_seconds(lambda run=run: translate(run, sources), args.rounds)  # type: ignore[misc]
-        single = args.single / cpu_seconds(
-            lambda run=run: [translate(run, [source]) for source in sources[: args.single]],  # type: ignore[misc]
-            args.rounds,
-        )
+        batch = len(sources) / cpu_seconds(partial(translate, run, sources), args.rounds)
+        single = args.single / cpu_seconds(partial(one_by_one, run, sources[: args.single]), args.rounds)
         rates.append((batch, single))
         bleus.append(corpus_bleu(outputs, [references]).score)
         num_equal = sum(map(str.__eq__, outputs, expected))
@@ -85,9 +88,8 @@ def main() -> None:
         limit = {None: 0.0, "float32": 0.1}.get(quantization, 0.3)
         passed = abs(bleus[-1] - bleus[0]) <= limit and (quantization != "float32" or num_equal >= 0.99 * len(sources))
         size = model_bytes(run, quantization) / 1e6
-        print(
-            f"{name:<20} {num_equal:>6} {bleus[-1]:>6.2f} {batch:>9.1f} {single:>9.1f} {size:>6.1f}  {verdict(passed)}  {speedups}"
-        )
+        numbers = f"{num_equal:>6} {bleus[-1]:>6.2f} {batch:>9.1f} {single:>9.1f} {size:>6.1f}"
+        print(f"{name:<20} {numbers}  {verdict(passed)}  {speedups}", flush=True)
 
 
 if __name__ == "__main__":
