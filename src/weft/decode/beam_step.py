@@ -227,7 +227,7 @@ def best_first(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def best_totals(sums: Tensor, values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest sums[a, k] + values[a, k, v] of each sentence, best first, and their indices k * V + v: both (A, count), or
-    fewer if there are not so many. sums (A, K), values (A * K, V)."""
+    fewer if there are fewer. sums (A, K), values (A * K, V)."""
     vocab_size = values.size(1)
     if values.device.type == "cpu" and vocab_size > MIN_BLOCKS * BLOCK_SIZE:
         return _best_in_blocks(sums, values, count)
