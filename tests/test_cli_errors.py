@@ -65,7 +65,7 @@ USAGE = {
     "init lm --arch gtp": "--arch: unknown architecture 'gtp'; did you mean 'gpt'?",
     "analyze geometry x --max-words 1": "--max-words: must be at least 2, got 1",
     "export runs/x --format onx -o y": "--format: unknown format 'onx'; did you mean 'onnx'?",
-    "export runs/x --quantization int8 -o y": "--quantization: not possible with format 'hf'; use format onnx",
+    "export runs/x --quantization int8 -o y": "--quantization: not possible with format 'hf'; use format ctranslate2 or onnx",
 }
 
 

@@ -62,6 +62,10 @@ class MixtureOptions(ModelCommand):
         """The `cache` of `weft.load`; commands with options for it override this."""
         return False
 
+    def engine_options(self) -> tuple[str, str | None]:
+        """The `engine` and `quantization` of `weft.load`; commands with options for them override this."""
+        return "torch", None
+
     def load(self) -> "AnyRun":
         """The run, or the ensemble, with what is fitted on validation data."""
         return self._load(None, None)
@@ -70,14 +74,18 @@ class MixtureOptions(ModelCommand):
         from weft.cli.display import Display
         from weft.runs.load import LM_WEIGHT, ensemble, load, with_model
 
-        weights, cache = self._weights(), self.cache_options()
+        weights, cache, (engine, quantization) = self._weights(), self.cache_options(), self.engine_options()
         if weights is not None and not self.ensemble:
             raise UsageError("ensemble_weights", "requires `ensemble`")
         with Display(quiet=self.quiet) as display:
             if cache is not False or weights == FITTED:
                 display.show("fitting on validation data", 0.0)
             if not self.ensemble and lm is None:
-                return with_model(load(self.run_dir, device=self.device, cache=cache))
+                run = load(self.run_dir, device=self.device, cache=cache, engine=engine, quantization=quantization)
+                return with_model(run)
+            if engine != "torch" or quantization is not None:
+                option = "ensemble" if self.ensemble else "lm"
+                raise UsageError("engine" if quantization is None else "quantization", f"cannot be combined with `{option}`")
             return ensemble(
                 [self.run_dir, *(self.ensemble or [])],
                 weights=weights,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.errors import UsageError, unknown_name
 
 FORMATS = ("hf", "arpa", "vectors")
-EXPORT_FORMATS = (*FORMATS, "onnx")
+EXPORT_FORMATS = (*FORMATS, "ctranslate2", "onnx")
 
 
 def formats() -> list[str]:

@@ -208,10 +208,17 @@ def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
     return limit
 
 
-def _encode(job: _Job, prompt: str) -> list[int]:
-    tokens: list[int] = [*(job.frame.bos_ids or [job.tokenizer.bos_id]), *job.tokenizer.encode(prompt).tolist()]
-    check_length(job.model.max_positions, len(tokens), job.options.max_new_tokens)
+def encode_prompt(
+    model: IncrementalModel[Any], tokenizer: TokenDecoder, prompt: str, options: GenerationConfig, frame: Frame
+) -> list[int]:
+    """The tokens to continue. They must have room for `max_new_tokens`."""
+    tokens: list[int] = [*(frame.bos_ids or [tokenizer.bos_id]), *tokenizer.encode(prompt).tolist()]
+    check_length(model.max_positions, len(tokens), options.max_new_tokens)
     return tokens
+
+
+def _encode(job: _Job, prompt: str) -> list[int]:
+    return encode_prompt(job.model, job.tokenizer, prompt, job.options, job.frame)
 
 
 def _with_offset(should_continue: ContinueCallback | None, done: int, total: int) -> Callable[[int], bool] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from weft.decode import logits_processors as processors
@@ -39,6 +40,7 @@ class PredictionRequest(NamedTuple):
     # index of each source in the whole input, which seeds its random numbers; None: its index in the request
     indices: Sequence[int] | None = None
     suppressed_tokens: Sequence[int] = ()  # never generated, in addition to <unk> and <s>
+    sources: Sequence[np.ndarray] = ()  # the tokens of each source, for programs that decode instead of `model`
 
     def prompt(self, row: int) -> list[int]:
         """The tokens before the output: those that the decoder reads first, and the forced prefix."""
@@ -55,7 +57,7 @@ def max_new_tokens_for(request: PredictionRequest, row: int, options: Prediction
     return limit if max_positions is None else max(1, min(limit, max_positions + 1 - len(request.prompt(row))))
 
 
-def _check_min_new_tokens(request: PredictionRequest, options: PredictionConfig) -> None:
+def check_min_new_tokens(request: PredictionRequest, options: PredictionConfig) -> None:
     """Reject a minimum length beyond the positions of the model: outputs would silently be shorter."""
     max_positions = request.model.max_positions
     longest = max((len(request.prompt(row)) for row in range(len(request.prefixes))), default=1)
@@ -87,17 +89,17 @@ def _batches(request: PredictionRequest, options: PredictionConfig, limits: Sequ
         yield order[start : start + batch_size]
 
 
-def _banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list[int]:
+def banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list[int]:
     """Tokens that are never generated."""
-    banned_tokens = [request.tokenizer.unk_id, request.tokenizer.bos_id, *request.suppressed_tokens]
+    banned = [request.tokenizer.unk_id, request.tokenizer.bos_id, *request.suppressed_tokens]
     for text in options.banned_tokens:
         token_ids = request.tokenizer.encode(text).tolist()
         if request.tokenizer.unk_id in token_ids:
             raise UsageError("banned_tokens", f"{text!r} is not in the vocabulary and is never generated", "remove it")
         if len(token_ids) != 1:
             raise UsageError("banned_tokens", f"{text!r} is {len(token_ids)} tokens", "ban single tokens")
-        banned_tokens += token_ids
-    return banned_tokens
+        banned += token_ids
+    return banned
 
 
 def _prediction(request: PredictionRequest, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
@@ -180,10 +182,9 @@ def predict(
     request: PredictionRequest, options: PredictionConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> list[list[Prediction]]:
     """The predictions for each source, in the order of the request: the n-best list of a beam search, or samples."""
-    banned_tokens = _banned_tokens(request, options)
-    _check_min_new_tokens(request, options)
+    check_min_new_tokens(request, options)
     limits = [max_new_tokens_for(request, row, options) for row in range(len(request.lengths))]
-    job = _Job(request, options, limits, banned_tokens)
+    job = _Job(request, options, limits, banned_tokens(request, options))
     results: list[list[Prediction]] = [[] for _ in limits]
     done = 0
     decode = _sample if options.is_sampling else _beam_search

@@ -43,15 +43,37 @@ CacheOptions = bool | Mapping[str, float]
 
 
 @overload
-def load(path: str | Path, task: Task[I, P], *, device: str = "auto", cache: CacheOptions = False) -> Run[I, P]: ...
+def load(
+    path: str | Path,
+    task: Task[I, P],
+    *,
+    device: str = "auto",
+    cache: CacheOptions = False,
+    engine: str = "torch",
+    quantization: str | None = None,
+) -> Run[I, P]: ...
 
 
 @overload
-def load(path: str | Path, task: None = None, *, device: str = "auto", cache: CacheOptions = False) -> Run[Any, Any]: ...
+def load(
+    path: str | Path,
+    task: None = None,
+    *,
+    device: str = "auto",
+    cache: CacheOptions = False,
+    engine: str = "torch",
+    quantization: str | None = None,
+) -> Run[Any, Any]: ...
 
 
 def load(
-    path: str | Path, task: Task[I, P] | None = None, *, device: str = "auto", cache: CacheOptions = False
+    path: str | Path,
+    task: Task[I, P] | None = None,
+    *,
+    device: str = "auto",
+    cache: CacheOptions = False,
+    engine: str = "torch",
+    quantization: str | None = None,
 ) -> Run[Any, Any]:
     """Load a run from its run directory.
 
@@ -65,13 +87,16 @@ def load(
         cache: Add a neural cache to a neural language model. True fits its size, theta and weight on the validation data;
             a dict sets them: `{"size": 500, "theta": 0.3, "weight": 0.1}`, and missing ones are fitted. `run.cache` has the
             values.
+        engine: "torch", or "ctranslate2" to decode with CTranslate2: the same outputs, faster. The model is exported into
+            the run directory when it is first used.
+        quantization: Precision of the weights of CTranslate2: "float32" (default), "int8", "int16", "float16", "bfloat16".
 
     Returns:
         The run, with `predict`, `evaluate`, `score`, `generate`, `embed` and `explain`.
 
     Raises:
         ModelError: The directory is not a run, or the run is corrupted.
-        UsageError: The run has another task than `task`, or the device does not exist.
+        UsageError: The run has another task than `task`, the device does not exist, or the engine cannot compute the model.
 
     Example:
         >>> weft.load("runs/run").evaluate()
@@ -81,7 +106,21 @@ def load(
     run = Run[Any, Any](directory, config, config.spec.data.load(directory), device)
     if task is not None and task.name != config.task:
         raise run.wrong_task()
+    if engine != "torch" or quantization is not None:
+        return _with_engine(run, engine, quantization, cache)
     return run if cache is False else with_model(_with_cache(run, cache))
+
+
+def _with_engine(run: Run[I, P], engine: str, quantization: str | None, cache: CacheOptions) -> Run[I, P]:
+    """The run with its engine opened: an engine that cannot compute the model is refused now."""
+    from weft.runs.engines import EngineRun, check_engine
+
+    check_engine(engine, quantization)
+    if cache is not False:
+        raise UsageError("engine", "cannot be combined with `cache`", "use one of them")
+    engine_run = EngineRun(run, engine, quantization)
+    _ = engine_run.decoder
+    return engine_run
 
 
 def _with_cache(run: Run[I, P], cache: CacheOptions) -> Run[I, P]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from weft.decode.cache_options import Cache
+    from weft.decode.decoder import Decoder
     from weft.decode.engine import Engine, Request
     from weft.decode.generate import Continuation, ContinueCallback
     from weft.explain.explanation import Explanation
@@ -131,6 +132,11 @@ class Run(Generic[I, P]):
     @property
     def cache(self) -> Cache | None:
         """The options of the neural cache."""
+        return None
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The program that decodes instead of weft."""
         return None
 
     # ---- prediction and evaluation
@@ -349,8 +355,7 @@ class Run(Generic[I, P]):
         """A decoding engine, to which rows are admitted, and from which they are cancelled, between steps.
 
         Example:
-            >>> engine = run.engine()
-            >>> (row,) = engine.admit([run.request("Ida ", max_new_tokens=20)])
+            >>> (row,) = (engine := run.engine()).admit([run.request("Ida ", max_new_tokens=20)])
             >>> while engine.running:
             ...     events = engine.step()
         """
@@ -388,13 +393,8 @@ class Run(Generic[I, P]):
 
     def info(self) -> Mapping[str, Any]:
         """Task, architecture, sizes and configuration of the run."""
-        return {
-            **{"path": str(self.path), "task": self.task, "arch": self.arch},
-            "parameters": self.num_parameters,
-            **self.spec.vocab_info(self),
-            "tokenizer": self.vocabulary.hash,
-            "config": self.config.to_dict(),
-        }
+        names = {"path": str(self.path), "task": self.task, "arch": self.arch, "parameters": self.num_parameters}
+        return {**names, **self.spec.vocab_info(self), "tokenizer": self.vocabulary.hash, "config": self.config.to_dict()}
 
 
 AnyRun = Run[Any, Any]

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.cache_options import CacheOptions
+from weft.cli.engine_options import EngineOptions
 from weft.cli.ensemble_options import SearchOptions, describe_mixture
 from weft.cli.options import Context, Data
 from weft.cli.output import finite, format_percent, note, warn, write, write_json, write_styled, write_table
+from weft.errors import UsageError
 from weft.metrics.labels import label_of
 from weft.metrics.score_table import TITLES, default_scores, score_rows
 from weft.text.table_layout import columns
@@ -70,7 +72,7 @@ def _bleu_tokenizers() -> list[str]:
 
 
 @dataclass(kw_only=True)
-class Evaluate(CacheOptions, SearchOptions):
+class Evaluate(CacheOptions, EngineOptions, SearchOptions):
     """Compute metrics on the test data, with 95% confidence intervals.
 
     Without test data, the validation data is used. Language models are scored by the exact probability of the text, seq2seq
@@ -100,6 +102,8 @@ class Evaluate(CacheOptions, SearchOptions):
         from weft.cli.task_options import Flag, options_of
 
         run = self.load()
+        if run.decoder is not None and run.generates:
+            raise UsageError("engine", "scores of language models are computed by weft itself", "remove it")
         flags = {
             "beam_size": Flag(self.beam_size),
             "length_penalty": Flag(self.length_penalty),

@@ -27,6 +27,7 @@ class Export(QuietCommand):
     arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
     vectors: word vectors as a file whose suffix selects the format: .txt or .vec (word2vec text), .bin (word2vec binary),
     .safetensors, .npy.
+    ctranslate2: an encoder-decoder or language model with attention as a directory for ctranslate2.Translator or Generator.
     onnx: a directory with graphs for onnxruntime, tokenizers, labels, and examples in Python and JavaScript.
     """
 
@@ -34,7 +35,10 @@ class Export(QuietCommand):
     format: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORMAT", autocompletion=export_formats, help="Model format: hf, arpa, vectors or onnx."
+            "--format",
+            metavar="FORMAT",
+            autocompletion=export_formats,
+            help="Model format: hf, arpa, vectors, ctranslate2 or onnx.",
         ),
     ] = "hf"
     quantization: Annotated[
@@ -49,6 +53,7 @@ class Export(QuietCommand):
     def run(self) -> int:
         check_format(self.format, EXPORT_FORMATS)
         from weft.interop.arpa_run import export_arpa
+        from weft.interop.ctranslate2_export import export as export_ctranslate2
         from weft.interop.export_record import ExportOptions
         from weft.interop.hf_export import export_model
         from weft.interop.onnx_export import export as export_onnx
@@ -61,10 +66,11 @@ class Export(QuietCommand):
             "arpa": export_arpa,
             "vectors": export_vectors,
             "hf": export_model,
+            "ctranslate2": lambda run, path: export_ctranslate2(run, path, options),
             "onnx": lambda run, path: export_onnx(run, path, options),
         }
-        if self.quantization is not None and self.format != "onnx":
-            raise UsageError("quantization", f"not possible with format {self.format!r}", "use format onnx")
+        if self.quantization is not None and self.format not in ("onnx", "ctranslate2"):
+            raise UsageError("quantization", f"not possible with format {self.format!r}", "use format ctranslate2 or onnx")
         with remove_on_failure(self.output_dir):
             notes = exporters[self.format](load(self.run_dir, device="cpu"), self.output_dir)
         for text in notes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.cache_options import CacheOptions
+from weft.cli.engine_options import EngineOptions
 from weft.cli.ensemble_options import (
     MixtureOptions,
     Patience,
@@ -72,7 +73,7 @@ def _read_all(lines: Iterator[Line], source: str) -> list[Line]:
 
 
 @dataclass(kw_only=True)
-class Generate(CacheOptions, MixtureOptions):
+class Generate(CacheOptions, EngineOptions, MixtureOptions):
     """Generate text with a language model.
 
     Without a prompt, prompts are read from standard input, one per line, unless that is a terminal; then the model starts

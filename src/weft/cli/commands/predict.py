@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.engine_options import EngineOptions
 from weft.cli.ensemble_options import SearchOptions
 from weft.cli.options import DECODING, FILES, InputFiles, Temperature, TopK, TopP
 from weft.cli.output import write, write_json
@@ -23,7 +24,7 @@ N_BEST_HEADER = "line\tscore\toutput"
 
 
 @dataclass(kw_only=True)
-class Predict(SearchOptions):
+class Predict(EngineOptions, SearchOptions):
     """Predict translations, labels, tags, answers or masked tokens, line by line.
 
     One line in, one line out; an empty line stays empty. Files are read as in training: of tables (.csv, .tsv, .jsonl) the text

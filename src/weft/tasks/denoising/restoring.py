@@ -13,7 +13,6 @@ import numpy as np
 
 from weft.data.noise import Corrupted, fill_sentinels, join_texts
 from weft.decode.predict import PredictionRequest
-from weft.decode.predict import predict as search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.metrics.denoising import RESTORATION, TARGETS
@@ -134,8 +133,9 @@ class DenoisingPredictor(EncoderDecoderPredictor):
             start.target,
             indices=[number - 1 for number in numbers],
             suppressed_tokens=self.suppressed_tokens,
+            sources=sources,
         )
-        outputs = search(request, options, progress=progress)
+        outputs = self.search(request, options, progress)
         return [[self._restored(source, output) for output in ranked] for source, ranked in zip(sources, outputs, strict=True)]
 
     # ---- evaluating

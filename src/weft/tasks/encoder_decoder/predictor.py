@@ -99,6 +99,13 @@ class EncoderDecoderPredictor:
 
     # ---- predicting
 
+    def search(
+        self, request: PredictionRequest, options: PredictionConfig, progress: ProgressCallback | None
+    ) -> list[list[Prediction]]:
+        """The predictions for the sources of a request, by weft or by the engine of the run."""
+        decode = search if self.run.decoder is None else self.run.decoder.predict
+        return decode(request, options, progress=progress)
+
     def invalid_inputs(self, texts: Sequence[str], *, truncate: bool = False) -> dict[int, str]:
         """Lines that cannot be predicted from, by number from 0, with the problem."""
         if truncate:
@@ -157,8 +164,9 @@ class EncoderDecoderPredictor:
             self.tokenizer.target.start_tokens.target,
             [numbers[number] - 1 for number in nonempty],
             self.suppressed_tokens,
+            sources[0],
         )
-        for number, predictions in zip(nonempty, search(request, options, progress=progress), strict=True):
+        for number, predictions in zip(nonempty, self.search(request, options, progress), strict=True):
             outputs[number] = predictions
         return outputs
 
@@ -248,8 +256,9 @@ class EncoderDecoderPredictor:
     # ---- evaluating
 
     def ensemble_signature(self) -> list[str]:
-        """The ensemble and the language model, for the signature."""
+        """The ensemble, the language model and the engine, for the signature."""
         parts = [f"runs:{len(self.members)}"] if len(self.members) > 1 else []
+        parts += [] if self.run.decoder is None else [self.run.decoder.describe()]
         if parts and self.weights is not None:
             parts.append("weights:" + ",".join(f"{weight:g}" for weight in self.weights))
         return [*parts, self.lm.describe()] if self.lm is not None else parts

@@ -267,9 +267,8 @@ def generate(
 
     texts = [check_text(text, f"prompt {number}") for number, text in enumerate(list_inputs(prompts), 1)]
     frame = run.predictor.frame
-    return decoding.generate(
-        run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue
-    )
+    decode = decoding.generate if run.decoder is None else run.decoder.generate
+    return decode(run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue)
 
 
 def stream(run: Run[str, None], prompt: str, options: GenerationConfig) -> Iterator[str]:
@@ -277,4 +276,5 @@ def stream(run: Run[str, None], prompt: str, options: GenerationConfig) -> Itera
     from weft.decode import generate as decoding
 
     frame = run.predictor.frame
-    return decoding.stream(run.model, run.vocabulary, check_text(prompt, "prompt"), options, frame=frame, device=run.device)
+    decode = decoding.stream if run.decoder is None else run.decoder.stream
+    return decode(run.model, run.vocabulary, check_text(prompt, "prompt"), options, frame=frame, device=run.device)

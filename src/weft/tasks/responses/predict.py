@@ -189,7 +189,8 @@ def generate(
 
     responder: Responder = run.predictor
     texts = [check_text(text, f"prompt {number}") for number, text in enumerate(list_inputs(prompts), 1)]
-    return decoding.generate(
+    decode = decoding.generate if run.decoder is None else run.decoder.generate
+    return decode(
         run.model,
         run.vocabulary,
         [responder.template.prompt(text) for text in texts],
@@ -221,4 +222,5 @@ def chat(run: Run[str, None], messages: Sequence[Message], options: GenerationCo
         length = 1 + len(before) + len(run.vocabulary.encode(last)) + options.max_new_tokens
         if length <= run.config.data.max_length:
             break
-    return decoding.stream(run.model, run.vocabulary, last, options, frame=responder.frame(before), device=run.device)
+    decode = decoding.stream if run.decoder is None else run.decoder.stream
+    return decode(run.model, run.vocabulary, last, options, frame=responder.frame(before), device=run.device)
