@@ -64,6 +64,7 @@ USAGE = {
     "init ml": "init: unknown task 'ml'; did you mean 'lm'?",
     "init lm --arch gtp": "--arch: unknown architecture 'gtp'; did you mean 'gpt'?",
     "analyze geometry x --max-words 1": "--max-words: must be at least 2, got 1",
+    "export runs/x --format hf": "--output-dir: required with --format; set --output-dir",
     "export runs/x --format onx -o y": "--format: unknown format 'onx'; choose from hf, arpa, vectors",
 }
 

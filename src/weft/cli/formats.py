@@ -1,4 +1,4 @@
-"""Model formats of other programs, as the command line names them."""
+"""Model formats of other programs that `weft import` reads."""
 
 from __future__ import annotations
 
