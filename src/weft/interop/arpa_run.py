@@ -83,7 +83,7 @@ def problems(config: RunConfig) -> list[str]:
     """Why a model cannot be an ARPA file."""
     if isinstance(config.model, NgramConfig):
         return []
-    return [f"arch {config.arch!r} of task {config.task!r} is no n-gram model; train with arch = 'ngram' of task 'lm'"]
+    return [f"arch {config.arch!r} of task {config.task!r} is not an n-gram model; train with arch = 'ngram' of task 'lm'"]
 
 
 def export(run: AnyRun, path: Path, options: ExportOptions) -> list[str]:

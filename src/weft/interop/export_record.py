@@ -18,6 +18,7 @@ class ExportOptions(NamedTuple):
 
     quantization: str | None = None  # such as "int8"; None: float32
     license: str | None = None  # in the model card; None: unknown
+    scores: Path | None = None  # scores for the model card: the output of weft evaluate --json
 
 
 class ExportCheck(NamedTuple):

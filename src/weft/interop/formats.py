@@ -46,7 +46,17 @@ class Format(NamedTuple):
 
 FORMATS: Mapping[str, Format] = {
     "hf": Format("a directory for from_pretrained of transformers", "weft.interop.hf_export"),
+    "sentence-transformers": Format(
+        "a directory for SentenceTransformer, with the vectors of weft embed", "weft.interop.sentence_transformers_export"
+    ),
     # ctranslate2 and onnx: see the modules weft.interop.ctranslate2_export and weft.interop.onnx_export
+    "gguf": Format(
+        "a language model as a file for llama.cpp",
+        "weft.interop.gguf_export",
+        package="gguf",
+        extra="gguf",
+        quantizations=("f16", "q8_0"),
+    ),
     "arpa": Format("an n-gram model as a file for KenLM and SRILM", "weft.interop.arpa_run", is_directory=False),
     "vectors": Format("word vectors as a file for gensim, fastText or NumPy", "weft.interop.vector_files", is_directory=False),
 }
@@ -85,10 +95,12 @@ def check_export(name: str, config: RunConfig, options: ExportOptions) -> Format
 
 def export_run(run: AnyRun, name: str, output_dir: Path, options: ExportOptions) -> list[str]:
     """Write a run in a format, with a model card if it is a directory. Returns notes on differences."""
-    from weft.interop.model_card import write_card
+    from weft.interop.model_card import read_scores, write_card
 
     row = check_export(name, run.config, options)
+    if options.scores is not None:
+        read_scores(options.scores)  # before anything is written
     notes = row.write(run, output_dir, options)
     if row.is_directory:
-        write_card(run, name, output_dir, options)
+        write_card(run, name, output_dir, options, notes)
     return notes

@@ -108,6 +108,7 @@ BERT: Allowed = {
     **BLOCK, "norm_position": ("post",), "embedding_norm": (True,), "position_encoding": ("learned",), "norm": ("layernorm",),
     "qk_norm": (False, None), "activation": tuple(ACTIVATIONS), "bidirectional": (True,),
 }  # fmt: skip
+ENCODER = Architecture("BERT", "BertModel", BERT)
 ENCODERS: Mapping[type[TextEncoderConfig], Architecture] = {
     MaskedLMConfig: Architecture("BERT", "BertForMaskedLM", BERT),
     ClassifierConfig: Architecture("BERT", "BertForSequenceClassification", {**BERT, "pooling": ("first",)}),
@@ -274,11 +275,16 @@ def _choose(architectures: Mapping[str, Architecture], problems: Callable[[Archi
     return Nearest(model_type, architectures[model_type], found[model_type], len(architectures) == 1)
 
 
+def nearest_language_model(model: StackConfig, architectures: Mapping[str, Architecture]) -> Nearest:
+    """The nearest of some architectures of language models."""
+    return _choose(architectures, lambda architecture: _stack_problems(model, architecture))
+
+
 def nearest(config: RunConfig) -> Nearest:
     """The nearest architecture of Hugging Face; an error if there is none for this kind of model."""
     model = config.model
     if LanguageModelConfig in type(model).__mro__:  # also one that is trained to respond
-        return _choose(LANGUAGE_MODELS, lambda architecture: _stack_problems(model, architecture))
+        return nearest_language_model(model, LANGUAGE_MODELS)
     if type(model) is Seq2SeqConfig:
         if not isinstance(config.tokenizer, TokenizerPairConfig):
             problem = f"the run is a {config.spec.model_noun}: its masks or sentinels are not tokens of its tokenizer"
@@ -289,10 +295,24 @@ def nearest(config: RunConfig) -> Nearest:
     return _choose({"bert": ENCODERS[type(model)]}, lambda architecture: _stack_problems(model, architecture))
 
 
+def _refusals(found: Nearest) -> list[str]:
+    return ["; ".join(found.refusal())] if found.problems else []
+
+
+def language_model_problems(model: StackConfig, architectures: Mapping[str, Architecture]) -> list[str]:
+    """Why a language model is none of these architectures; [] if it is one."""
+    return _refusals(nearest_language_model(model, architectures))
+
+
+def encoder_problems(model: TextEncoderConfig) -> list[str]:
+    """Why the encoder of a model, without its output layer, is no BERT; [] if it is one."""
+    return _refusals(_choose({"bert": ENCODER}, lambda architecture: _stack_problems(model, architecture)))
+
+
 def problems(config: RunConfig) -> list[str]:
     """Why a model cannot be exported to Hugging Face; [] if it can."""
     try:
         found = nearest(config)
     except UsageError as error:
         return ["; ".join(filter(None, (error.problem, error.fix)))]
-    return ["; ".join(found.refusal())] if found.problems else []
+    return _refusals(found)

@@ -164,10 +164,33 @@ def tokenizer_of(run: AnyRun) -> Tokenizer:
     return tokenizer
 
 
+def _bert_model(run: AnyRun, encoder: Encoder) -> Head:
+    """No output layer."""
+
+    def ours(tokens: Tensor) -> Tensor:
+        y, _ = run.model.encoder(text_of(tokens))
+        hidden: Tensor = y
+        return hidden
+
+    return Head("BertModel", {}, {}, ours, "last_hidden_state")
+
+
+def bert_model(run: AnyRun) -> Exported:
+    """The encoder of a run alone. Its pooler is zero, so that transformers does not invent one."""
+    size = run.config.model.hidden_size
+    exported = _export(run, _bert_model)
+    pooler = {"pooler.dense.weight": torch.zeros(size, size), "pooler.dense.bias": torch.zeros(size)}
+    return exported._replace(tensors={**exported.tensors, **pooler})
+
+
 def export_encoder(run: AnyRun) -> Exported:
     """An encoder with its output layer as BERT."""
+    return _export(run, HEADS[type(run.config.model)])
+
+
+def _export(run: AnyRun, make_head: Callable[[AnyRun, Encoder], Head]) -> Exported:
     encoder = encoder_of(run)
-    head = HEADS[type(run.config.model)](run, encoder)
+    head = make_head(run, encoder)
     prefix = "" if head.class_name == "BertModel" else BERT.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in encoder.tensors.items()} | head.tensors
     config = {**encoder.config, **head.config, "architectures": [head.class_name]}

@@ -72,9 +72,10 @@ def export_model(run: AnyRun, output_dir: Path) -> list[str]:
         if find_spec("transformers") is None:
             notes.append("not compared with the run, because transformers is not installed")
         else:
-            from weft.interop.hf_check import compare
+            from weft.interop.hf_check import compare, load_model
 
-            check, packages = compare(run, exported.comparison, staging_dir, class_name), ["torch", "transformers"]
+            check = compare(run, exported.comparison, load_model(staging_dir, class_name))
+            packages = ["torch", "transformers"]
         call = f"transformers.{class_name}.from_pretrained(DIR)"
         write_export_record(staging_dir, run=run.path, name="hf", check=check, call=call, packages=packages)
     return notes

@@ -25,6 +25,7 @@ DEFAULT_SPECIALS: Mapping[str, Mapping[str, str]] = {
     "gpt2": {"eos": GPT2_END},
     **{name: {"unk": UNK, "eos": EOS} for name in ("bart", "t5", "marian", "pegasus")},
 }
+NO_SEGMENTS = ["input_ids", "attention_mask"]  # inputs of models that do not have token_type_ids
 PAD_TOKENS = ("[PAD]", "<pad>")
 # SentencePiece files, and how to get a tokenizer.json
 SAVE = "write one with AutoTokenizer.from_pretrained and save_pretrained of transformers"
@@ -227,7 +228,8 @@ def export_encoder_tokenizer(
     if has_mask:
         tokens.append(next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in tokens))
         names["mask_token"] = tokens[-1]
-    return _with_specials(parts, tokens, names, max_length)
+    parts, config = _with_specials(parts, tokens, names, max_length)
+    return parts, {**config, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 
 
 def export_lm_tokenizer(
@@ -246,7 +248,7 @@ def export_lm_tokenizer(
     }
     names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "pad_token": UNK}  # the attention mask hides padding
     parts, config = _with_specials(parts, tokens, names, max_length)
-    return parts, {**config, "padding_side": "left"}
+    return parts, {**config, "padding_side": "left", "model_input_names": NO_SEGMENTS}
 
 
 def export_seq2seq_tokenizer(
@@ -257,7 +259,8 @@ def export_seq2seq_tokenizer(
     tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     parts["post_processor"] = post_processor(tokenizer.start_tokens, tokens)
     names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "pad_token": tokens[pad_id]}
-    return _with_specials(parts, tokens, names, max_length)
+    parts, config = _with_specials(parts, tokens, names, max_length)
+    return parts, {**config, "model_input_names": NO_SEGMENTS}
 
 
 def _with_specials(

@@ -24,6 +24,8 @@ class Export(QuietCommand):
     Without --format and --output-dir: which formats are possible for this run, and why others are not.
 
     hf: a directory for AutoModel.from_pretrained and AutoTokenizer.from_pretrained of transformers.
+    sentence-transformers: a directory for SentenceTransformer, which computes the vectors of weft embed.
+    gguf: a directory with a file for llama.cpp; --quantization f16 or q8_0 makes it smaller.
     arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
     vectors: word vectors as a file whose suffix selects the format: .txt or .vec (word2vec text), .bin (word2vec binary),
     .safetensors, .npy.
@@ -48,6 +50,9 @@ class Export(QuietCommand):
     license: Annotated[
         str | None, typer.Option(metavar="ID", help="License in the model card, such as apache-2.0.  [default: unknown]")
     ] = None
+    scores: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Scores for the model card, from weft evaluate RUN --json.")
+    ] = None
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="PATH", help="Output directory, or file."),
@@ -64,7 +69,7 @@ class Export(QuietCommand):
             self._list()
             return 0
         run, name = load(self.run_dir, device="cpu"), self.format or DEFAULT
-        options = ExportOptions(self.quantization, self.license)
+        options = ExportOptions(self.quantization, self.license, self.scores)
         check_export(name, run.config, options)
         with remove_on_failure(self.output_dir):
             notes = export_run(run, name, self.output_dir, options)
