@@ -18,7 +18,7 @@ import weft
 from weft.cli.main import main
 from weft.errors import UsageError
 from weft.interop.export_record import ExportOptions
-from weft.interop.formats import FORMATS, all_problems, check_export, export_run
+from weft.interop.formats import FORMATS, all_problems, check_export, export_run, lost_formats
 from weft.interop.model_card import card, read_scores, without_paths
 from weft.runs.resolve import resolve
 
@@ -133,7 +133,7 @@ def code_of(text: str) -> str:
 
 def test_the_card_describes_the_run_and_its_code_runs(tmp_path, capsys, monkeypatch):
     pytest.importorskip("transformers", reason="transformers is not installed")
-    run = lm_run(tmp_path, LLAMA, valid=0.2, test=0.2)
+    run = weft.load(lm_run(tmp_path, LLAMA, valid=0.2, test=0.2, context_length=64).path, device="cpu")
     assert main(["evaluate", str(run.path), "--json", "-q"]) == 0
     (tmp_path / "scores.json").write_text(capsys.readouterr().out)
     words = ["--format", "hf", "--license", "mit", "--scores", str(tmp_path / "scores.json"), "-o", str(tmp_path / "out")]
@@ -147,6 +147,7 @@ def test_the_card_describes_the_run_and_its_code_runs(tmp_path, capsys, monkeypa
     assert result["metrics"][0] == {"type": "loss", "name": "loss", "value": loss.value}
     assert result["dataset"]["name"] == "text.txt"
     assert f"[{loss.low:.3f}, {loss.high:.3f}]" in rest and loss.signature in rest
+    assert "- The model was trained with contexts of 64 tokens" in rest
     assert f"| size | {run.num_parameters:,} parameters |" in rest and "| train | `text.txt` |" in rest
     assert str(tmp_path) not in text
     settings = re.search(r"```toml\n(.*?)```", rest, re.DOTALL)
@@ -220,3 +221,32 @@ def test_an_n_gram_model_is_a_file(tmp_path):
 def test_the_page_lists_the_formats():
     rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+?) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert [(name, text) for name, text in rows if name in FORMATS] == [(name, row.summary) for name, row in FORMATS.items()]
+
+
+BASES: dict[tuple[str, str], dict[str, Any]] = {
+    ("lm", "rotary"): {"model": LLAMA, "tokenizer": {"type": "byte"}},
+    ("lm", "learned"): {"model": {"arch": "transformer"}, "tokenizer": {"type": "byte"}},
+    ("masked-lm", "bert"): {"model": {"arch": "bert"}},
+    ("classification", "bert"): {"model": {"arch": "bert", "pooling": "first"}},
+    ("tagging", "bert"): {"model": {"arch": "bert"}},
+    ("seq2seq", "transformer"): {"model": {"arch": "transformer"}},
+}
+PREVENTS = re.findall(
+    r"^\| `([a-z0-9-]+)` \| ([a-z]+) \| `(\w+)\.(\w+) = (.+?)` \| (.+) \|$", DOCS.read_text("utf-8"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("row", PREVENTS, ids=lambda row: f"{row[0]}-{row[3]}-{row[4]}")
+def test_the_page_names_the_options_that_prevent_a_format(row, tmp_path):
+    task, base, table, option, value, formats = row
+    values = {"task": task, "data": {"train": "x.tsv"}, **BASES[task, base]}
+    shown = re.findall(r"`([a-z-]+)`", formats)
+    possible = [name for name, problems in all_problems(resolve(values, base=tmp_path)).items() if not problems]
+    changed = {**values, table: {**values.get(table, {}), option: tomllib.loads(f"x = {value}")["x"]}}
+    lost = lost_formats(resolve(changed, base=tmp_path))[f"{table}.{option}"]
+    ours = {"hf", "sentence-transformers", "gguf"}
+    assert [name for name in lost if name in possible and name in ours] == shown
+
+
+def test_the_page_has_the_rows():
+    assert len(PREVENTS) == 19

@@ -9,6 +9,7 @@ The module of a format has two functions:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -62,6 +63,9 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+_OPTION = re.compile(r"\b((?:model|tokenizer)\.[\w.]+) = ")
+
+
 def format_names() -> list[str]:
     return list(FORMATS)
 
@@ -76,6 +80,15 @@ def find_format(name: str) -> Format:
 def all_problems(config: RunConfig) -> dict[str, list[str]]:
     """Why a model cannot be written, for every format; [] if it can."""
     return {name: row.problems(config) for name, row in FORMATS.items()}
+
+
+def lost_formats(config: RunConfig) -> dict[str, list[str]]:
+    """The formats that the value of an option prevents, by its dotted name; only options that problems name first."""
+    lost: dict[str, list[str]] = {}
+    for name, found in all_problems(config).items():
+        for option in dict.fromkeys(option for text in found for option in _OPTION.findall(text.partition(";")[0])):
+            lost.setdefault(option, []).append(name)
+    return lost
 
 
 def check_export(name: str, config: RunConfig, options: ExportOptions) -> Format:

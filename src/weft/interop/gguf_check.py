@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _rotated(x: Tensor, theta: float, *, neighbors: bool) -> Tensor:
-    """Rotary positions of (B, H, T, E): of neighboring coordinates, or of those that are half a head apart."""
+    """Rotary positions of (B, H, T, E): of neighbors, or of coordinates that are half a head apart."""
     half = x.size(-1) // 2
     frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
     angles = torch.arange(x.size(2), dtype=torch.float64)[:, None] * frequencies

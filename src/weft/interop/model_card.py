@@ -148,10 +148,13 @@ def _settings(run: AnyRun) -> Iterator[str]:
 
 def _limitations(run: AnyRun, notes: Sequence[str]) -> Iterator[str]:
     max_positions = run.model.max_positions if run.network is not None else None
+    context_length = run.config.to_dict()["data"].get("context_length")
     yield "- The model has learned from its training data only, with the errors and biases of that data."
     yield "- It was not tested for harmful outputs, nor on other data than that of the results above."
     if max_positions is not None:
         yield f"- Inputs have at most {max_positions:,} tokens."
+    elif context_length is not None:
+        yield f"- The model was trained with contexts of {context_length:,} tokens: keep input and output within that."
     yield from (f"- {note[:1].upper()}{note[1:]}." for note in notes)
 
 
