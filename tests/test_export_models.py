@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from export_runs import LLAMA, SMALL, encoder_run, lm_run, randomized, trained
+from export_runs import LLAMA, SMALL, TRAIN, encoder_run, lm_run, randomized, trained
+from seq2seq_runs import make_pairs
+from small_runs import train_here
 
 from weft.errors import ModelError, UsageError
 from weft.interop import gguf_export, hf_lm_export
@@ -101,6 +104,48 @@ def test_adapters_are_merged(tmp_path):
     assert any(name.endswith("lora_b") for name, _ in tuned.model.named_parameters())
     export(tuned, "hf", tmp_path / "out")
     assert 0 < difference(tmp_path / "out") < NEAR
+
+
+# ---- encoder-decoders
+
+POST = {"norm_position": "post", "share_embeddings": True, "tie_embeddings": True}
+SEQ2SEQ: dict[str, dict[str, Any]] = {
+    "Pegasus": {"share_embeddings": True},
+    "Marian": POST,
+    "Bart": {**POST, "position_encoding": "learned", "embedding_norm": True},
+    "T5": {
+        "position_encoding": "relative-bias",
+        "norm": "rmsnorm",
+        "bias": False,
+        "head_bias": False,
+        "share_embeddings": True,
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_beam_search_gives_the_same_outputs(tmp_path, name):
+    values = {
+        "task": "seq2seq",
+        "recommend": False,
+        "data": {"train": str(make_pairs(tmp_path / "pairs.tsv")), "max_length": 40},
+        "tokenizer": {"type": "char"},
+        "model": {"arch": "transformer", **SMALL, **SEQ2SEQ[name]},
+        "train": {**TRAIN, "max_steps": 100, "lr": 0.01, "batch_tokens": 600},
+    }
+    train_here(values, tmp_path / "run")
+    run: Any = load(tmp_path / "run", device="cpu")
+    export(run, "hf", tmp_path / "out")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert type(model).__name__.startswith(name)
+    rng = random.Random(5)
+    lines = ["".join(rng.choices("abcdef", k=rng.randint(1, 7))) for _ in range(50)]
+    for line, ours in zip(lines, run.predict(lines, beam_size=5, max_new_tokens=30), strict=True):
+        batch = tokenizer(line, return_tensors="pt")
+        theirs = model.generate(**batch, num_beams=5, early_stopping="never", max_new_tokens=30)[0, 1:].tolist()
+        assert theirs[: len(ours.token_ids)] == list(ours.token_ids) and set(theirs[len(ours.token_ids) :]) <= {2}
 
 
 # ---- encoders

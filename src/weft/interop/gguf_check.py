@@ -19,7 +19,7 @@ def _rotated(x: Tensor, theta: float, *, neighbors: bool) -> Tensor:
     frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
     angles = torch.arange(x.size(2), dtype=torch.float64)[:, None] * frequencies
     cos, sin = angles.cos().float(), angles.sin().float()
-    pairs = x.unflatten(-1, (half, 2)) if neighbors else x.unflatten(-1, (2, half)).transpose(-1, -2)
+    pairs = x.view(*x.shape[:-1], half, 2) if neighbors else x.view(*x.shape[:-1], 2, half).transpose(-1, -2)
     first, second = pairs.unbind(-1)
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
     return (turned if neighbors else turned.transpose(-1, -2)).flatten(-2)
@@ -48,9 +48,13 @@ class GGUFModel:
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], self._value("attention.layer_norm_rms_epsilon"))
 
+    def _heads(self, x: Tensor, num_heads: int) -> Tensor:
+        """(B, T, H * E) to (B, H, T, E)."""
+        return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2).contiguous()
+
     def _attention(self, x: Tensor, layer: str) -> Tensor:
-        num_heads = self._value("attention.head_count")
-        q, k, v = (self._linear(x, f"{layer}attn_{part}").unflatten(-1, (num_heads, -1)).transpose(1, 2) for part in "qkv")
+        num_heads: int = self._value("attention.head_count")
+        q, k, v = (self._heads(self._linear(x, f"{layer}attn_{part}"), num_heads) for part in "qkv")
         if f"{layer}attn_q_norm.weight" in self.tensors:
             q, k = self._norm(q, f"{layer}attn_q_norm"), self._norm(k, f"{layer}attn_k_norm")
         theta, neighbors = self._value("rope.freq_base"), self.arch == "llama"

@@ -32,7 +32,7 @@ def split_name(parts: Mapping[str, Any]) -> str | None:
     if not splits:
         return GPT2 if last.get("use_regex", True) and not model.get("ignore_merges") else None
     pattern = splits[0].get("pattern", {}).get("Regex") if len(splits) == 1 and not last.get("use_regex", True) else None
-    name = SPLITS.get(pattern)
+    name = None if pattern is None else SPLITS.get(pattern)
     # llama.cpp looks whole words up in the vocabulary before it merges, for this split only
     return name if bool(model.get("ignore_merges")) == (name == "llama-bpe") else None
 

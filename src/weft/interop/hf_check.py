@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ MIN_LOG_PROB = -30.0  # smaller ones differ by rounding, and are probabilities o
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the progress bars and reports of transformers."""
-    from transformers.utils import logging
-
+    logging: Any = import_module("transformers.utils.logging")
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

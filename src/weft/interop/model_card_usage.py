@@ -45,7 +45,7 @@ USAGE: Mapping[type, Usage] = {
         _code(
             "AutoModelForSeq2SeqLM",
             'batch = tokenizer("A source text", return_tensors="pt")\n'
-            "output = model.generate(**batch, num_beams=5)\n"
+            "output = model.generate(**batch, num_beams=5, early_stopping='never')\n"
             "print(tokenizer.decode(output[0], skip_special_tokens=True))\n",
         ),
     ),

@@ -48,7 +48,7 @@ def _write_modules(directory: Path, exported: Exported) -> None:
     pooling: dict[str, Any] = {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True, "include_prompt": True}
     files.write_json(directory / "1_Pooling" / "config.json", pooling)
     files.write_json(directory / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    similarity = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    similarity: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     files.write_json(directory / "config_sentence_transformers.json", similarity)
     files.write_json(directory / "modules.json", modules)
 
