@@ -156,7 +156,10 @@ def test_a_network_cannot_be_exported_to_arpa(capsys):
     assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/rnn"]) == 0
     capsys.readouterr()
     code, message = expect_error(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
-    assert (code, message) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
+    assert (code, message) == (
+        2,
+        "export: arch 'rnn' of task 'lm' is not an n-gram model; train with arch = 'ngram' of task 'lm'",
+    )
 
 
 def test_subword_tokens_are_noted_on_export_and_import(capsys):

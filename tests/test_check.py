@@ -420,8 +420,11 @@ def test_the_text_report(work_dir, capsys):
     assert rows[1][:3] == ["train", "100", f"{characters[0]:,}"] and rows[1][-2:] == ["0.0%", "source"]
     assert rows[2][0] == f"{characters[1]:,}" and rows[2][-2:] == ["0.0%", "target"]
     assert len({len(line) for line in head.split("\n")[1:]}) == 1
+    findings, _, export = rest.partition("Export\n")
+    export, _, counts = export.partition("\n\n")
+    assert export.startswith("  hf ") and "no: Pegasus, the nearest architecture, has no equivalent of" in export
     assert (
-        rest
+        findings + counts
         == f"""\
 warning  train: 1 of 100 sources (1%) start or end with whitespace
          train.tsv:100

@@ -12,6 +12,7 @@ from command_line import TEXT, expect_error, set_stdin, train_error
 
 from weft.cli.main import main
 from weft.cli.usage import one_line
+from weft.interop.formats import FORMATS
 from weft.lock import Lock
 from weft.tensors import read_tensors, write_tensors
 
@@ -65,7 +66,9 @@ USAGE = {
     "init lm --arch gtp": "--arch: unknown architecture 'gtp'; did you mean 'gpt'?",
     "analyze geometry x --max-words 1": "--max-words: must be at least 2, got 1",
     "export runs/x --format onx -o y": "--format: unknown format 'onx'; did you mean 'onnx'?",
-    "export runs/x --quantization int8 -o y": "--quantization: not possible with format 'hf'; use format ctranslate2 or onnx",
+    "export runs/x --format hf": "--output-dir: required with --format; set --output-dir",
+    "export runs/x --format 77 -o y": f"--format: unknown format '77'; choose from {', '.join(FORMATS)}",
+    "export runs/x --format gguv -o y": "--format: unknown format 'gguv'; did you mean 'gguf'?",
 }
 
 

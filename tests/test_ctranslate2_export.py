@@ -17,8 +17,9 @@ from small_runs import make_text, run_file, train_here
 import weft
 from weft.errors import ModelError, ResourceError, UsageError
 from weft.interop import ctranslate2_check, ctranslate2_export
-from weft.interop.ctranslate2_export import export, problems
+from weft.interop.ctranslate2_export import TOLERANCES, export, problems
 from weft.interop.export_record import ExportOptions
+from weft.interop.formats import FORMATS
 from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig
 from weft.models.lm import language_model
 from weft.models.seq2seq import encoder_decoder
@@ -338,10 +339,14 @@ def test_refusals(tmp_path, runs, monkeypatch):
 def test_command(tmp_path, runs, capsys):
     run_dir, out = str(runs.run_dir("transformer")), str(tmp_path / "out")
     code, message = expect_error(capsys, "export", run_dir, "--quantization", "int8", "-o", out)
-    assert (code, message) == (2, "--quantization: not used with --format 'hf'; remove it")
+    assert (code, message) == (2, "--quantization: format 'hf' has no quantization 'int8'; remove it")
     from weft.cli.main import main
 
     assert main(["export", run_dir, "--format", "ctranslate2", "--quantization", "int8", "-o", out]) == 0
     assert capsys.readouterr().out == f"{out}\n"
     translator = ctranslate2.Translator(out)
     assert translator.translate_batch([["a", "b", "</s>"]])[0].hypotheses
+
+
+def test_the_table_of_formats_lists_every_quantization():
+    assert FORMATS["ctranslate2"].quantizations == tuple(TOLERANCES)

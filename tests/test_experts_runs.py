@@ -203,7 +203,7 @@ def test_encoder_and_decoder_have_experts_of_their_own(tmp_path):
     assert [layer.label for layer in layers] == ["encoder 1", "encoder 2", "decoder 1", "decoder 2"]
     assert len(explanation.figures) == 3 and explanation.data["data"] == "the text"
     assert len(layers[0].spans) == len(layers[0].experts) and len(layers[3].spans) == len(layers[3].experts)
-    with pytest.raises(UsageError, match=r"Hugging Face has no equivalent of model\.num_experts = 4"):
+    with pytest.raises(UsageError, match=r"Pegasus, .* has no equivalent of model\.num_experts = 4"):
         export_model(run, tmp_path / "exported")
 
 
@@ -220,7 +220,9 @@ def test_export_is_refused(text, tmp_path):
     train_here(run_file(text, "transformer", train__max_steps=1, **WITH_EXPERTS), tmp_path / "run")
     with pytest.raises(UsageError) as caught:
         export_model(weft.load(tmp_path / "run", device="cpu"), tmp_path / "exported")
-    assert str(caught.value) == "export: Hugging Face has no equivalent of model.num_experts = 4; train without experts"
+    assert str(caught.value) == (
+        "export: GPT-2, the nearest architecture, has no equivalent of model.num_experts = 4; train with no model.num_experts"
+    )
 
 
 def test_weights_initialize_a_run_with_the_same_experts_only(text, lm, tmp_path):

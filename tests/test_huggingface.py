@@ -16,12 +16,17 @@ from small_runs import make_text, train_here
 
 import weft
 from weft.cli.main import main
+from weft.data.bos import read_bos
 from weft.errors import ModelError, UsageError
+from weft.interop.export_record import ExportOptions
+from weft.interop.formats import check_export
+from weft.interop.hf_architectures import problems
 from weft.interop.hf_checkpoint import ZERO_PROB_LOGIT
 from weft.interop.hf_export import export_model
 from weft.interop.huggingface import import_model
 from weft.models.encoder import EncoderInput
 from weft.runs.load import load
+from weft.runs.resolve import resolve
 from weft.tensors import read_external
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
@@ -175,8 +180,6 @@ def test_export_restores_the_imported_checkpoint(pair, tmp_path):
     for line in LINES[:4] if model_type == "gpt2" else LINES:
         text = our_text(run, line)
         ids = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
-        if model_type == "gpt2":
-            ids = torch.cat([torch.tensor([[1]]), ids], dim=1)
         assert ids.tolist() == text.tokens.tolist()
         with torch.no_grad():
             reference = again(input_ids=ids).last_hidden_state
@@ -441,7 +444,8 @@ def test_weft_runs_are_exported(tmp_path):
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
         for line in ("the cat sees", "by the old tree ."):
             encoded = our_text(run, line)
-            assert tokenizer(line)["input_ids"] == encoded.tokens[0, int(name == "gpt") :].tolist()
+            bos_ids = read_bos(run.path, run.vocabulary) if name == "gpt" else [1]
+            assert tokenizer(line)["input_ids"] == [*bos_ids, *encoded.tokens[0, 1:].tolist()]
             with torch.no_grad():
                 reference = model(input_ids=encoded.tokens).last_hidden_state[..., :8]
             assert (reference - hidden(run, encoded)).abs().max() < NEAR
@@ -581,49 +585,78 @@ def test_existing_outputs_are_not_overwritten(bert, tmp_path, capsys):
     )
 
 
-NOT_THERE = "export: Hugging Face has no equivalent of model.{0} = {1}; train with model.{0} = {2}"
-NARROW = "heads must have one size and fit into model.hidden_size = 8"
-HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with model.head_dim = {}: " + NARROW
+NOT_THERE = "export: {}, the nearest architecture, has no equivalent of {}; train with {}"
+BERT = "export: BERT has no equivalent of {}; train with {}"
+HEADS = "model.num_heads = {} with model.head_dim = {}"
+NARROW = "heads of one size that fit into model.hidden_size = 8"
 
 
 @pytest.mark.parametrize(
     ("task", "model", "message"),
     [
-        ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
-        ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("norm_position", "'pre'", "'post'")),
+        ("masked-lm", {"arch": "lstm"}, BERT.format("model.layer_type = 'lstm'", "model.layer_type = 'attention'")),
+        (
+            "masked-lm",
+            {"arch": "bert", "norm_position": "pre", "activation": "squared-relu"},
+            BERT.format(
+                "model.norm_position = 'pre', model.activation = 'squared-relu'",
+                "model.norm_position = 'post', model.activation = 'gelu'",
+            ),
+        ),
+        (
+            "lm",
+            {"arch": "gpt"},
+            NOT_THERE.format(
+                "Apertus",
+                "model.logit_softcap = 15, model.head_bias = true, model.bias = true",
+                "model.logit_softcap = 0, model.head_bias = false, model.bias = false",
+            ),
+        ),
+        (
+            "lm",
+            {"arch": "gpt", "activation": "swiglu", "norm_eps": 1e-5, "head_bias": False, "logit_softcap": 0.0},
+            NOT_THERE.format("Llama", "model.qk_norm = true", "model.qk_norm = false"),
+        ),
         (
             "lm",
             {"arch": "transformer", "position_encoding": "rotary"},
-            NOT_THERE.format("position_encoding", "'rotary'", "'learned'"),
+            NOT_THERE.format("GPT-2", "model.position_encoding = 'rotary'", "model.position_encoding = 'learned'"),
         ),
-        ("lm", {"arch": "transformer", "bias": False}, NOT_THERE.format("bias", "False", "True")),
-        ("lm", {"arch": "transformer", "conv_kernel": 3}, NOT_THERE.format("conv_kernel", "3", "None")),
-        ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
+        (
+            "lm",
+            {"arch": "transformer", "num_experts": 2, "conv_kernel": 3},
+            NOT_THERE.format(
+                "GPT-2", "model.conv_kernel = 3, model.num_experts = 2", "no model.conv_kernel, no model.num_experts"
+            ),
+        ),
+        (
+            "lm",
+            {"arch": "transformer", "num_heads": 2, "head_dim": 8},
+            NOT_THERE.format("GPT-2", HEADS.format("2", "8"), NARROW),
+        ),
         (
             "lm",
             {"arch": "transformer", "num_heads": [2, 1], "head_dim": [2, 4], "num_layers": 2},
-            HEADS.format("[2, 1]", "[2, 4]"),
+            NOT_THERE.format("GPT-2", HEADS.format("[2, 1]", "[2, 4]"), NARROW),
         ),
         (
             "lm",
             {"arch": "transformer", "ffn_dim": 0},
-            "export: Hugging Face models have a feed-forward sublayer; train with model.ffn_dim greater than 0",
+            NOT_THERE.format("GPT-2", "model.ffn_dim = 0", "model.ffn_dim greater than 0"),
         ),
-        (
-            "lm",
-            {"arch": "ngram"},
-            "export: {run} is an n-gram model; only networks of task 'lm', 'masked-lm' or 'seq2seq' can be exported",
-        ),
+        ("lm", {"arch": "ngram"}, "export: arch 'ngram' of task 'lm' has no equivalent in Hugging Face"),
     ],
 )
 def test_runs_without_a_transformers_equivalent_are_rejected(tmp_path, task, model, message):
     sizes = {} if model["arch"] == "ngram" else {"hidden_size": 8, "num_layers": 1}
     train = {} if model["arch"] == "ngram" else {"max_steps": 1, "device": "cpu"}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 16}
-    train_here({"task": task, "recommend": False, "data": data, "model": {**sizes, **model}, "train": train}, tmp_path / "run")
+    values = {"task": task, "recommend": False, "data": data, "model": {**sizes, **model}, "train": train}
+    config = resolve(values, base=tmp_path)
+    assert problems(config) == [message.removeprefix("export: ")]  # known before training
     with pytest.raises(UsageError) as caught:
-        export_model(load(tmp_path / "run", device="cpu"), tmp_path / "out")
-    assert str(caught.value) == message.format(run=tmp_path / "run")
+        check_export("hf", config, ExportOptions())
+    assert str(caught.value) == message
 
 
 # ---- a real one

@@ -375,8 +375,8 @@ def test_runs_of_weft_give_the_same_outputs_in_transformers(tmp_path, name):
     [
         (
             {"position_encoding": "rotary", "qk_norm": True, "share_embeddings": True},
-            "Pegasus, the nearest architecture, has no equivalent of model.qk_norm = True, model.position_encoding = 'rotary'; "
-            "train with model.qk_norm = False, model.position_encoding = 'sinusoidal'",
+            "Pegasus, the nearest architecture, has no equivalent of model.qk_norm = true, model.position_encoding = 'rotary'; "
+            "train with model.qk_norm = false, model.position_encoding = 'sinusoidal'",
         ),
         (
             {"hidden_size": 15, "num_heads": 3, "norm_eps": 1e-3},
@@ -392,9 +392,9 @@ def test_runs_of_weft_give_the_same_outputs_in_transformers(tmp_path, name):
         (
             {"position_encoding": "relative-bias", "norm": "rmsnorm", "bias": False, "encoder": {"num_heads": 2}}
             | {"share_embeddings": True, "norm_eps": 1e-6, "ffn_dim": 8, "decoder": {"activation": "squared-relu"}},
-            "T5, the nearest architecture, has no equivalent of model.decoder.activation = 'squared-relu', model.head_bias = True, "
+            "T5, the nearest architecture, has no equivalent of model.decoder.activation = 'squared-relu', model.head_bias = true, "
             "model.encoder.activation = 'relu' with model.decoder.activation = 'squared-relu', "
-            "different heads in encoder and decoder; train with model.decoder.activation = 'gelu', model.head_bias = False, "
+            "different heads in encoder and decoder; train with model.decoder.activation = 'gelu', model.head_bias = false, "
             "equal values of model.encoder.activation and model.decoder.activation, equal model.num_heads and model.head_dim",
         ),
     ],

@@ -18,6 +18,7 @@ import weft
 from weft.cli.main import main
 from weft.config import parse_config
 from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.interop.export_record import ExportOptions
 from weft.models.cooccurrence import count_pairs, window_weight
 from weft.models.glove import Glove
 from weft.models.pmi import pmi_matrix, pmi_vectors, truncated_svd
@@ -355,7 +356,7 @@ def test_export_and_import_keep_the_vectors(place, capsys):
         weft.load("again").evaluate("pairs.tsv")["spearman"].value == weft.load("run").evaluate("pairs.tsv")["spearman"].value
     )
     with pytest.raises(UsageError, match=r"export: .* is a directory; name a file, such as"):
-        weft.interop.vector_files.export_vectors(weft.load("run"), place)
+        weft.interop.vector_files.export(weft.load("run"), place, ExportOptions())
     Path("one.txt").write_text("a 1 2\n")
     with pytest.raises(ModelError, match=r"one.txt: has fewer than two words"):
         weft.interop.vector_files.import_vectors(Path("one.txt"), Path("x"))

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from weft.cli.run_file_template import COMMENT_COLUMN, Line, comment, format_line, to_toml
+from weft.cli.run_file_template import COMMENT_COLUMN, Line, comment, format_line, to_toml, with_lost_formats
 from weft.comparison.plan import check_files_exist
 from weft.config import Config, described_fields, table_class
 from weft.errors import ConfigError, DataError
+from weft.interop.formats import lost_formats
 from weft.runs.recommend import TABLES, Recommendation, recommend
 from weft.tasks.detect import detect
 from weft.tasks.registry import TASKS
@@ -56,6 +57,7 @@ def _header(task: str, recommendation: Recommendation) -> Iterator[str]:
 
 def _lines(recommendation: Recommendation) -> Iterator[Line | str]:
     config, values = recommendation.config, recommendation.values
+    lost = lost_formats(config)
     yield Line(f'task = "{config.task}"', TASKS[config.task].description)
     for table in TABLES:
         options = dict(values.get(table, {}))
@@ -65,7 +67,7 @@ def _lines(recommendation: Recommendation) -> Iterator[Line | str]:
             yield from ("", f"[{table}]")
         if table == "model":
             yield Line(f'arch = "{options.pop("arch")}"', ", ".join(find_template(config.task).archs))
-        yield from _table(f"{table}", options, type(getattr(config, table)))
+        yield from with_lost_formats(table, _table(table, options, type(getattr(config, table))), lost)
 
 
 def _table(path: str, options: Mapping[str, Any], config_class: type[Config]) -> Iterator[Line | str]:

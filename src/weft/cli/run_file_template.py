@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from weft.config import BUDGETS, Choice, Config, described_fields
+from weft.interop.formats import lost_formats
 from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
 from weft.tasks.registry import TASKS, find_task
@@ -69,7 +70,7 @@ def format_line(line: Line | str, column: int) -> str:
 
 
 def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
-    spec = find_task(config.task)
+    spec, lost = find_task(config.task), lost_formats(config)
     hidden = {*template.hidden, *RARE, *(SAMPLING if spec.samples is None else ())}
     yield Line(f'task = "{config.task}"', TASKS[config.task].description)
     yield from _options(RunFile, {"seed": 0, "recommend": True}, {}, ())
@@ -79,13 +80,14 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
     values = _values(config.data) | dict(template.data)
     yield from _options(type(config.data), values, template.data, hidden, {"train": files})
     yield from ("", "[tokenizer]")
-    yield from _options(type(config.tokenizer), _values(config.tokenizer), {}, {*hidden, "source", "target"})
+    tokenizer = _options(type(config.tokenizer), _values(config.tokenizer), {}, {*hidden, "source", "target"})
+    yield from with_lost_formats("tokenizer", tokenizer, lost)
     if template.tokenizer_example:
         yield "# or one tokenizer for each side:"
         yield from (f"{SUBTABLE}{line}" for line in template.tokenizer_example)
     yield from ("", "[model]")
     yield Line(f'arch = "{config.arch}"', ", ".join(template.archs))
-    yield from _model_lines(config.model, hidden)
+    yield from with_lost_formats("model", _model_lines(config.model, hidden), lost)
     if config.preset.estimator.by_steps:
         yield from ("", "[train]")
         budget = next(name for name in BUDGETS if getattr(config.train, name) is not None)
@@ -93,6 +95,16 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
         continues_prompts = config.spec.decode is not None and config.spec.decode.generate is not None
         values, unused = _values(config.train), {*hidden, *(() if continues_prompts else SAMPLING[1:])}
         yield from _options(type(config.train), values, {budget: values[budget]}, unused, comments)
+
+
+def with_lost_formats(table: str, lines: Iterable[Line | str], lost: Mapping[str, Sequence[str]]) -> Iterator[Line | str]:
+    """The lines of a table; the comment of an option names the formats of `weft export` that its value prevents."""
+    for line in lines:
+        if isinstance(line, Line):
+            option = line.text.removeprefix("# ").partition(" = ")[0]
+            formats = ", ".join(lost.get(f"{table}.{option}", ()))
+            line = line._replace(comment=f"{line.comment}; prevents export to {formats}") if formats else line
+        yield line
 
 
 def _model_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:

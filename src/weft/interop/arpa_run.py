@@ -10,8 +10,10 @@ import numpy as np
 from weft.data.bos import read_bos
 from weft.errors import ModelError, UsageError
 from weft.interop.arpa import read_arpa, write_arpa
+from weft.interop.export_record import ExportOptions
 from weft.interop.import_run import ImportedRun, ImportPlan, make_run
 from weft.models.ngram import FROM_FILE, NgramConfig, NgramModel
+from weft.runs.config import RunConfig
 from weft.runs.run import AnyRun
 from weft.runs.run_dir import open_run_dir
 from weft.text.tokenizers import Tokenizer
@@ -77,11 +79,15 @@ def _has_whitespace(token: str) -> bool:
     return token == "" or any(char.isspace() for char in token)
 
 
-def export_arpa(run: AnyRun, path: Path) -> list[str]:
+def problems(config: RunConfig) -> list[str]:
+    """Why a model cannot be an ARPA file."""
+    if isinstance(config.model, NgramConfig):
+        return []
+    return [f"arch {config.arch!r} of task {config.task!r} is not an n-gram model; train with arch = 'ngram' of task 'lm'"]
+
+
+def export(run: AnyRun, path: Path, options: ExportOptions) -> list[str]:
     """Write an n-gram model as an ARPA file, compressed if the name ends in .gz. Returns notes for the user."""
-    if not isinstance(run.config.model, NgramConfig):
-        actual = f"arch {run.config.arch!r}" if run.generates else f"task {run.config.task!r}"
-        raise UsageError("export", f"{run.directory.path} has {actual}; ARPA files contain n-gram models")
     if path.is_dir():
         raise UsageError("export", f"{path} is a directory", f"name a file, such as {path / 'model.arpa'}")
     model, tokenizer = run.model, run.vocabulary

@@ -17,6 +17,8 @@ class ExportOptions(NamedTuple):
     """Options of `weft export` besides run and directory."""
 
     quantization: str | None = None  # such as "int8"; None: float32
+    license: str | None = None  # in the model card; None: unknown
+    scores: Path | None = None  # scores for the model card: the output of weft evaluate --json
 
 
 class ExportCheck(NamedTuple):

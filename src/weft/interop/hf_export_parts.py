@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from weft.errors import UsageError
 from weft.interop.hf_names import WeightMapping
-from weft.models.config import StackConfig
-from weft.nn.attention import SelfAttention
-from weft.nn.mixers import MIXERS
-
-ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
-# layer types that the models of Hugging Face have
-ATTENTION = tuple(name for name, row in MIXERS.items() if row.factory is SelfAttention)
-LAYER_NORM_EPS = 1e-5  # our default, and that of torch
 
 
-def check_no_experts(table: StackConfig) -> None:
-    """Refuse a mixture of experts: the Hugging Face models that weft writes have dense feed-forward layers."""
-    if table.num_experts is not None:
-        problem = f"Hugging Face has no equivalent of model.num_experts = {table.num_experts}"
-        raise UsageError("export", problem, "train without experts")
+class Comparison(NamedTuple):
+    """How an exported model is compared with the run. Both functions get tokens (B, T), without padding."""
+
+    ours: Callable[[Tensor], Tensor]  # to log-probabilities, or to hidden states of a model without an output layer
+    theirs: Callable[[Any, Tensor], Tensor]  # from the model of transformers
+    vocab_size: int
+    max_length: int | None  # None: no limit
 
 
 class Exported(NamedTuple):
-    """The content of an exported directory, and notes on differences."""
+    """The content of an exported directory, notes on differences, and the comparison of the model with the run."""
 
     config: dict[str, Any]  # config.json
     tensors: dict[str, Tensor]  # model.safetensors
     tokenizer: tuple[dict[str, Any], dict[str, Any]]  # tokenizer.json and tokenizer_config.json
     notes: list[str]
+    comparison: Comparison
     generation: dict[str, Any] | None = None  # generation_config.json
 
 
@@ -43,3 +38,9 @@ def to_hf(mappings: Iterable[WeightMapping], ours: Mapping[str, Tensor]) -> dict
         tensor = ours[mapping.ours].T if mapping.transposed else ours[mapping.ours]
         tensors |= zip(mapping.theirs, tensor.chunk(len(mapping.theirs)), strict=True)
     return tensors
+
+
+def with_biases(ours: Mapping[str, Tensor], mappings: Iterable[WeightMapping]) -> dict[str, Tensor]:
+    """Weights with biases of zeros where the model has none, but the exported model has."""
+    weights = {mapping.ours: f"{mapping.ours.removesuffix('bias')}weight" for mapping in mappings if mapping.ours not in ours}
+    return {**ours, **{name: torch.zeros(len(ours[weight])) for name, weight in weights.items() if weight in ours}}

@@ -190,6 +190,9 @@ def plan_llama(config: HFConfig, source: Path, original_ids: list[int | None]) -
         "tie_embeddings": tied,
     }
     model |= {} if theta == ROPE_THETA else {"rope_theta": theta}
+    # without a bias, training adds none, so that the run can be exported again
+    bias = output_bias(original_ids)
+    model |= {} if bias.any() else {"head_bias": False}
     reader = _Reader(Checkpoint(source, "model."), sizes)
 
     def tensors(run_config: RunConfig) -> dict[str, Tensor]:
@@ -198,7 +201,8 @@ def plan_llama(config: HFConfig, source: Path, original_ids: list[int | None]) -
         new["stack.final_norm.weight"] = reader.checkpoint.take("norm.weight", (sizes.hidden_size,))
         words = reorder(reader.checkpoint.take("embed_tokens.weight", shape), original_ids, source)
         head = words if tied else reorder(reader.checkpoint.take("lm_head.weight", shape), original_ids, source)
-        return new | {"embedding.weight": words, "head.weight": head, "head.bias": output_bias(original_ids)}
+        new |= {"embedding.weight": words, "head.weight": head}
+        return {**new, "head.bias": bias} if bias.any() else new
 
     data = {"train": False, "read_as": "windows", "context_length": context_length}
     return ImportPlan({"task": "lm", "data": data, "model": model}, tensors, _notes(sizes))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from weft.errors import ModelError, unknown_name
 from weft.interop import hf_seq2seq_names as names
+from weft.interop.hf_architectures import FAMILY_OPTIONS
 from weft.interop.hf_checkpoint import ACTIVATIONS, Checkpoint, HFConfig, meta_tensors, reorder
 from weft.interop.hf_seq2seq_names import SIDES, Seq2SeqNames, seq2seq_mappings, sublayers
 from weft.interop.import_run import ImportPlan
@@ -164,21 +165,20 @@ class Family(NamedTuple):
     required: Mapping[str, Any]  # of config.json
 
 
-SINUSOIDAL = {"position_encoding": "sinusoidal", "norm": "layernorm"}
 FAMILIES: Mapping[str, Family] = {
     "bart": Family(
         names.BART,
-        {"position_encoding": "learned", "norm": "layernorm", "norm_position": "post", "embedding_norm": True},
+        FAMILY_OPTIONS["bart"],
         {"normalize_before": False, "normalize_embedding": True, "static_position_embeddings": False},
     ),
     "marian": Family(
         names.BART,
-        {**SINUSOIDAL, "norm_position": "post"},
+        FAMILY_OPTIONS["marian"],
         {"normalize_before": False, "normalize_embedding": False, "static_position_embeddings": True},
     ),
     "pegasus": Family(
         names.PEGASUS,
-        {**SINUSOIDAL, "norm_position": "pre"},
+        FAMILY_OPTIONS["pegasus"],
         {"normalize_before": True, "normalize_embedding": False, "static_position_embeddings": True},
     ),
 }

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import UsageError
 from weft.models.config import StackConfig
 
 
@@ -27,18 +26,11 @@ class StackTensors(NamedTuple):
 
 
 def pad_heads(tensors: Mapping[str, Tensor], config: StackConfig, *, stack: str) -> tuple[dict[str, Tensor], int, int]:
-    """Pad every layer of a `stack` to the same number of heads with heads of zeros, which do not change outputs. Returns the
-    weights, the number of heads per layer, and the total number of new heads."""
+    """Pad every layer of a `stack` to the same number of heads with heads of zeros, which do not change outputs. Heads have one
+    size, which divides the hidden size. Returns the weights, the number of heads per layer, and the number of new heads."""
     counts, head_dims = zip(*map(config.heads_in_layer, range(config.num_layers)), strict=True)
     head_dim = max(head_dims)
-    num_heads, rest = divmod(config.hidden_size, head_dim)
-    if len(set(head_dims)) > 1 or rest or max(counts) > num_heads:
-        raise UsageError(
-            "export",
-            f"Hugging Face has no equivalent of model.num_heads = {config.num_heads!r} "
-            f"with model.head_dim = {config.head_dim!r}: "
-            f"heads must have one size and fit into model.hidden_size = {config.hidden_size}",
-        )
+    num_heads = config.hidden_size // head_dim
     padded = dict(tensors)
     for layer, count in enumerate(counts):
         mixer = f"{stack}.layers.{2 * layer}.mixer"

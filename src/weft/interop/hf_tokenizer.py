@@ -25,6 +25,7 @@ DEFAULT_SPECIALS: Mapping[str, Mapping[str, str]] = {
     "gpt2": {"eos": GPT2_END},
     **{name: {"unk": UNK, "eos": EOS} for name in ("bart", "t5", "marian", "pegasus")},
 }
+NO_SEGMENTS = ["input_ids", "attention_mask"]  # inputs of models that do not have token_type_ids
 PAD_TOKENS = ("[PAD]", "<pad>")
 # SentencePiece files, and how to get a tokenizer.json
 SAVE = "write one with AutoTokenizer.from_pretrained and save_pretrained of transformers"
@@ -205,28 +206,49 @@ def _special_token(token_id: int, content: str) -> dict[str, Any]:
     return {"id": token_id, "content": content, **flags, "special": True}
 
 
-def export_tokenizer(tokenizer: Tokenizer, *, has_mask: bool, max_length: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json. With `has_mask`, the tokenizer adds <s> and </s> around texts and has a mask
-    token."""
+def export_encoder_tokenizer(
+    tokenizer: Tokenizer, *, has_mask: bool, max_length: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json of an encoder. The tokenizer adds <s> and </s> around texts; with `has_mask`, it
+    has one more token, the mask."""
     parts = json.loads(tokenizer.data)
     tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
-    names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
+    pad = next((name for name in PAD_TOKENS if name in tokens), UNK)  # any token is possible: the attention mask hides it
+    names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "cls_token": BOS, "sep_token": EOS, "pad_token": pad}
+    template_tokens = {
+        name: {"id": name, "ids": [token_id], "tokens": [name]} for token_id, name in enumerate(SPECIALS) if token_id
+    }
+    begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in (BOS, EOS))
+    first, second = ({"Sequence": {"id": name, "type_id": type_id}} for type_id, name in enumerate("AB"))
+    second_end = {"SpecialToken": {"id": EOS, "type_id": 1}}
+    pair = [begin, first, end, second, second_end]
+    parts["post_processor"] = {
+        "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,
+    }  # fmt: skip
     if has_mask:
-        mask = next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in tokens)
-        pad = next((name for name in PAD_TOKENS if name in tokens), UNK)  # any token is possible: the attention mask hides it
-        names |= {"cls_token": BOS, "sep_token": EOS, "mask_token": mask, "pad_token": pad}
-        template_tokens = {
-            name: {"id": name, "ids": [token_id], "tokens": [name]} for token_id, name in enumerate(SPECIALS) if token_id
-        }
-        begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in (BOS, EOS))
-        first, second = ({"Sequence": {"id": name, "type_id": type_id}} for type_id, name in enumerate("AB"))
-        second_end = {"SpecialToken": {"id": EOS, "type_id": 1}}
-        pair = [begin, first, end, second, second_end]
-        parts["post_processor"] = {
-            "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,
-        }  # fmt: skip
-        tokens.append(mask)
-    return _with_specials(parts, tokens, names, max_length)
+        tokens.append(next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in tokens))
+        names["mask_token"] = tokens[-1]
+    parts, config = _with_specials(parts, tokens, names, max_length)
+    return parts, {**config, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+
+
+def export_lm_tokenizer(
+    tokenizer: Tokenizer, bos_ids: Sequence[int], *, max_length: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json of a language model. The tokenizer adds the tokens that precede a text."""
+    parts = json.loads(tokenizer.data)
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    begin = {"SpecialToken": {"id": BOS, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": type_id}} for type_id, name in enumerate("AB"))
+    parts["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [begin, first],
+        "pair": [begin, first, second],
+        "special_tokens": {BOS: {"id": BOS, "ids": list(bos_ids), "tokens": [tokens[token_id] for token_id in bos_ids]}},
+    }
+    names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "pad_token": UNK}  # the attention mask hides padding
+    parts, config = _with_specials(parts, tokens, names, max_length)
+    return parts, {**config, "padding_side": "left", "model_input_names": NO_SEGMENTS}
 
 
 def export_seq2seq_tokenizer(
@@ -237,7 +259,8 @@ def export_seq2seq_tokenizer(
     tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     parts["post_processor"] = post_processor(tokenizer.start_tokens, tokens)
     names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS, "pad_token": tokens[pad_id]}
-    return _with_specials(parts, tokens, names, max_length)
+    parts, config = _with_specials(parts, tokens, names, max_length)
+    return parts, {**config, "model_input_names": NO_SEGMENTS}
 
 
 def _with_specials(

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from weft.errors import ModelError, UsageError
+from weft.interop.export_record import ExportOptions
 from weft.interop.import_run import ImportedRun, ImportPlan, make_run
+from weft.runs.config import RunConfig
 from weft.runs.open_vectors import vectors_of
 from weft.runs.run import AnyRun
 from weft.text.pipelines import SPECIALS
@@ -36,7 +38,14 @@ def import_vectors(source: Path, output_dir: Path) -> ImportedRun:
     return make_run(plan, word_tokenizer("whitespace", words, lowercase=False), output_dir, source=source)
 
 
-def export_vectors(run: AnyRun, path: Path) -> list[str]:
+def problems(config: RunConfig) -> list[str]:
+    """Why a model has no word vectors."""
+    if config.spec.word_vectors is not None:
+        return []
+    return [f"a run of task {config.task!r} has no word vectors; use a run of task 'word-vectors'"]
+
+
+def export(run: AnyRun, path: Path, options: ExportOptions) -> list[str]:
     """Write the word vectors of a run; the suffix of the file selects the format. Returns notes for the user."""
     if path.is_dir():
         raise UsageError("export", f"{path} is a directory", f"name a file, such as {path / 'vectors.txt'}")

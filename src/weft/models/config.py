@@ -238,6 +238,8 @@ class LanguageModelConfig(StackConfig):
     """Recurrent layers only: weight of AR, the mean square of the outputs of the last layer, in the training loss."""
     temporal_activation_regularization: float = Field(0.0, ge=0.0)
     """Recurrent layers only: weight of TAR, the mean square of their change per position, in the training loss."""
+    head_bias: bool = True
+    """Add a bias to the logits."""
     logit_softcap: float = Field(0.0, ge=0.0)
     """Soft cap on the logits: cap * tanh(logit / cap); 0 for none."""
     zero_init: bool = False

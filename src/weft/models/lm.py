@@ -129,7 +129,13 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
         dropout_type=dropout_type,
     )
     weight = embedding.weight if config.tie_embeddings else None
-    head = LMHead(config.hidden_size, vocab_size, logit_softcap=config.logit_softcap or None, weight=weight)
+    head = LMHead(
+        config.hidden_size,
+        vocab_size,
+        logit_softcap=config.logit_softcap or None,
+        weight=weight,
+        bias=config.head_bias,
+    )
     if config.traits.small_init:
         build.init_gpt2(stack)
         # the scale of the position encoding: 1 for sinusoids, 0.02 for learned positions. Tied embeddings are small, because

@@ -119,10 +119,11 @@ def as_json(finding: Finding) -> dict[str, Any]:
 
 
 class Shown(NamedTuple):
-    """What training reads, if it is to be shown."""
+    """What training reads, if it is to be shown, and to which formats the model can be exported."""
 
     windows: dict[str, Any] | None
     examples: list[dict[str, str]] | None
+    export: dict[str, list[str]]  # what prevents each format of weft export
 
 
 @dataclass(kw_only=True)
@@ -156,6 +157,7 @@ class Check(ModelCommand):
         from weft.cli.show_windows import check_applies, examples_of, windows_of
         from weft.config import override, read_toml
         from weft.data.check import check_data
+        from weft.interop.formats import all_problems
         from weft.runs.recommend import recommend_if_readable
         from weft.runs.resolve import resolve
 
@@ -178,10 +180,11 @@ class Check(ModelCommand):
             if self.gradients and not report.count("error"):
                 on_cpu = resolve(override(recommendation.values, ["train.device=cpu"]), base=self.run_file.parent)
                 checks = self._check_gradients(on_cpu, display)
+        shown = Shown(windows, examples, all_problems(config))
         if self.json:
-            self._write_json(report, options, Shown(windows, examples), checks)
+            self._write_json(report, options, shown, checks)
         else:
-            self._write(report, options, Shown(windows, examples), checks)
+            self._write(report, options, shown, checks)
         if report.count("error"):
             return DataError.exit_code
         return WRONG_GRADIENTS if checks and wrong_tensors(checks, self.tolerance) else 0
@@ -221,6 +224,7 @@ class Check(ModelCommand):
         checks: Sequence[TensorCheck] | None,
     ) -> None:
         from weft.cli import gradient_check, show_windows
+        from weft.cli.export_table import export_lines
         from weft.data.findings import SEVERITIES
 
         width = min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
@@ -231,6 +235,7 @@ class Check(ModelCommand):
         for table in tables:
             lines += [*((line, "") for line in table.removesuffix("\n").split("\n")), ("", "")]
         lines += findings_lines([_relative(finding) for finding in report.findings], width)
+        lines += [("Export", "bold"), *((line, "") for line in export_lines(shown.export, width, indent=2)), ("", "")]
         lines.append((", ".join(pluralize(report.count(severity), severity) for severity in SEVERITIES), ""))
         if checks is not None:
             lines += [

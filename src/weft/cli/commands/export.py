@@ -2,78 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from weft.cli.formats import EXPORT_FORMATS, check_format, export_formats
 from weft.cli.options import FILES, QuietCommand, RunDirectory
 from weft.cli.output import warn, write
 from weft.errors import UsageError
+from weft.interop.formats import all_problems, check_export, export_run, find_format, format_names
 
-if TYPE_CHECKING:
-    from weft.runs.run import AnyRun
+DEFAULT = "hf"
 
 
 @dataclass(kw_only=True)
 class Export(QuietCommand):
     """Export a run as a model of another program.
 
-    hf: a directory for AutoModel.from_pretrained and AutoTokenizer.from_pretrained; masked language models as BERT, language
-    models as GPT-2, encoder-decoders as BART, Marian, Pegasus or T5. An option without an equivalent is named and refused.
+    Without --format and --output-dir: which formats are possible for this run, and why others are not.
+
+    hf: a directory for AutoModel.from_pretrained and AutoTokenizer.from_pretrained of transformers.
+    sentence-transformers: a directory for SentenceTransformer, which computes the vectors of weft embed.
+    ctranslate2: an encoder-decoder or language model with attention for CTranslate2; --quantization int8 and others.
+    onnx: graphs for onnxruntime, tokenizers, labels, and examples in Python and JavaScript; --quantization int8.
+    gguf: a directory with a file for llama.cpp; --quantization f16 or q8_0 makes it smaller.
     arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
     vectors: word vectors as a file whose suffix selects the format: .txt or .vec (word2vec text), .bin (word2vec binary),
     .safetensors, .npy.
-    ctranslate2: an encoder-decoder or language model with attention as a directory for ctranslate2.Translator or Generator.
-    onnx: a directory with graphs for onnxruntime, tokenizers, labels, and examples in Python and JavaScript.
+
+    A directory also has README.md, a model card, and export.json: versions, checksums, and the largest difference from the run.
+    An option without an equivalent is named and refused.
     """
 
     run_dir: RunDirectory
     format: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--format",
             metavar="FORMAT",
-            autocompletion=export_formats,
-            help="Model format: hf, arpa, vectors, ctranslate2 or onnx.",
+            autocompletion=format_names,
+            help=f"Model format: {', '.join(format_names())}.  [default: {DEFAULT}]",
         ),
-    ] = "hf"
+    ] = None
     quantization: Annotated[
-        str | None,
-        typer.Option("--quantization", metavar="TYPE", help="onnx only: int8 for weights of 8 bits. Default: float32."),
+        str | None, typer.Option(metavar="TYPE", help="Quantize the weights, if the format can.  [default: float32]")
+    ] = None
+    license: Annotated[
+        str | None, typer.Option(metavar="ID", help="License in the model card, such as apache-2.0.  [default: unknown]")
+    ] = None
+    scores: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Scores for the model card, from weft evaluate RUN --json.")
     ] = None
     output_dir: Annotated[
-        Path,
+        Path | None,
         typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="PATH", help="Output directory, or file."),
-    ]
+    ] = None
 
     def run(self) -> int:
-        check_format(self.format, EXPORT_FORMATS)
-        from weft.interop.arpa_run import export_arpa
-        from weft.interop.ctranslate2_export import export as export_ctranslate2
+        if self.format is not None:
+            find_format(self.format)  # before the run is read
         from weft.interop.export_record import ExportOptions
-        from weft.interop.hf_export import export_model
-        from weft.interop.onnx_export import export as export_onnx
-        from weft.interop.vector_files import export_vectors
         from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
 
-        options = ExportOptions(self.quantization)
-        exporters: dict[str, Callable[[AnyRun, Path], list[str]]] = {
-            "arpa": export_arpa,
-            "vectors": export_vectors,
-            "hf": export_model,
-            "ctranslate2": lambda run, path: export_ctranslate2(run, path, options),
-            "onnx": lambda run, path: export_onnx(run, path, options),
-        }
-        if self.quantization is not None and self.format not in ("onnx", "ctranslate2"):
-            raise UsageError("quantization", f"not possible with format {self.format!r}", "use format ctranslate2 or onnx")
+        if self.output_dir is None:
+            self._list()
+            return 0
+        run, name = load(self.run_dir, device="cpu"), self.format or DEFAULT
+        options = ExportOptions(self.quantization, self.license, self.scores)
+        check_export(name, run.config, options)
         with remove_on_failure(self.output_dir):
-            notes = exporters[self.format](load(self.run_dir, device="cpu"), self.output_dir)
+            notes = export_run(run, name, self.output_dir, options)
         for text in notes:
             warn(text, quiet=self.quiet)
         write(f"{self.output_dir}\n")
         return 0
+
+    def _list(self) -> None:
+        """Print the formats with what prevents them."""
+        if self.format is not None:
+            raise UsageError("output_dir", "required with `format`", "set `output_dir`")
+        from weft.cli.export_table import export_lines
+        from weft.runs.load import load
+
+        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+        lines = export_lines(all_problems(load(self.run_dir).config), width)
+        write("".join(f"{line}\n" for line in lines))

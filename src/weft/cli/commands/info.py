@@ -107,6 +107,7 @@ def _active_parameters(run: AnyRun) -> dict[str, int]:
 def run_info(run: AnyRun) -> dict[str, Any]:
     """Everything about a run directory."""
     from weft.config import BUDGETS
+    from weft.interop.formats import all_problems
     from weft.runs.run_dir import read_environment
     from weft.runs.status import read_run_status
 
@@ -130,6 +131,7 @@ def run_info(run: AnyRun) -> dict[str, Any]:
         "progress": status.to_json(),
         "bytes": {part.name: _num_bytes(part) for part in parts},
         "trained_with": read_environment(path),
+        "export": all_problems(run.config),
         "config": config,
     }
 
@@ -247,6 +249,7 @@ def describe(info: Mapping[str, Any], unit: str) -> str:
         ["Best", _best(info["progress"])],
         ["Size", format_bytes(sum(disk.values())) + (f" ({', '.join(large)})" if large else "")],
         ["Versions", _versions(info["trained_with"])],
+        ["Export", ", ".join(name for name, problems in info["export"].items() if not problems) or "no format"],
     ]
     return columns(rows, left=2)
 
