@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from weft.interop.onnx_graphs import TEXT, Axes, Graph, Inputs, random_tokens, token_mask
 from weft.interop.onnx_ops import exportable, next_position
-from weft.nn.positions import PositionEncoding
+from weft.nn.positions import AddsPositions, PositionEncoding
 from weft.nn.state import KVCache, SharedState, tree_leaves, tree_map
 
 PAST, PRESENT = "past_", "present_"
@@ -79,7 +79,7 @@ class Layout(NamedTuple):
 
 def counts_tokens(model: nn.Module) -> bool:
     """Whether a model adds position encodings, which depend on the number of tokens read so far."""
-    encodings = [type(module) for module in model.modules() if isinstance(module, PositionEncoding)]
+    encodings = [type(module) for module in model.modules() if isinstance(module, AddsPositions)]
     return any(encoding.add_to is not PositionEncoding.add_to for encoding in encodings)
 
 

@@ -34,6 +34,13 @@ class HasPositions(Protocol):
         """Use the position encoding of another layer."""
 
 
+@runtime_checkable
+class AddsPositions(Protocol):
+    """A position encoding of any kind."""
+
+    def add_to(self, x: Tensor, positions: Tensor) -> Tensor: ...
+
+
 class PositionEncoding(nn.Module):
     """The base class, which encodes nothing. A position can enter a model in three ways; each encoding overrides one method.
 
