@@ -39,14 +39,20 @@ class QuietCommand(Command):
 
 
 @dataclass(kw_only=True)
-class ModelCommand(QuietCommand):
-    """Options of every command that works with a model."""
+class ThreadedCommand(QuietCommand):
+    """Options of every command that computes."""
 
-    json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
     threads: Annotated[
         int | None,
         typer.Option(rich_help_panel=COMMON, min=1, max=1024, metavar="N", help="Number of CPU threads.  [default: all]"),
     ] = None
+
+
+@dataclass(kw_only=True)
+class ModelCommand(ThreadedCommand):
+    """Options of every command that works with a model and prints a result."""
+
+    json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
 
 
 # ---- arguments and options that several commands share

@@ -35,7 +35,7 @@ from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.seq2seq.recipe import recipes
 from weft.tasks.seq2seq.samples import SAMPLES
 from weft.tasks.seq2seq.weights import WEIGHTS
-from weft.tasks.spec import Decode, Task
+from weft.tasks.spec import Decode, InputSpec, Task
 from weft.text.tokenizer_pair import TokenizerPairConfig
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     evaluate=evaluate,
     predict=predict,
     predict_options=EncoderDecoderOptions,
+    inputs=lambda config: InputSpec(names=("source",)),
     line_format=OutputLines,
     unknown_tokens=unknown_tokens,
     evaluate_options=Seq2SeqEvaluation,
