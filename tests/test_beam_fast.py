@@ -9,7 +9,7 @@ import torch
 from test_predict import encoded, every_decoder, model_of, source_tokens
 from toy_decoding import TOY_MODELS
 
-from weft.decode import beam as module
+from weft.decode import beam_step as module
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.logits_processors import ban_tokens
 from weft.nn.lm_head import LMHead
@@ -58,7 +58,7 @@ def test_blockwise_top_k_equals_top_k(words):
     values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
     values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
     count = min(10, words)
-    result, index = module._topk(values, count)
+    result, index = module.topk(values, count)
     expected, places = values.topk(count, dim=1)
     torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(values.gather(1, index), result, rtol=0, atol=0, equal_nan=True)

@@ -28,6 +28,15 @@ LengthPenalty = Annotated[
     float | None,
     typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide log-probabilities by length^X.  [default: 1]"),
 ]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        rich_help_panel=DECODING,
+        metavar="X",
+        help="Stop after X times the beam size of finished outputs; 0: when none can be better.  "
+        "[default: 2 with a length penalty, 0 without]",
+    ),
+]
 
 
 @dataclass(kw_only=True)
@@ -132,6 +141,7 @@ class SearchOptions(EnsembleOptions):
 
     beam_size: BeamSize = None
     length_penalty: LengthPenalty = None
+    patience: Patience = None
 
 
 def warn_truncated(count: int, item: str = "line", *, quiet: bool) -> None:

@@ -231,7 +231,9 @@ class Engine(Generic[S]):
         each; without it, each request may have its own."""
         if not requests:
             return []
-        _check(requests, self.model.max_positions)
+        if any(row.num_read and (row.state is None or row.num_read >= len(row.prompt)) for row in requests):
+            raise UsageError("num_read", "requires a state, and a token of the prompt that it has not read")
+        check_requests([(len(row.prompt), row.max_new_tokens) for row in requests], self.model.max_positions)
         rows = [_Row(self._next_id + index, request) for index, request in enumerate(requests)]
         if state is not None:
             groups = [self._read(rows, state)]
@@ -319,14 +321,12 @@ class Engine(Generic[S]):
         self._groups, self._has_new_groups = groups, False
 
 
-def _check(requests: Sequence[Request], max_positions: int | None) -> None:
-    """Reject empty prompts, limits below 1, and rows that exceed the positions of the model."""
-    for request in requests:
-        if not request.prompt:
+def check_requests(lengths: Sequence[tuple[int, int]], max_positions: int | None) -> None:
+    """Reject empty prompts, limits below 1, and rows that exceed the positions of the model. `lengths` are the number of tokens
+    of each prompt and of its longest continuation."""
+    for prompt_length, max_new_tokens in lengths:
+        if not prompt_length:
             raise UsageError("prompt", "must have at least one token")
-        if request.max_new_tokens < 1:
-            raise UsageError("max_new_tokens", f"must be at least 1, got {request.max_new_tokens}")
-        if request.num_read and (request.state is None or request.num_read >= len(request.prompt)):
-            raise UsageError("num_read", "requires a state, and a token of the prompt that it has not read")
-    longest_request = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
-    check_length(max_positions, len(longest_request.prompt), longest_request.max_new_tokens)
+        if max_new_tokens < 1:
+            raise UsageError("max_new_tokens", f"must be at least 1, got {max_new_tokens}")
+    check_length(max_positions, *max(lengths, key=sum))

@@ -20,7 +20,7 @@ from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, deco
 from weft.decode.engine import Engine, Event, FinishReason, Request, pad
 from weft.decode.incremental import IncrementalModel
 from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
-from weft.decode.options import GenerationConfig, check_length
+from weft.decode.options import GenerationConfig, check_length, resolve_patience
 from weft.resources import free_device_memory, measure_peak_memory
 
 # called with the number of generated tokens and its maximum; False stops the search
@@ -89,7 +89,7 @@ def sampling_processor(job: Job) -> LogitsProcessor:
     return processors.compose([processors.ban_tokens(_banned_tokens(job)), *_processors(job)])
 
 
-def sampling_request(job: Job, processor: LogitsProcessor, prompt: Sequence[int], row: tuple[int, int]) -> Request:
+def sampling_request(job: Job, processor: LogitsProcessor | None, prompt: Sequence[int], row: tuple[int, int]) -> Request:
     """One sample of a prompt; `row` are its (prompt, sample) numbers in the whole call, which seed its random numbers."""
     options = job.options
     noise = None if options.temperature == 0 else processors.random_noise(options.seed, *row)
@@ -148,8 +148,35 @@ def _sample(job: Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, in
     return [text.finish()[1] for text in texts]
 
 
+def contains_stop(job: Job, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Whether the text that the tokens add to a prompt contains a stop string."""
+    text = added_text(job.tokenizer, prompt, tokens)
+    return any(stop in text for stop in job.options.stop)
+
+
+def beam_options(job: Job) -> BeamOptions:
+    """The options of a beam search, without a callback."""
+    options = job.options
+    return BeamOptions(
+        beam_size=options.beam_size or 1,
+        max_new_tokens=options.max_new_tokens,
+        eos_id=job.eos_id,
+        length_penalty=options.length_penalty or 0.0,
+        n_best=options.n_best,
+        min_new_tokens=options.min_new_tokens,
+        banned_tokens=_banned_tokens(job),
+        patience=resolve_patience(options.patience, options.length_penalty or 0.0),
+    )
+
+
+def beam_processor(job: Job) -> LogitsProcessor | None:
+    """What a beam search applies to log-probabilities."""
+    steps = _processors(job)
+    return processors.compose(steps) if steps else None
+
+
 def _beam_search(
-    job: Job, prompts: Sequence[list[int]], beam_size: int, should_continue: Callable[[int], bool] | None
+    job: Job, prompts: Sequence[list[int]], should_continue: Callable[[int], bool] | None
 ) -> list[list[Continuation]]:
     """The best continuations of each prompt. `should_continue` is called with the number of generated tokens; once it returns
     False, the search ends with its current hypotheses."""
@@ -159,23 +186,11 @@ def _beam_search(
         cancelled = should_continue is not None and not should_continue(len(outputs[0]))
         if cancelled or not options.stop:
             return [cancelled] * len(outputs)
-        texts = [added_text(job.tokenizer, prompts[row], output) for row, output in zip(rows, outputs, strict=True)]
-        return [any(stop in text for stop in options.stop) for text in texts]
+        return [contains_stop(job, prompts[row], output) for row, output in zip(rows, outputs, strict=True)]
 
-    search = BeamOptions(
-        beam_size=beam_size,
-        max_new_tokens=options.max_new_tokens,
-        eos_id=job.eos_id,
-        length_penalty=options.length_penalty or 0.0,
-        n_best=options.n_best,
-        min_new_tokens=options.min_new_tokens,
-        banned_tokens=_banned_tokens(job),
-        finished=finished if options.stop or should_continue is not None else None,
-    )
+    search = beam_options(job)._replace(finished=finished if options.stop or should_continue is not None else None)
     prompt, token_mask = pad(prompts, job.device)
-    steps = _processors(job)
-    processor = processors.compose(steps) if steps else None
-    results = beam_search(job.model, prompt, options=search, token_mask=token_mask, processor=processor)
+    results = beam_search(job.model, prompt, options=search, token_mask=token_mask, processor=beam_processor(job))
     return [
         [as_continuation(job, prompt, hypothesis) for hypothesis in hypotheses]
         for prompt, hypotheses in zip(prompts, results, strict=True)
@@ -257,7 +272,7 @@ def generate(
         if options.beam_size is None:
             continuations = [[sample] for sample in _sample(job, batch_tokens, batch)]
         else:
-            continuations = _beam_search(job, batch_tokens, options.beam_size, _with_offset(should_continue, done, total))
+            continuations = _beam_search(job, batch_tokens, _with_offset(should_continue, done, total))
             done += options.max_new_tokens
         for (prompt, _), continuation in zip(batch, continuations, strict=True):
             results[prompt] += continuation
@@ -278,8 +293,4 @@ def stream(
     job = Job(model, tokenizer, options, frame, torch.device(device))
     tokens = encode_prompt(job, prompt)
     _batch_size(job, [tokens], 1)
-    return (
-        _stream_chunks(job, tokens)
-        if options.beam_size is None
-        else iter([_beam_search(job, [tokens], options.beam_size, None)[0][0].text])
-    )
+    return _stream_chunks(job, tokens) if options.beam_size is None else iter([_beam_search(job, [tokens], None)[0][0].text])

@@ -13,7 +13,10 @@ S = TypeVar("S")
 
 
 class IncrementalModel(Protocol[S]):
-    """A model that can be read token by token: n-gram, recurrent and attention models, and ensembles of them."""
+    """A model that can be read token by token: n-gram, recurrent and attention models, and ensembles of them.
+
+    The caller may overwrite the log-probabilities that `start` and `step` return; it never overwrites a state.
+    """
 
     @property
     def vocabulary(self) -> str:

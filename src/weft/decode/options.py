@@ -48,6 +48,24 @@ def check_ranges(options: Config, maxima: Mapping[str, int]) -> None:
         raise UsageError("min_new_tokens", problem)
 
 
+DEFAULT_PATIENCE = 2.0
+MAX_PATIENCE = 1000
+
+
+def check_patience(patience: float | None) -> None:
+    """Reject a patience that is neither 0 nor in range."""
+    if patience is not None and patience != 0 and not 1 <= patience <= MAX_PATIENCE:
+        raise UsageError("patience", f"must be 0 or from 1 to {MAX_PATIENCE}, got {patience:g}")
+
+
+def resolve_patience(patience: float | None, length_penalty: float) -> float | None:
+    """The patience of a beam search; None: the search ends when no hypothesis can be better. That is the default without a
+    length penalty: scores only decrease with the length then, and the search ends as early as with patience."""
+    if patience is None:
+        return DEFAULT_PATIENCE if length_penalty else None
+    return patience or None
+
+
 def options_from(config_class: type[T], options: Config | None, keywords: Mapping[str, Any]) -> T:
     """Options that a caller passes as one object, of `config_class` or of a class that it extends, or as keyword arguments."""
     if options is not None and keywords:
@@ -62,6 +80,7 @@ def options_from(config_class: type[T], options: Config | None, keywords: Mappin
 
 
 def _check_values(options: GenerationConfig) -> None:
+    check_patience(options.patience)
     if options.min_p is not None and not 0 <= options.min_p <= 1:
         raise UsageError("min_p", f"must be in [0, 1], got {options.min_p:g}")
     if "" in options.stop:
@@ -73,6 +92,8 @@ def _check_combinations(options: GenerationConfig) -> None:
     if options.beam_size is None:
         if options.length_penalty is not None:
             raise UsageError("length_penalty", "requires `beam_size`")
+        if options.patience is not None:
+            raise UsageError("patience", "requires `beam_size`")
         if options.n_best > 1:
             raise UsageError("n_best", "requires `beam_size`", f"for samples, use `num_samples` {options.n_best}")
         if options.temperature == 0 and options.num_samples > 1:
@@ -112,6 +133,9 @@ class GenerationConfig(Config):
     """Beam size; 1 is greedy. Default: sampling."""
     length_penalty: float | None = None
     """Divide log-probabilities by length^X. Default: 0."""
+    patience: float | None = None
+    """Stop a beam search after X times the beam size of finished outputs; 0: when none can be better. Default: 2 with a length
+    penalty, 0 without."""
     n_best: int = 1
     """Number of outputs of a beam search."""
     repetition_penalty: float = 1.0

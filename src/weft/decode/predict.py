@@ -12,19 +12,18 @@ import torch
 
 from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_texts_in_memory
-from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.beam import BeamEngine, BeamOptions, BeamRequest, Hypothesis
 from weft.decode.detokenize import TokenDecoder
-from weft.decode.engine import pad
+from weft.decode.engine import Engine, Request
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NO_TOKEN
+from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
-from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import UsageError
 from weft.nn.state import select
 
 MAX_BATCH_SOURCES = 64  # sources decoded at once
-LENGTH_STEP = 16  # source lengths are rounded up to multiples of this, so that similar sources share a limit
+LENGTH_STEP = 16  # the length of a source is rounded up to a multiple of this in its limit; signatures do not name the limit
 
 
 class PredictionRequest(NamedTuple):
@@ -65,10 +64,11 @@ def _check_min_new_tokens(request: PredictionRequest, options: PredictionConfig)
         raise UsageError("min_new_tokens", f"the model has positions for {limit} new tokens, got {options.min_new_tokens}")
 
 
-def _batch_size(request: PredictionRequest, options: PredictionConfig, row: int) -> int:
-    """The number of sources, none longer than this one, that fit into memory at once; an error if one does not fit."""
+def _batch_size(request: PredictionRequest, options: PredictionConfig, limits: Sequence[int], longest: int) -> int:
+    """The number of sources that fit into memory at once, if all were as long as the longest; an error if one does not fit."""
     num_rows = options.num_samples if options.is_sampling else options.resolved_beam_size
-    rows = Rows(num_rows, len(request.prefixes[row]) + max_new_tokens_for(request, row, options), request.encode([row]))
+    max_tokens = max(len(prefix) + limit for prefix, limit in zip(request.prefixes, limits, strict=True))
+    rows = Rows(num_rows, max_tokens, request.encode([longest]))
     if num_rows == 1:
         item, fix = "a line", "`max_new_tokens`"
     elif options.is_sampling:
@@ -79,19 +79,12 @@ def _batch_size(request: PredictionRequest, options: PredictionConfig, row: int)
     return min(MAX_BATCH_SOURCES, max(1, limit))
 
 
-def _batches(request: PredictionRequest, options: PredictionConfig) -> Iterator[list[int]]:
-    """Batches of sources of similar length with the same limit, longest first."""
-    limits = [max_new_tokens_for(request, row, options) for row in range(len(request.lengths))]
-    order = sorted(range(len(limits)), key=lambda row: (-limits[row], -request.lengths[row]))
-    batch_size = _batch_size(request, options, order[0]) if order else 1
-    batch: list[int] = []
-    for row in order:
-        if batch and (limits[batch[0]] != limits[row] or len(batch) == batch_size):
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
+def _batches(request: PredictionRequest, options: PredictionConfig, limits: Sequence[int]) -> Iterator[list[int]]:
+    """Batches of sources of similar length, longest first: if memory does not suffice, the first batch fails."""
+    order = sorted(range(len(limits)), key=lambda row: -request.lengths[row])
+    batch_size = _batch_size(request, options, limits, order[0]) if order else 1
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
 
 
 def _banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list[int]:
@@ -107,64 +100,103 @@ def _banned_tokens(request: PredictionRequest, options: PredictionConfig) -> lis
     return banned_tokens
 
 
-def _prediction(request: PredictionRequest, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
-    prefix = request.prefixes[row]
-    truncated = tokens[-1:] != [request.tokenizer.eos_id]
-    return Prediction(request.tokenizer.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, truncated)
+class Search(NamedTuple):
+    """A prediction before and after its search: what to search for, and what to make of the outputs of each source."""
+
+    request: PredictionRequest
+    finish: Callable[[list[list[Prediction]]], list[Any]]
 
 
-def _beam_search(
-    request: PredictionRequest, options: PredictionConfig, batch: list[int], banned_tokens: list[int]
-) -> list[list[Prediction]]:
-    search = BeamOptions(
+class Job(NamedTuple):
+    """The arguments of a call, which all its batches share."""
+
+    request: PredictionRequest
+    options: PredictionConfig
+    limits: Sequence[int]  # maximum number of new tokens of each source
+    banned_tokens: list[int]
+
+
+def prepare(request: PredictionRequest, options: PredictionConfig) -> Job:
+    """The arguments of a call, after checks."""
+    banned_tokens = _banned_tokens(request, options)
+    _check_min_new_tokens(request, options)
+    limits = [max_new_tokens_for(request, row, options) for row in range(len(request.lengths))]
+    return Job(request, options, limits, banned_tokens)
+
+
+def beam_options(job: Job, row: int) -> BeamOptions:
+    """The options of the search for a source."""
+    request, options = job.request, job.options
+    return BeamOptions(
         beam_size=options.resolved_beam_size,
-        max_new_tokens=max_new_tokens_for(request, batch[0], options),
+        max_new_tokens=job.limits[row],
         eos_id=request.tokenizer.eos_id,
         length_penalty=options.resolved_length_penalty,
         n_best=options.n_best,
         min_new_tokens=options.min_new_tokens,
-        banned_tokens=banned_tokens,
+        banned_tokens=job.banned_tokens,
+        patience=options.resolved_patience,
     )
-    prompt, token_mask = pad([request.prompt(row) for row in batch], request.device)
-    results = beam_search(request.model, prompt, options=search, token_mask=token_mask, state=request.encode(batch))
-    return [
-        [_prediction(request, row, best.tokens, score=best.score, log_prob=best.log_prob) for best in hypotheses]
-        for row, hypotheses in zip(batch, results, strict=True)
-    ]
 
 
-def _sample(
-    request: PredictionRequest, options: PredictionConfig, batch: list[int], banned_tokens: list[int]
-) -> list[list[Prediction]]:
-    """Samples for each source of a batch."""
+def as_prediction(job: Job, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
+    """One output for a source."""
+    prefix, tokenizer = job.request.prefixes[row], job.request.tokenizer
+    truncated = tokens[-1:] != [tokenizer.eos_id]
+    return Prediction(tokenizer.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, truncated)
+
+
+def as_predictions(job: Job, row: int, hypotheses: Sequence[Hypothesis]) -> list[Prediction]:
+    """The n-best list of a source."""
+    return [as_prediction(job, row, best.tokens, score=best.score, log_prob=best.log_prob) for best in hypotheses]
+
+
+def _beam_search(job: Job, batch: list[int]) -> list[list[Prediction]]:
+    """The n-best list of each source of a batch."""
+    request = job.request
+    engine: BeamEngine[Any] = BeamEngine(request.model, request.device)
+    rows = [BeamRequest(request.prompt(row), beam_options(job, row)) for row in batch]
+    engine.admit(rows, state=request.encode(batch))
+    results: list[list[Prediction]] = [[] for _ in batch]
+    while engine.running:
+        for index, hypotheses in engine.step():
+            results[index] = as_predictions(job, batch[index], hypotheses)
+    return results
+
+
+def sampling_processor(job: Job) -> LogitsProcessor:
+    """Everything that sampling applies: banned tokens, then the options."""
+    options = job.options
     steps = processors.sampling_processors(temperature_value=options.temperature, k=options.top_k, p=options.top_p)
-    indices = range(len(request.lengths)) if request.indices is None else request.indices
+    return processors.compose([processors.ban_tokens(job.banned_tokens), *steps])
+
+
+def sampling_request(job: Job, processor: LogitsProcessor | None, row: int, sample: int) -> Request:
+    """One sample for a source, without its state."""
+    request, options = job.request, job.options
+    index = row if request.indices is None else request.indices[row]
+    noise = None if options.temperature == 0 else processors.random_noise(options.seed, index, sample)
+    return Request(request.prompt(row), job.limits[row], request.tokenizer.eos_id, options.min_new_tokens, processor, noise)
+
+
+def _sample(job: Job, batch: list[int]) -> list[list[Prediction]]:
+    """Samples for each source of a batch."""
+    request, options, processor = job.request, job.options, sampling_processor(job)
     samples = [(row, sample_index) for row in batch for sample_index in range(options.num_samples)]
     sources = torch.arange(len(batch), device=request.device).repeat_interleave(options.num_samples)
-    prompt, token_mask = pad([request.prompt(row) for row, _ in samples], request.device)
-    max_new_tokens = max_new_tokens_for(request, batch[0], options)
-    criteria = StoppingCriteria(max_new_tokens, request.tokenizer.eos_id, options.min_new_tokens)
+    engine: Engine[Any] = Engine(request.model, request.device)
+    rows = [sampling_request(job, processor, row, sample_index) for row, sample_index in samples]
+    engine.admit(rows, state=select(request.encode(batch), sources))
     tokens: list[list[int]] = [[] for _ in samples]
-    log_probs = torch.zeros(len(samples), dtype=torch.float64)
-    sampled_steps = sample(
-        request.model,
-        prompt,
-        criteria=criteria,
-        token_mask=token_mask,
-        state=select(request.encode(batch), sources),
-        processor=processors.compose([processors.ban_tokens(banned_tokens), *steps]),
-        noise=None
-        if options.temperature == 0
-        else [processors.random_noise(options.seed, indices[row], sample_index) for row, sample_index in samples],
-    )
-    for step in sampled_steps:
-        log_probs += step.log_probs
-        for index, token in enumerate(step.tokens.tolist()):
+    log_probs = [0.0] * len(samples)
+    while engine.running:
+        for index, token, log_prob, _ in engine.step():
+            log_probs[index] += log_prob
             if token != NO_TOKEN:
                 tokens[index].append(token)
     predictions: list[list[Prediction]] = [[] for _ in batch]
-    for index, ((row, _), log_prob) in enumerate(zip(samples, log_probs.tolist(), strict=True)):
-        prediction = _prediction(request, row, tokens[index], score=log_prob, log_prob=log_prob)
+    for index, ((row, _), log_prob) in enumerate(zip(samples, log_probs, strict=True)):
+        prediction = as_prediction(job, row, tokens[index], score=log_prob, log_prob=log_prob)
         predictions[index // options.num_samples].append(prediction)
     return predictions
 
@@ -174,13 +206,12 @@ def predict(
     request: PredictionRequest, options: PredictionConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> list[list[Prediction]]:
     """The predictions for each source, in the order of the request: the n-best list of a beam search, or samples."""
-    banned_tokens = _banned_tokens(request, options)
-    _check_min_new_tokens(request, options)
-    results: list[list[Prediction]] = [[] for _ in request.lengths]
+    job = prepare(request, options)
+    results: list[list[Prediction]] = [[] for _ in job.limits]
     done = 0
     decode = _sample if options.is_sampling else _beam_search
-    for batch in _batches(request, options):
-        for row, predictions in zip(batch, decode(request, options, batch, banned_tokens), strict=True):
+    for batch in _batches(request, options, job.limits):
+        for row, predictions in zip(batch, decode(job, batch), strict=True):
             results[row] = predictions
         done += len(batch)
         if progress is not None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Config
-from weft.decode.options import check_ranges, option_error
+from weft.decode.options import check_patience, check_ranges, option_error, resolve_patience
 from weft.errors import UsageError
 
 DEFAULT_BEAM_SIZE, DEFAULT_LENGTH_PENALTY = 5, 1.0
@@ -25,6 +25,9 @@ class PredictionConfig(Config):
     """Beam size; 1 is greedy. Default: 5."""
     length_penalty: float | None = None
     """Divide log-probabilities by length^X. Default: 1."""
+    patience: float | None = None
+    """Stop a search after X times the beam size of finished outputs; 0: when none can be better. Default: 2 with a length penalty,
+    0 without."""
     n_best: int = 1
     """Number of outputs per line."""
     max_new_tokens: int | None = None
@@ -58,8 +61,13 @@ class PredictionConfig(Config):
     def resolved_length_penalty(self) -> float:
         return DEFAULT_LENGTH_PENALTY if self.length_penalty is None else self.length_penalty
 
+    @property
+    def resolved_patience(self) -> float | None:
+        return resolve_patience(self.patience, self.resolved_length_penalty)
+
     def describe(self) -> str:
-        """The decoding method and its options, for a signature."""
+        """The decoding method and its options, for a signature. Without `patience`, a search ended when no hypothesis could be
+        better, as every search did before there was that option."""
         if self.is_sampling:
             values = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
             method = ["sampling", *(f"{name}:{value:g}" for name, value in values.items() if value is not None)]
@@ -68,6 +76,8 @@ class PredictionConfig(Config):
             method = ["greedy"]
         else:
             method = [f"beam:{self.resolved_beam_size}", f"alpha:{self.resolved_length_penalty:g}"]
+            if self.resolved_patience is not None:
+                method.append(f"patience:{self.resolved_patience:g}")
         return "/".join([*method, *self._constraints()])
 
     def _constraints(self) -> Iterator[str]:
@@ -89,6 +99,7 @@ class PredictionConfig(Config):
         except ValidationError as error:
             raise option_error(error, cls.model_fields) from None
         check_ranges(options, MAXIMA)
+        check_patience(options.patience)
         _check_combinations(options)
         return options
 
@@ -96,7 +107,7 @@ class PredictionConfig(Config):
 def _check_combinations(options: PredictionConfig) -> None:
     """Reject options that would have no effect in combination with another one."""
     if options.is_sampling:
-        for name in ("beam_size", "length_penalty"):
+        for name in ("beam_size", "length_penalty", "patience"):
             if getattr(options, name) is not None:
                 fix = "remove it, or `num_samples`, `temperature`, `top_k` and `top_p`"
                 raise UsageError(name, "cannot be combined with sampling", fix)

@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam_search
 from weft.decode.incremental import IncrementalModel
 from weft.decode.logits_processors import LogitsProcessor, ban_tokens
+from weft.decode.options import resolve_patience
 from weft.errors import UsageError
 from weft.explain import guides
 from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
@@ -103,10 +104,13 @@ class SearchTree:
         self.beams = [continued.get(rank) for rank in survivors]
 
     def finish(self) -> None:
-        """Mark the active hypotheses at the end of the search: at the length limit, or earlier if none could win."""
+        """Mark the active hypotheses at the end of the search: at the length limit, or earlier if none could win or enough others
+        have finished."""
+        num_finished = sum(node.fate == "ended" for node in self.nodes)
+        early = "hopeless" if num_finished < self.options.max_finished else "stopped"
         for index in (node for node in self.beams if node is not None and node != ROOT):
             node = self.nodes[index]
-            fate = "hopeless" if node.length < self.options.max_new_tokens else "limit"
+            fate = early if node.length < self.options.max_new_tokens else "limit"
             self.nodes[index] = node._replace(fate=fate)
 
     def output(self, index: int) -> list[int]:
@@ -165,11 +169,13 @@ def _prepare(run: AnyRun, text: str, options: ExplainConfig) -> _Search:
         tokens.append(special_token(tokenizer, tokenizer.eos_id))
         with torch.no_grad():
             state = decode.encode_source(run, text)
+    length_penalty = decode.length_penalty if options.length_penalty is None else options.length_penalty
     beam_options = BeamOptions(
         decode.beam_size if options.beam_size is None else options.beam_size,
         decode.max_new_tokens(run, text) if options.max_new_tokens is None else options.max_new_tokens,
         decode.eos_id(run),
-        decode.length_penalty if options.length_penalty is None else options.length_penalty,
+        length_penalty,
+        patience=resolve_patience(options.patience, length_penalty),
     )
     prompt = torch.tensor([list(decode.prompt_ids(run, text))], device=run.device)
     spans = [span for _, span in tokens]
@@ -236,7 +242,7 @@ def _lines(tree: SearchTree, decode: Callable[[list[int]], str], top: int) -> li
 
 
 def beam_search_tree(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """The search tree of `generate` with a beam, or of `predict`, with their `beam_size`, `length_penalty` and
+    """The search tree of `generate` with a beam, or of `predict`, with their `beam_size`, `length_penalty`, `patience` and
     `max_new_tokens`."""
     search = _prepare(run, check_text(text, "input"), options)
     tree, best = _run_search(search)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Config
-from weft.decode.options import option_error
+from weft.decode.options import check_patience, option_error
 from weft.errors import UsageError, unknown_name
 
 METHODS = ("input-x-gradient", "integrated-gradients", "occlusion", "coefficients")
@@ -54,6 +54,8 @@ class ExplainConfig(Config):
     """Beam size; 1 is greedy."""
     length_penalty: float | None = None
     """Divide log-probabilities by length^X."""
+    patience: float | None = None
+    """Stop a beam search after X times the beam size of finished outputs; 0: when none can be better."""
     max_new_tokens: int | None = None
     """Maximum number of tokens to generate."""
     temperature: float | None = None
@@ -83,6 +85,7 @@ def _check_values(options: ExplainConfig) -> None:
         value = getattr(options, name)
         if value is not None and value not in choices:
             raise UsageError(name, *unknown_name(name, value, choices))
+    check_patience(options.patience)
     for name, (low, high) in RANGES.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:

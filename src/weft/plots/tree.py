@@ -22,6 +22,7 @@ KINDS = {
     "late": "dropped: finished, but ranked too low",
     "banned": "not allowed",
     "hopeless": "pruned: cannot beat a finished hypothesis",
+    "stopped": "pruned: enough hypotheses have finished",
 }
 STYLE = (
     ".weft-tree{font:12px system-ui,sans-serif;height:auto}"
@@ -33,7 +34,7 @@ STYLE = (
     ".weft-tree .edge.best{stroke:#1b7a34;stroke-width:2.6}"
     ".weft-tree .ended .box,.weft-tree .limit .box{fill:#dbe9f9;stroke:#1864ab}"
     ".weft-tree .cut .box,.weft-tree .late .box{fill:none;stroke-dasharray:3 3}"
-    ".weft-tree .hopeless .box{fill:#fdeedc;stroke:#b06a10}"
+    ".weft-tree :is(.hopeless,.stopped) .box{fill:#fdeedc;stroke:#b06a10}"
     ".weft-tree .banned .box{fill:none;stroke:#b8323a;stroke-dasharray:3 3}"
     ".weft-tree .banned text{text-decoration:line-through}"
     ".weft-tree .cut text,.weft-tree .late text,.weft-tree .banned text{fill-opacity:.6}"
@@ -46,7 +47,7 @@ STYLE = (
     ".weft-tree .best .box{fill:#173d22;stroke:#69db7c}"
     ".weft-tree .edge.best{stroke:#69db7c}"
     ".weft-tree .ended .box,.weft-tree .limit .box{fill:#16324f;stroke:#6cb2f2}"
-    ".weft-tree .hopeless .box{fill:#3d2b12;stroke:#f5a35c}"
+    ".weft-tree :is(.hopeless,.stopped) .box{fill:#3d2b12;stroke:#f5a35c}"
     ".weft-tree .banned .box{stroke:#f28b8b}"
     ".weft-tree .late .box{stroke:#6cb2f2}"
     "}"

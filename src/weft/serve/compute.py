@@ -32,7 +32,7 @@ def batch_key(job: Gathered) -> str:
     return f"score {job.truncate}" if isinstance(job, Score) else f"embed {job.pooling}"
 
 
-def _with_numbers(options: Config, numbers: Sequence[int]) -> Config:
+def with_numbers(options: Config, numbers: Sequence[int]) -> Config:
     """The options for inputs with these numbers in their own request, from 1, which seed their samples."""
     if "numbers" not in type(options).model_fields:
         return options
@@ -42,7 +42,7 @@ def _with_numbers(options: Config, numbers: Sequence[int]) -> Config:
 def _predict(run: AnyRun, job: Predict, inputs: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
     results: list[Any] = list(inputs)
     valid = [index for index, value in enumerate(inputs) if value is not None and not isinstance(value, InvalidInput)]
-    options = job.options if is_whole(job) else _with_numbers(job.options, [numbers[index] for index in valid])
+    options = job.options if is_whole(job) else with_numbers(job.options, [numbers[index] for index in valid])
     with stored([inputs[index] for index in valid]) as files:
         predictions = run.try_predict(files.inputs, options)
         for index, prediction in zip(valid, predictions, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from weft.serve.compute import Gathered, batch_key, is_whole
-from weft.serve.jobs import Job
+from weft.serve.jobs import Explain
 from weft.serve.ticket import Ticket
 
 
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 class Batch(NamedTuple):
     """Inputs of one call."""
 
-    job: Job
+    job: Gathered | Explain
     parts: list[Part]
 
 

@@ -28,7 +28,7 @@ class Limits(Config):
     """Most probable tokens that are returned with each token."""
     max_queue: int = Field(64, ge=1)
     """Requests that wait. One more gets status 429."""
-    max_rows: int = Field(32, ge=1)
+    max_rows: int = Field(192, ge=1)
     """Rows of a run that are decoded together: one per sample, or one per beam."""
     max_batch: int = Field(64, ge=1)
     """Inputs of other operations that are computed in one call."""

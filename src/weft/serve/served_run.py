@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from weft.runs.run import AnyRun
 from weft.runs.run_dir import VOCABULARY_FILES, RunDir
 from weft.serve.gather import Gather
 from weft.serve.generation import Processors
-from weft.serve.lane import SampleLane
+from weft.serve.lane import BeamLane, Fail, Lane, SampleLane
 from weft.serve.limits import Limits
 from weft.serve.ticket import Ticket
 
@@ -46,39 +45,46 @@ class ServedRun:
         self.run: AnyRun = with_model(load(path, device=device))
         self.gather = Gather(max_batch=limits.max_batch, seconds=limits.gather_seconds)
         self.processors = Processors()
-        self._lanes: dict[str, SampleLane] = {}
+        self._samples: SampleLane | None = None
+        self._beams: BeamLane | None = None
 
-    @property
-    def sample_lane(self) -> SampleLane:
+    def sample_lane(self, fail: Fail) -> SampleLane:
         """Rows that are sampled; a new lane after a failure."""
-        if "sample" not in self._lanes:
-            self._lanes["sample"] = SampleLane(self.run.model, self.run.device, max_rows=self.limits.max_rows)
-        return self._lanes["sample"]
+        if self._samples is None:
+            self._samples = SampleLane(self.run.model, self.run.device, max_rows=self.limits.max_rows, fail=fail)
+        return self._samples
 
-    def lanes(self) -> Iterator[tuple[str, SampleLane]]:
-        """The lanes that have been used, by name."""
-        yield from list(self._lanes.items())
+    def beam_lane(self, fail: Fail) -> BeamLane:
+        """Sentences that are searched; a new lane after a failure."""
+        if self._beams is None:
+            self._beams = BeamLane(self.run.model, self.run.device, max_rows=self.limits.max_rows, fail=fail)
+        return self._beams
 
-    def drop_lane(self, name: str) -> None:
+    def lanes(self) -> list[Lane]:
+        """The lanes that have been used."""
+        return [lane for lane in (self._samples, self._beams) if lane is not None]
+
+    def drop_lane(self, lane: Lane) -> None:
         """Forget a lane that failed, with its rows."""
-        del self._lanes[name]
+        self._samples = None if lane is self._samples else self._samples
+        self._beams = None if lane is self._beams else self._beams
 
     @property
     def num_rows(self) -> int:
-        return sum(lane.num_rows for _, lane in self.lanes())
+        return sum(lane.num_rows for lane in self.lanes())
 
     @property
     def has_work(self) -> bool:
-        return bool(self.gather) or any(lane.has_work for _, lane in self.lanes())
+        return bool(self.gather) or any(lane.has_work for lane in self.lanes())
 
     def tickets(self) -> list[Ticket[Any]]:
         """Tickets that wait or run."""
-        return [*self.gather.tickets(), *(ticket for _, lane in self.lanes() for ticket in lane.tickets())]
+        return [*self.gather.tickets(), *(ticket for lane in self.lanes() for ticket in lane.tickets())]
 
     def cancel(self, ticket: Ticket[Any]) -> None:
         """Remove everything of a ticket."""
         self.gather.cancel(ticket)
-        for _, lane in self.lanes():
+        for lane in self.lanes():
             lane.cancel(ticket)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -86,13 +86,15 @@ class Ticket(Generic[R]):
         if self.timing.started is None:
             self.timing.started = time.monotonic()
 
-    def emit(self, events: Sequence[Any]) -> None:
-        """Pass events on."""
-        if self.timing.first_token is None and events:
+    def note_token(self) -> None:
+        """Note that there is text."""
+        if self.timing.first_token is None:
             self.timing.first_token = time.monotonic()
+
+    def emit(self, event: Any) -> None:
+        """Pass an event on."""
         if self.on_event is not None:
-            for event in events:
-                self.on_event(event)
+            self.on_event(event)
 
     def end(self, result: R | None = None, error: WeftError | None = None) -> bool:
         """Set the result or the error, and tell who waits. False if it had ended already."""

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from weft.errors import WeftError
-from weft.serve.compute import Gathered, check_gathered, compute, explain
+from weft.serve.compute import check_gathered, compute, explain
 from weft.serve.counters import Counters
 from weft.serve.errors import Cancelled, Unavailable
 from weft.serve.gather import Batch, Part
-from weft.serve.generation import SampleSource, read_prompts, search
-from weft.serve.jobs import Chat, Explain, Generate
+from weft.serve.generation import BeamSource, GenerateSource, SampleSource, read_prompts
+from weft.serve.jobs import Chat, Explain, Generate, Predict
+from weft.serve.lane import Fail, Lane
+from weft.serve.searching import SampledSource, SearchSource, predict_source
 from weft.serve.served_run import ServedRun
 from weft.serve.ticket import Ticket
 
@@ -53,7 +55,7 @@ class Worker:
         """Seconds until there is something to compute, at most `default`; None: nothing is known."""
         delays = [] if default is None else [default]
         for served in self._all():
-            if any(lane.has_work for _, lane in served.lanes()):
+            if any(lane.has_work for lane in served.lanes()):
                 return 0.0
             if (delay := served.gather.delay()) is not None:
                 delays.append(delay)
@@ -71,48 +73,61 @@ class Worker:
         served, job = self.runs[ticket.run], ticket.job
         try:
             if isinstance(job, Generate | Chat):
-                self._place_rows(served, ticket, finish)
+                self._place_prompts(served, ticket, finish)
                 return
             if not isinstance(job, Explain):
                 check_gathered(served.run, job)
-            served.gather.add(ticket)
+            if not (isinstance(job, Predict) and self._place_inputs(served, ticket, finish)):
+                served.gather.add(ticket)
         except Exception as error:  # the server goes on
             self._report(ticket.run, error)
             finish(ticket, None, error)
 
-    def _place_rows(self, served: ServedRun, ticket: Ticket[Any], finish: Finish) -> None:
+    def _place_prompts(self, served: ServedRun, ticket: Ticket[Any], finish: Finish) -> None:
         prompts = read_prompts(served.run, ticket.job)
         if not prompts.tokens:
             finish(ticket, [])
             return
-        if prompts.decoding.options.beam_size is not None:
-            served.gather.add(ticket)
-            return
-        processor = served.processors.get(prompts.decoding)
-        served.sample_lane.add(SampleSource(ticket, served.run, prompts, processor, finish))
+        shared = GenerateSource(ticket, served.run, prompts, served.processors, finish)
+        if prompts.decoding.options.beam_size is None:
+            served.sample_lane(_failing(finish)).add(SampleSource(shared))
+        else:
+            served.beam_lane(_failing(finish)).add(BeamSource(shared))
+
+    def _place_inputs(self, served: ServedRun, ticket: Ticket[Any], finish: Finish) -> bool:
+        """Let a request for predictions wait in a lane; False if its task has none."""
+        shared = predict_source(served.run, ticket, finish)
+        if shared is None:
+            return False
+        if shared.is_empty:
+            shared.close()
+        elif shared.job.options.is_sampling:
+            served.sample_lane(_failing(finish)).add(SampledSource(shared, served.processors))
+        else:
+            served.beam_lane(_failing(finish)).add(SearchSource(shared))
+        return True
 
     # ---- computing
 
     def tick(self, finish: Finish) -> None:
         """One step of each lane, and one batch of each run."""
         for served in self._all():
-            for name, lane in served.lanes():
+            for lane in served.lanes():
                 if lane.has_work:
-                    self._step(served, name, lane, finish)
+                    self._step(served, lane, finish)
             batch = served.gather.take()
             if batch is not None:
                 self._compute(served, batch, finish)
         self._old = [served for served in self._old if served.has_work]
 
-    def _step(self, served: ServedRun, name: str, lane: Any, finish: Finish) -> None:
+    def _step(self, served: ServedRun, lane: Lane, finish: Finish) -> None:
         try:
             self.counters.steps[served.name] += 1
             lane.tick()
         except Exception as error:  # the rows of the lane are lost, the server goes on
             self._report(served.name, error)
-            served.drop_lane(name)
+            served.drop_lane(lane)
             for ticket in lane.tickets():
-                served.cancel(ticket)
                 finish(ticket, None, error)
 
     def _compute(self, served: ServedRun, batch: Batch, finish: Finish) -> None:
@@ -134,14 +149,11 @@ class Worker:
     def _call(self, served: ServedRun, batch: Batch, finish: Finish) -> None:
         job, parts = batch.job, batch.parts
         key = (served.name, job.operation)
-        if not isinstance(job, Gathered):
+        if isinstance(job, Explain):
             ticket = parts[0].progress.ticket
             self.counters.batches[key] += 1
             self.counters.batch_inputs[key] += 1
-            if isinstance(job, Explain):
-                finish(ticket, explain(served.run, job, lambda: _check(ticket)))
-            else:
-                finish(ticket, search(served.run, ticket))
+            finish(ticket, explain(served.run, job, lambda: _check(ticket)))
             return
         inputs = [value for part in parts for value in part.progress.inputs[part.start : part.stop]]
         numbers = [number + 1 for part in parts for number in range(part.start, part.stop)]
@@ -161,6 +173,11 @@ class Worker:
         """Log an error that no user caused."""
         if not isinstance(error, WeftError):
             self._log(f"run {name}: {''.join(traceback.format_exception(error))}".rstrip())
+
+
+def _failing(finish: Finish) -> Fail:
+    """Ends a ticket with an error."""
+    return lambda ticket, error: finish(ticket, None, error)
 
 
 def _check(ticket: Ticket[Any]) -> None:

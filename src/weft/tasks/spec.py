@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.decode.generate import Continuation, ContinueCallback, Frame
     from weft.decode.incremental import IncrementalModel
     from weft.decode.options import GenerationConfig
+    from weft.decode.predict import Search
     from weft.explain.explanation import Explanation, TokenSpan
     from weft.explain.inputs import ModelInput
     from weft.explain.logit_lens import Readout
@@ -287,6 +288,9 @@ class Decode(Generic[I]):
     predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray], float], Iterator[StreamedText]] | None = None
     # the response to a conversation, as a stream of text, from (role, text) messages, of which the last is of the user
     chat: Callable[[Run[Any, Any], Sequence[tuple[str, str]], GenerationConfig], Iterator[str]] | None = None
+    # what `predict` searches for, and how outputs become its results, so that a server can search for many requests at once;
+    # None: it cannot be separated
+    prepare_search: Callable[[Run[Any, Any], Sequence[I], Any], Search | None] | None = None
     # prompts as the texts that are continued, in their template, and the tokens around each; for `generate`
     frame_prompts: Callable[[Run[Any, Any], Sequence[str]], tuple[list[str], Frame]] | None = None
     # the last prompt of a conversation as the text that is continued, and its frame, with the earlier turns; for `chat`

@@ -103,6 +103,7 @@ class Evaluate(CacheOptions, SearchOptions):
         flags = {
             "beam_size": Flag(self.beam_size),
             "length_penalty": Flag(self.length_penalty),
+            "patience": Flag(self.patience),
             "context": Flag(self.context),
             "tokenize": Flag(self.tokenize),
             "truncate": Flag(self.truncate, False),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.ensemble_options import BeamSize, LengthPenalty
+from weft.cli.ensemble_options import BeamSize, LengthPenalty, Patience
 from weft.cli.explanation_output import check_format, write_explanations
 from weft.cli.inputs import note_if_file
 from weft.cli.options import DECODING, Device, MinP, ModelCommand, RunDirectory, Temperature, TopK, TopP, ViewFile
@@ -113,6 +113,7 @@ class Explain(ModelCommand):
     top: Annotated[int, typer.Option(metavar="N", help="Number of items to list.")] = 5
     beam_size: BeamSize = None
     length_penalty: LengthPenalty = None
+    patience: Patience = None
     max_new_tokens: Annotated[
         int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Maximum number of tokens to generate.")
     ] = None

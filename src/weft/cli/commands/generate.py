@@ -15,6 +15,7 @@ import typer
 from weft.cli.cache_options import CacheOptions
 from weft.cli.ensemble_options import (
     MixtureOptions,
+    Patience,
     blank_invalid,
     describe_mixture,
     invalid_lines,
@@ -117,6 +118,7 @@ class Generate(CacheOptions, MixtureOptions):
         float | None,
         typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide log-probabilities by length^X.  [default: 0]"),
     ] = None
+    patience: Patience = None
     n_best: Annotated[
         int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Print the N best outputs of the beam search.")
     ] = 1

@@ -165,6 +165,7 @@ class Predict(SearchOptions):
         return {
             "beam_size": Flag(self.beam_size),
             "length_penalty": Flag(self.length_penalty),
+            "patience": Flag(self.patience),
             **({} if self.n_best is None else {"n_best": Flag(self.n_best)}),
             "max_new_tokens": Flag(self.max_new_tokens),
             "min_new_tokens": Flag(self.min_new_tokens, 0),

@@ -62,7 +62,7 @@ def _output(run: Run[Any, Prediction], path: str, options: ExplainConfig) -> tup
     """The tokens to explain, and their text: those of `target`, or of the prediction."""
     if options.target is not None:
         return target_tokens(run.vocabulary, options.target), options.target
-    search = SpeechOptions(beam_size=options.beam_size, length_penalty=options.length_penalty)
+    search = SpeechOptions(beam_size=options.beam_size, length_penalty=options.length_penalty, patience=options.patience)
     prediction: Prediction = run.predict(path, search)
     return [token for token in prediction.token_ids if token != run.vocabulary.eos_id], prediction.text
 

@@ -132,7 +132,7 @@ def _output(run: Run[Any, Prediction], value: object, options: ExplainConfig) ->
     """The output to explain: that of `target`, or the prediction."""
     if options.target is not None:
         return Prediction(options.target, frame_attribution.target_tokens(run.vocabulary, options.target), 0.0, 0.0)
-    search = CaptionOptions(beam_size=options.beam_size, length_penalty=options.length_penalty)
+    search = CaptionOptions(beam_size=options.beam_size, length_penalty=options.length_penalty, patience=options.patience)
     prediction: Prediction = run.predict(value, search)
     return prediction
 

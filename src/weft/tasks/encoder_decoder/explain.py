@@ -43,6 +43,7 @@ def target_tokens(run: Run[str, Prediction], text: str, options: ExplainConfig) 
         text,
         beam_size=options.beam_size,
         length_penalty=options.length_penalty,
+        patience=options.patience,
         max_new_tokens=options.max_new_tokens,
     )
     if not prediction.token_ids:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest
+from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest, Search
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
 from weft.decode.prediction import PairScore, Prediction
@@ -144,7 +144,11 @@ class EncoderDecoderPredictor:
     ) -> list[list[Prediction]]:
         """The outputs for each line: of beam search, best first; samples in the order of sampling. An empty line has an empty
         output."""
-        outputs: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in lines]
+        prepared = self.prepare(lines, prefixes, numbers)
+        return prepared.finish(search(prepared.request, options, progress=progress))
+
+    def prepare(self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int]) -> Search:
+        """What to search for, and how its outputs become the outputs for each line."""
         nonempty = [number for number, line in enumerate(lines) if line.strip()]
         sources = [member.sources([lines[number] for number in nonempty]) for member in self.members]
         request = PredictionRequest(
@@ -158,9 +162,14 @@ class EncoderDecoderPredictor:
             [numbers[number] - 1 for number in nonempty],
             self.suppressed_tokens,
         )
-        for number, predictions in zip(nonempty, search(request, options, progress=progress), strict=True):
-            outputs[number] = predictions
-        return outputs
+
+        def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
+            outputs = [[Prediction("", [], 0.0, 0.0)] for _ in lines]
+            for number, predictions in zip(nonempty, found, strict=True):
+                outputs[number] = predictions
+            return outputs
+
+        return Search(request, finish)
 
     def with_alignments(
         self, lines: Sequence[str], outputs: Sequence[list[Prediction]], layer: int | None, head: int | None

@@ -15,6 +15,7 @@ from weft.tasks.encoder_decoder.predict import (
     encode_source,
     max_new_tokens,
     predict,
+    prepare_search,
     score,
     unknown_tokens,
 )
@@ -93,6 +94,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         beam_size=DEFAULT_BEAM_SIZE,
         length_penalty=DEFAULT_LENGTH_PENALTY,
         encode_source=encode_source,
+        prepare_search=prepare_search,
         scores_pairs=True,
         target_tokenizer=lambda run: run.vocabulary.target,
     ),
