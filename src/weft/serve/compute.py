@@ -85,8 +85,9 @@ def check_gathered(run: AnyRun, job: Gathered) -> None:
         raise UsageError("options", f"expected {spec.predict_options.__name__}, got {type(job.options).__name__}")
 
 
-def explain(run: AnyRun, job: Explain, check: Callable[[], None]) -> Any:
-    """The explanation of one input. `check` is called now and then, and may raise."""
+def explain(run: AnyRun, name: str, job: Explain, check: Callable[[], None]) -> Any:
+    """The explanation of one input, with the name of the run in place of its path. `check` is called now and then, and may
+    raise."""
     from weft.decode.options import options_from
     from weft.explain.options import ExplainConfig
     from weft.explain.views import explain_text
@@ -104,5 +105,5 @@ def explain(run: AnyRun, job: Explain, check: Callable[[], None]) -> Any:
             explanation = explain_text(run, value, job.view, options, progress=progress)
         except (DataError, UsageError) as error:
             raise type(error)(files.hide(error.where), files.hide(error.problem), files.hide(error.fix)) from None
-        data, title = files.hide(explanation.data), files.hide(explanation.title)
-        return explanation._replace(data=data, title=title)
+        title = files.hide(explanation.title).replace(str(run.path), name)
+        return explanation._replace(data=files.hide(explanation.data), title=title)

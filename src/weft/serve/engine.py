@@ -108,8 +108,8 @@ class Engine:
             problem = f"{job.operation} is not available for a {served.run.spec.model_noun}"
             raise NotFound(f"run {name}", problem, f"choose from {', '.join(served.operations)}")
         limit = self.limits.request_seconds
-        deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
-        ticket: Ticket[Any] = Ticket(name, job, deadline=deadline, on_event=on_event, on_end=on_end, wake=self._give_up)
+        seconds = limit if seconds is None else min(seconds, limit)
+        ticket: Ticket[Any] = Ticket(name, job, seconds=seconds, on_event=on_event, on_end=on_end, wake=self._give_up)
         with self._condition:
             if self._is_stopping:
                 raise Unavailable("server", "is stopping", "try another server", retry_after=1)
@@ -267,7 +267,7 @@ class Engine:
             with suppress(RuntimeError):  # the loop of the caller is closed
                 self._forget(ticket, ticket.end(result))
         else:
-            self._end_with(ticket, failure(ticket.run, error))
+            self._end_with(ticket, failure(ticket.run, error, str(self.served(ticket.run).path)))
 
     def _end_with(self, ticket: Ticket[Any], error: WeftError) -> None:
         with suppress(RuntimeError):  # as above
@@ -283,6 +283,5 @@ class Engine:
         """End the requests whose time is over."""
         for ticket in [ticket for ticket in list(self._live.values()) if now >= ticket.deadline]:
             self._worker.cancel(ticket)
-            seconds = ticket.deadline - ticket.timing.submitted
-            problem = f"not ready after {seconds:g} seconds"
+            problem = f"not ready after {ticket.seconds:g} seconds"
             self._end_with(ticket, Unavailable(f"run {ticket.run}", problem, "ask for less text", retry_after=1))

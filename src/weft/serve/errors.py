@@ -93,11 +93,14 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "t allocate memory" in str(error)
 
 
-def failure(name: str, error: Exception) -> WeftError:
-    """What the requests of a run get if computing them failed: errors of inputs and options as they are, others with the name
-    of the run, and without details of the machine."""
-    if isinstance(error, ServeError | UsageError | DataError):
+def failure(name: str, error: Exception, path: str = "") -> WeftError:
+    """What the requests of a run get if computing them failed: errors of inputs and options as they are, but with the name of
+    the run in place of its path; others with the name of the run, and without details of the machine."""
+    if isinstance(error, ServeError):
         return error
+    if isinstance(error, UsageError | DataError):
+        hidden = [text.replace(path, name) if path else text for text in (error.where, error.problem, error.fix)]
+        return (UsageError if isinstance(error, UsageError) else DataError)(*hidden)
     if isinstance(error, ResourceError) or _is_out_of_memory(error):
         problem = error.problem if isinstance(error, ResourceError) else "not enough memory"
         return Unavailable(f"run {name}", problem, "use less or shorter text", retry_after=1)

@@ -24,9 +24,8 @@ from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
 from weft.runs.run import AnyRun
 from weft.serve.errors import NotFound
 from weft.serve.jobs import Chat, Chunk, Generate, Output, TokenRecord
-from weft.serve.ticket import Ticket
+from weft.serve.ticket import Finish, Ticket
 
-EndCallback = Callable[[Ticket[Any], Any], None]  # the ticket and its result
 MAX_PROCESSORS = 256
 
 
@@ -82,7 +81,7 @@ class Processors:
 class GenerateSource:
     """What the rows of one request share: its prompts, and the outputs so far."""
 
-    def __init__(self, ticket: Ticket[Any], run: AnyRun, prompts: Prompts, processors: Processors, end: EndCallback) -> None:
+    def __init__(self, ticket: Ticket[Any], run: AnyRun, prompts: Prompts, processors: Processors, end: Finish) -> None:
         self.ticket, self.prompts, self._end = ticket, prompts, end
         self.processor = processors.of_prompts(prompts.decoding)
         self.token_text: Callable[[int], str] = run.vocabulary.token_text

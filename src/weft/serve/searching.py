@@ -23,16 +23,16 @@ from weft.decode.predict import (
 from weft.decode.prediction import Prediction
 from weft.runs.run import AnyRun
 from weft.serve.compute import is_whole, with_numbers
-from weft.serve.generation import EndCallback, Processors
+from weft.serve.generation import Processors
 from weft.serve.jobs import Predict
-from weft.serve.ticket import Ticket
+from weft.serve.ticket import Finish, Ticket
 from weft.tasks.spec import InvalidInput
 
 
 class PredictSource:
     """A request for predictions whose search is done by a lane."""
 
-    def __init__(self, ticket: Ticket[Any], job: Job, finish: Any, end: EndCallback) -> None:
+    def __init__(self, ticket: Ticket[Any], job: Job, finish: Any, end: Finish) -> None:
         self.ticket, self.job, self._finish, self._end = ticket, job, finish, end
         self.outputs: list[list[Any]] = [[] for _ in job.limits]
         self._num_open = 0
@@ -48,8 +48,14 @@ class PredictSource:
     def close(self) -> None:
         """Note that one output has come; the last one ends the ticket."""
         self._num_open -= 1
-        if self._num_open <= 0:
-            self._end(self.ticket, self._finish(self.outputs))
+        if self._num_open > 0:
+            return
+        try:
+            results = self._finish(self.outputs)
+        except Exception as error:  # such as of alignments; the lane goes on
+            self._end(self.ticket, None, error)
+        else:
+            self._end(self.ticket, results)
 
     @torch.no_grad()
     def state(self, row: int, num_rows: int) -> Any:
@@ -61,7 +67,7 @@ class PredictSource:
         return state
 
 
-def predict_source(run: AnyRun, ticket: Ticket[Any], end: EndCallback) -> PredictSource | None:
+def predict_source(run: AnyRun, ticket: Ticket[Any], end: Finish) -> PredictSource | None:
     """A request as a source for a lane; None if its task does not separate the search."""
     job: Predict = ticket.job
     decode = run.spec.decode

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from weft.errors import WeftError
 from weft.serve.errors import Unavailable
@@ -40,12 +40,12 @@ class Ticket(Generic[R]):
         run: str,
         job: Any,
         *,
-        deadline: float,
+        seconds: float,
         on_event: Callable[[Any], None] | None = None,
         on_end: Callable[[Ticket[R]], None] | None = None,
         wake: Callable[[Ticket[R]], None],
     ) -> None:
-        self.number, self.run, self.job, self.deadline = next(_numbers), run, job, deadline
+        self.number, self.run, self.job, self.seconds = next(_numbers), run, job, seconds
         self.on_event, self.on_end, self._wake = on_event, on_end, wake
         self.timing, self.prompt_tokens, self.output_tokens = Timing(), 0, 0
         self.is_cancelled = False
@@ -57,6 +57,11 @@ class Ticket(Generic[R]):
     def operation(self) -> str:
         operation: str = self.job.operation
         return operation
+
+    @property
+    def deadline(self) -> float:
+        """When its time is over."""
+        return self.timing.submitted + self.seconds
 
     @property
     def has_ended(self) -> bool:
@@ -105,3 +110,9 @@ class Ticket(Generic[R]):
         if self.on_end is not None:
             self.on_end(self)
         return True
+
+
+class Finish(Protocol):
+    """Ends a ticket with its result, or with the error that it caused."""
+
+    def __call__(self, ticket: Ticket[Any], result: Any, error: Exception | None = None) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from weft.errors import WeftError
 from weft.serve.compute import check_gathered, compute, explain
@@ -17,13 +17,7 @@ from weft.serve.jobs import Chat, Explain, Generate, Predict
 from weft.serve.lane import Fail, Lane
 from weft.serve.searching import SampledSource, SearchSource, predict_source
 from weft.serve.served_run import ServedRun
-from weft.serve.ticket import Ticket
-
-
-class Finish(Protocol):
-    """Ends a ticket with its result, or with the error that it caused."""
-
-    def __call__(self, ticket: Ticket[Any], result: Any, error: Exception | None = None) -> None: ...
+from weft.serve.ticket import Finish, Ticket
 
 
 class Worker:
@@ -153,7 +147,7 @@ class Worker:
             ticket = parts[0].progress.ticket
             self.counters.batches[key] += 1
             self.counters.batch_inputs[key] += 1
-            finish(ticket, explain(served.run, job, lambda: _check(ticket)))
+            finish(ticket, explain(served.run, served.name, job, lambda: _check(ticket)))
             return
         inputs = [value for part in parts for value in part.progress.inputs[part.start : part.stop]]
         numbers = [number + 1 for part in parts for number in range(part.start, part.stop)]
@@ -185,5 +179,5 @@ def _check(ticket: Ticket[Any]) -> None:
     if ticket.is_cancelled or ticket.has_ended:
         raise Cancelled(f"run {ticket.run}", "the request was given up")
     if time.monotonic() >= ticket.deadline:
-        problem = f"not ready after {ticket.deadline - ticket.timing.submitted:g} seconds"
+        problem = f"not ready after {ticket.seconds:g} seconds"
         raise Unavailable(f"run {ticket.run}", problem, "use a shorter text", retry_after=1)
