@@ -16,6 +16,7 @@ from weft.serve.errors import TooLarge
 from weft.serve.jobs import Media
 from weft.serve.limits import Limits
 from weft.tasks.spec import InvalidInput
+from weft.text.table_layout import count_of
 
 MEDIA = 'expected {"base64": content, "name": file name}'
 
@@ -73,7 +74,7 @@ def read_inputs(run: AnyRun, values: Sequence[Any], options: Config) -> Inputs:
     """The inputs of a request. A text is split as a line of `weft predict`."""
     spec = run.spec
     lines = None if spec.line_format is None else spec.line_format(run.config, options)
-    names = spec.inputs(run.config).names
+    kind, names = spec.inputs(run.config)
     records, parsed = list[InputRecord](), list[Any]()
     for value in values:
         if lines is not None and lines.reads_files:
@@ -89,20 +90,15 @@ def read_inputs(run: AnyRun, values: Sequence[Any], options: Config) -> Inputs:
             read = _as_texts(value, names)
             texts, problem = (read, None) if not isinstance(read, InvalidInput) else ((), read.reason)
         records.append(InputRecord(value if isinstance(value, str) else "\t".join(texts), texts, "", ""))
+        if problem is None and not isinstance(value, str) and kind != "words" and len(texts) != len(names):
+            problem = f"expected {count_of(len(names), 'text')} ({', '.join(names)}), got {len(texts)}"
         if problem is not None:
             parsed.append(InvalidInput(problem))
         elif lines is None:
             parsed.append(texts[0] if len(texts) == 1 else InvalidInput("expected a text"))
         else:
-            parsed.append(_parse(lines, texts, names))
+            parsed.append(lines.parse(texts))
     return Inputs(records, parsed)
-
-
-def _parse(lines: Any, texts: tuple[str, ...], names: Sequence[str]) -> Any:
-    try:
-        return lines.parse(texts)
-    except (ValueError, IndexError):  # another number of texts than the task reads
-        return InvalidInput(f"expected {len(names)} texts ({', '.join(names)}), got {len(texts)}")
 
 
 def prediction_records(

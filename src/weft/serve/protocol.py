@@ -8,11 +8,11 @@ import h11
 from pydantic_core import to_json
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from weft.errors import WeftError
 from weft.serve.errors import ServeError, SlowRequest, Unavailable
 from weft.serve.limits import Limits
 from weft.serve.routes import Failure, error_object
 
+CLOSE_SECONDS = 1.0
 REASONS = {408: "Request Timeout", 503: "Service Unavailable"}
 
 
@@ -32,6 +32,7 @@ def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
         """Closes connections whose head does not come, and those beyond the limit."""
 
         head_timer: asyncio.TimerHandle | None = None
+        is_refused = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
             super().connection_made(transport)
@@ -42,6 +43,8 @@ def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
             self._start_timer()
 
         def data_received(self, data: bytes) -> None:
+            if self.is_refused:
+                return
             super().data_received(data)
             # IDLE: the head of the next request is not complete
             if self.conn.their_state is not h11.IDLE:
@@ -66,9 +69,14 @@ def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
             if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
                 self._refuse(SlowRequest("head", f"not complete after {limits.head_seconds:g} seconds"))
 
-        def _refuse(self, error: WeftError) -> None:
-            if isinstance(error, ServeError) and not self.transport.is_closing():
-                self.transport.write(raw_response(error))
-            self.transport.close()
+        def _refuse(self, error: ServeError) -> None:
+            """Answer and close. What the client still sends is read for a moment: if it were not, the system would throw the
+            answer away."""
+            self.is_refused = True
+            if self.transport.is_closing():
+                return
+            self.transport.write(raw_response(error))
+            self.transport.write_eof()
+            self.loop.call_later(CLOSE_SECONDS, self.transport.close)
 
     return LimitedProtocol

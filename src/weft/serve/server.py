@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -22,12 +23,13 @@ CLOSE_SECONDS = 5  # for the last answers to be sent
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
     except OSError as error:
+        listener.close()
         reason = error.strerror or str(error)
         raise ResourceError(f"{host}:{port}", f"cannot listen: {reason}", "choose another `port` or `host`") from None
     listener.set_inheritable(True)
@@ -37,9 +39,9 @@ def bind(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """The first SIGTERM or Ctrl-C drains: requests that run end, new ones get status 503. A second one ends at once."""
 
-    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services, should_stop: Callable[[], bool]) -> None:
         super().__init__(config)
-        self._services = services
+        self._services, self._should_stop = services, should_stop
         self._drain_until: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -50,6 +52,8 @@ class Server(uvicorn.Server):
         self._drain_until = time.monotonic() + self._services.limits.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
+        if self._drain_until is None and self._should_stop():
+            self.handle_exit(0, None)
         if self._drain_until is not None and not self._services.http.active:
             return True
         if self._drain_until is not None and time.monotonic() >= self._drain_until:
@@ -58,8 +62,14 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def serve(app: Starlette, services: Services, listener: socket.socket, log: Log) -> None:
-    """Answer requests until a signal ends the process."""
+def serve(
+    app: Starlette,
+    services: Services,
+    listener: socket.socket,
+    log: Log,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Answer requests until a signal, or `should_stop`, which is called ten times per second, ends the server."""
     limits = services.limits
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
@@ -80,5 +90,5 @@ def serve(app: Starlette, services: Services, listener: socket.socket, log: Log)
         timeout_keep_alive=max(1, round(limits.idle_seconds)),
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )
-    Server(config, services).run(sockets=[listener])
+    Server(config, services, should_stop).run(sockets=[listener])
     services.engine.close()

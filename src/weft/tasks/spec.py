@@ -77,7 +77,7 @@ class InvalidInput(NamedTuple):
 class InputSpec(NamedTuple):
     """What one input of a run is."""
 
-    kind: str = "text"  # text, pair, words, audio, image, video or array
+    kind: str = "text"  # text, pair, words (a text or a list of words), audio, image, video or features
     names: tuple[str, ...] = ("text",)  # of the texts of an input
 
 
