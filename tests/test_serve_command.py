@@ -21,7 +21,10 @@ from serve_runs import make_runs
 import weft
 from weft.cli.commands.serve import Serve, is_loopback, named_runs
 from weft.cli.main import main
+from weft.config import described_fields
 from weft.errors import UsageError
+from weft.serve.errors import ServeError
+from weft.serve.limits import Limits
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,14 @@ def test_arguments_of_workers():
 def test_importing_weft_does_not_import_the_web_server():
     code = "import sys, weft, weft.serve; print([name for name in ('starlette', 'uvicorn', 'torch') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_table_of_limits_in_the_documentation():
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    rows = [f"| `{name}` | {field.default:,} | {field.description} |" for name, field in described_fields(Limits).items()]
+    assert "\n".join(rows) in page
+    statuses = set(re.findall(r"^\| (\d{3}) \|", page, re.MULTILINE))
+    assert statuses == {str(error.status) for error in ServeError.__subclasses__()} | {"422"}
 
 
 class Process:
