@@ -35,8 +35,9 @@ import httpx
 from _common import SHARED_DATA, require_data
 
 import weft
+from weft.cli.memory import keep_freed_memory
 from weft.cli.threads import set_threads
-from weft.decode.options import GenerationConfig
+from weft.decode.options import GenerationConfig, options_from
 from weft.serve import Engine, Limits
 from weft.serve.jobs import Generate, Predict
 
@@ -122,21 +123,22 @@ def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str]
     """Requests of many clients in the engine against one call with all of them."""
     prompts, sources = prompts[:clients], sources[:clients]
     with Engine(runs, limits=Limits(max_queue=1000), device="cpu") as engine:
-        options = {"max_new_tokens": NEW_TOKENS, "temperature": 0}
+        options = GenerationConfig(max_new_tokens=NEW_TOKENS, temperature=0)
         run = engine.served("lm").run
 
         def continuous() -> None:
-            jobs = [Generate([prompt], GenerationConfig(max_new_tokens=NEW_TOKENS, temperature=0)) for prompt in prompts]
+            jobs = [Generate([prompt], options) for prompt in prompts]
             for ticket in [engine.submit("lm", job) for job in jobs]:
                 ticket.result()
 
         continuous()
-        ratio = cpu_of(lambda: run.generate(prompts, **options)) / cpu_of(continuous)
+        ratio = cpu_of(lambda: run.generate(prompts, options)) / cpu_of(continuous)
         print(f"lm: speed of the engine relative to one static batch of {len(prompts)}: {ratio:.2f}")
         run = engine.served("seq2seq").run
 
         def search() -> None:
-            jobs = [Predict([source], run.spec.predict_options(beam_size=BEAM_SIZE)) for source in sources]
+            beams = options_from(run.spec.predict_options, None, {"beam_size": BEAM_SIZE})
+            jobs = [Predict([source], beams) for source in sources]
             for ticket in [engine.submit("seq2seq", job) for job in jobs]:
                 ticket.result()
 
@@ -271,6 +273,7 @@ def main() -> None:
     require_data(parser, MULTI30K)
     require_data(parser, SHAKESPEARE)
     set_threads(1)
+    keep_freed_memory()  # as `weft serve` does
     parts = args.parts.split(",")
     sources, targets = sentences(3000)
     with tempfile.TemporaryDirectory() as name:
