@@ -10,7 +10,7 @@ since both share the machine. Parts:
 - lm: 64 new tokens per request, sampled; seq2seq: beam size 5. One client after the other, then `--clients` at once.
 - static: the engine in this process with all requests at once, against one call of `Run.generate` and `Run.predict`.
 - overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99; CPU share of HTTP.
-- overload: 5 times the sustainable rate of requests for `--seconds`, with as many rows and as long a queue as there are clients:
+- overload: 5 times the sustainable rate of requests for `--seconds`, with as many rows and places in the queue as clients:
   answers, refusals, and how long each takes.
 """
 

@@ -524,6 +524,19 @@ def test_a_client_that_goes_away_before_the_answer(server):
     wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
 
 
+def test_answers_are_sent_at_once(server):
+    """Not 40 ms later, when the client has confirmed the head of the answer."""
+    _, port, _ = server
+    with httpx.Client() as client:
+        client.get(f"http://127.0.0.1:{port}/healthz")
+        seconds = []
+        for _ in range(20):
+            start = time.monotonic()
+            client.get(f"http://127.0.0.1:{port}/healthz")
+            seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.03
+
+
 def test_ports_in_use():
     from weft.errors import ResourceError
 
