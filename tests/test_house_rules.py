@@ -26,6 +26,12 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/report/compare.py:compare": "as predict; ComparisonOptions refuses unknown ones",
     "weft/report/fit.py:fit": "as compare; FitOptions refuses unknown ones",
     "weft/runs/run.py:explain": "as generate; ExplainConfig refuses unknown ones",
+    "weft/serve/engine.py:predict": "as in runs/run.py",
+    "weft/serve/engine.py:try_predict": "as predict",
+    "weft/serve/engine.py:generate": "as predict; GenerationConfig refuses unknown ones",
+    "weft/serve/engine.py:chat": "as generate",
+    "weft/serve/engine.py:stream": "as generate",
+    "weft/serve/engine.py:explain": "as generate; ExplainConfig refuses unknown ones",
     "weft/config.py:__pydantic_init_subclass__": "the signature of pydantic's hook",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}

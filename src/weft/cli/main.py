@@ -38,8 +38,9 @@ from weft.cli.commands.neighbors import Neighbors
 from weft.cli.commands.predict import Predict
 from weft.cli.commands.prune import Prune
 from weft.cli.commands.score import Score
+from weft.cli.commands.serve import Serve
 from weft.cli.commands.train import Train
-from weft.cli.options import Command, GroupedCommands, GroupedHelp, ModelCommand
+from weft.cli.options import Command, GroupedCommands, GroupedHelp, ThreadedCommand
 from weft.cli.output import print_message
 from weft.cli.signals import Terminated, terminable
 from weft.cli.std_streams import open_standard_files
@@ -88,7 +89,7 @@ GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
         "align": Align,
     },
     "Understanding a model": {"explain": Explain, "analyze": analyze, "prune": Prune},
-    "Sharing": {"import": Import, "export": Export},
+    "Sharing": {"serve": Serve, "import": Import, "export": Export},
 }
 COMMANDS = [name for commands in GROUPS.values() for name in commands]
 
@@ -152,7 +153,7 @@ def _run(args: list[str]) -> int:
     result: Any = _root_command()(args, prog_name="weft", standalone_mode=False)
     if not isinstance(result, Command):  # help and version have been printed
         return int(result or 0)
-    if isinstance(result, ModelCommand) and result.threads is not None:
+    if isinstance(result, ThreadedCommand) and result.threads is not None:
         set_threads(result.threads)
     code: int = result.run()
     sys.stdout.flush()

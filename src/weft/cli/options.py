@@ -16,7 +16,8 @@ from weft.errors import UsageError, unknown_name
 
 # titles of option groups, in the order of a command's help; an option without a group is the command's own
 DECODING, ENSEMBLE, CACHE, FILES, COMMON = "Decoding", "Ensemble", "Neural cache", "Input and output", "Common options"
-GROUPS = (DECODING, ENSEMBLE, CACHE, FILES, COMMON)
+SERVER, ACCESS = "Server", "Access"
+GROUPS = (DECODING, ENSEMBLE, CACHE, SERVER, ACCESS, FILES, COMMON)
 COMMON_ORDER = ("device", "threads", "json", "quiet", "debug", "help")
 
 
@@ -39,14 +40,20 @@ class QuietCommand(Command):
 
 
 @dataclass(kw_only=True)
-class ModelCommand(QuietCommand):
-    """Options of every command that works with a model."""
+class ThreadedCommand(QuietCommand):
+    """Options of every command that computes."""
 
-    json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
     threads: Annotated[
         int | None,
         typer.Option(rich_help_panel=COMMON, min=1, max=1024, metavar="N", help="Number of CPU threads.  [default: all]"),
     ] = None
+
+
+@dataclass(kw_only=True)
+class ModelCommand(ThreadedCommand):
+    """Options of every command that works with a model and prints a result."""
+
+    json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
 
 
 # ---- arguments and options that several commands share

@@ -25,7 +25,7 @@ class Decoder(Protocol):
     def predict(
         self, request: PredictionRequest, options: PredictionConfig, *, progress: Callable[[int, int], None] | None = None
     ) -> list[list[Prediction]]:
-        """The predictions for each source; `request.sources` has their tokens."""
+        """The predictions for each source; `request.sources` has the tokens of each, by member of an ensemble."""
 
     def generate(
         self,

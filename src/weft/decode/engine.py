@@ -40,6 +40,8 @@ class Request(NamedTuple):
     logits_processor: LogitsProcessor | None = None  # rows with the same processor are processed in one call
     noise: Noise | None = None  # random numbers of the row; None: greedy
     state: Any = None  # state of the row before its prompt: of an encoded source, or of a text to continue
+    num_read: int = 0  # tokens at the start of the prompt that `state` has read, less than all
+    num_top: int = 0  # most probable tokens of each step that `Engine.top_tokens` returns
 
 
 class Event(NamedTuple):
@@ -106,10 +108,12 @@ class _Group(Generic[S]):
         self.state = state
         self.log_probs: Tensor | None = log_probs  # (B, V) of the next token; None until `next_tokens` are read
         self.next_tokens: Tensor | None = None  # (B,) chosen, but not read yet
+        self.top_tokens: dict[int, list[tuple[int, float]]] = {}  # of the latest step, by row ID
 
     def set_rows(self, rows: list[_Row]) -> None:
         self.rows, self.subgroups = rows, _subgroups(rows)
         self.has_min_length = any(row.request.min_new_tokens and row.request.eos_id is not None for row in rows)
+        self.with_top = [index for index, row in enumerate(rows) if row.request.num_top]
 
     def select_rows(self, indices: list[int]) -> None:
         """Remove all other rows."""
@@ -163,9 +167,20 @@ class _Group(Generic[S]):
         log_probs = self.read(model)
         next_tokens = self.choose(log_probs)
         tokens, token_log_probs = _to_host(next_tokens, log_probs)
+        self.top_tokens = self._top_tokens(log_probs) if self.with_top else {}
         self.log_probs, self.next_tokens = None, next_tokens
         chosen = zip(self.rows, tokens, token_log_probs, strict=True)
         return [row.event(token, log_prob) for row, token, log_prob in chosen]
+
+    def _top_tokens(self, log_probs: Tensor) -> dict[int, list[tuple[int, float]]]:
+        """The most probable tokens of the rows that want them, by row ID, with their log-probabilities."""
+        counts = {index: min(self.rows[index].request.num_top, log_probs.size(1)) for index in self.with_top}
+        best = log_probs[self.with_top].float().topk(max(counts.values()), 1)
+        listed = zip(self.with_top, best.indices.tolist(), best.values.tolist(), strict=True)
+        return {
+            self.rows[index].row_id: list(zip(tokens[: counts[index]], values[: counts[index]], strict=True))
+            for index, tokens, values in listed
+        }
 
 
 def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
@@ -202,6 +217,8 @@ class Engine(Generic[S]):
         self._ended: set[int] = set()  # rows that have ended but are still in their group
         self._has_new_groups = False  # whether rows were admitted since the last step
         self._next_id = 0
+        # of the latest step: the most probable tokens of rows with `num_top`, and their log-probabilities
+        self.top_tokens: dict[int, list[tuple[int, float]]] = {}
 
     @property
     def running(self) -> list[int]:
@@ -214,6 +231,8 @@ class Engine(Generic[S]):
         each; without it, each request may have its own."""
         if not requests:
             return []
+        if any(row.num_read and (row.state is None or row.num_read >= len(row.prompt)) for row in requests):
+            raise UsageError("num_read", "requires a state, and a token of the prompt that it has not read")
         check_requests([(len(row.prompt), row.max_new_tokens) for row in requests], self.model.max_positions)
         rows = [_Row(self._next_id + index, request) for index, request in enumerate(requests)]
         if state is not None:
@@ -233,7 +252,11 @@ class Engine(Generic[S]):
     def _read(self, rows: list[_Row], state: S | None) -> _Group[S]:
         """A new group of rows, whose prompts are read."""
         prompt, token_mask = pad([row.request.prompt for row in rows], self.device)
-        log_probs, new_state = self.model.start(prompt, token_mask, state)
+        if any(row.request.num_read for row in rows):
+            rest, rest_mask = pad([row.request.prompt[row.request.num_read :] for row in rows], self.device)
+        else:
+            rest, rest_mask = prompt, token_mask
+        log_probs, new_state = self.model.start(rest, rest_mask, state)
         return _Group(rows, right_aligned(prompt, token_mask), log_probs, new_state)
 
     @torch.no_grad()
@@ -243,8 +266,8 @@ class Engine(Generic[S]):
         if self._has_new_groups:
             self._join_groups()
         events = [event for group in self._groups for event in group.advance(self.model)]
-        if len(self._groups) > 1:
-            events.sort()
+        events.sort()  # rows with and without a state of their own are admitted in separate groups
+        self.top_tokens = {row_id: top for group in self._groups for row_id, top in group.top_tokens.items()}
         self._ended = {event.row for event in events if event.finish_reason is not None}
         for row_id in self._ended:
             del self._running[row_id]

@@ -17,9 +17,9 @@ from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_texts_in_memory
 from weft.decode.beam import BeamOptions, Hypothesis, beam_search
 from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, decode_until_stop
-from weft.decode.engine import Engine, FinishReason, Request, pad
+from weft.decode.engine import Engine, Event, FinishReason, Request, pad
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, Noise
+from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
 from weft.decode.options import GenerationConfig, check_length, resolve_patience
 from weft.resources import free_device_memory, measure_peak_memory
 
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
     bos_ids: Sequence[int] = ()  # empty: the BOS token
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """The arguments of a call, which all its batches share."""
 
     model: IncrementalModel[Any]
@@ -65,13 +65,13 @@ class _Job(NamedTuple):
         return self.frame.eos_id
 
 
-def _banned_tokens(job: _Job) -> list[int]:
+def _banned_tokens(job: Job) -> list[int]:
     """Tokens that are never generated."""
     # models of running text were trained without EOS
     return [job.tokenizer.unk_id, job.tokenizer.bos_id] + ([job.tokenizer.eos_id] if job.eos_id is None else [])
 
 
-def _processors(job: _Job) -> list[LogitsProcessor]:
+def _processors(job: Job) -> list[LogitsProcessor]:
     """The logits processors of the options, in the order of application."""
     options, steps = job.options, list[LogitsProcessor]()
     if options.no_repeat_ngram_size is not None:
@@ -84,57 +84,99 @@ def _processors(job: _Job) -> list[LogitsProcessor]:
     return steps
 
 
-def _sampling_processor(job: _Job) -> LogitsProcessor:
+def sampling_processor(job: Job) -> LogitsProcessor:
     """Everything that sampling applies: banned tokens, then the options."""
     return processors.compose([processors.ban_tokens(_banned_tokens(job)), *_processors(job)])
 
 
-def _engine(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> Engine[Any]:
+def sampling_request(job: Job, processor: LogitsProcessor | None, prompt: Sequence[int], row: tuple[int, int]) -> Request:
+    """One sample of a prompt; `row` are its (prompt, sample) numbers in the whole call, which seed its random numbers."""
+    options = job.options
+    noise = None if options.temperature == 0 else processors.random_noise(options.seed, *row)
+    return Request(prompt, options.max_new_tokens, job.eos_id, options.min_new_tokens, processor, noise)
+
+
+class SampledText:
+    """A continuation that grows by the events of an engine."""
+
+    def __init__(self, job: Job, prompt: Sequence[int]) -> None:
+        self._text = StreamingText(job.tokenizer, prompt, job.options.stop)
+        self._chunks, self._tokens, self._log_prob = list[str](), list[int](), 0.0
+        self._finish_reason: FinishReason = "length"
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a stop string has occurred."""
+        return self._text.has_stopped
+
+    def push(self, event: Event) -> str:
+        """Add a token and return the text that is now final."""
+        if event.finish_reason is not None:
+            self._finish_reason = event.finish_reason
+        if event.token == NO_TOKEN:
+            return ""
+        self._tokens.append(event.token)
+        self._log_prob += event.log_prob
+        self._chunks.append(self._text.push(event.token))
+        return self._chunks[-1]
+
+    def finish(self) -> tuple[str, Continuation]:
+        """The rest of the text, and the whole continuation."""
+        rest = self._text.finish()
+        reason = "stop" if self.has_stopped else self._finish_reason
+        text = "".join([*self._chunks, rest])
+        return rest, Continuation(text, self._tokens, self._log_prob, self._log_prob, reason)
+
+
+def _engine(job: Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> Engine[Any]:
     """An engine with a row for each prompt; `rows` are the (prompt, sample) numbers in the whole call."""
-    options, processor = job.options, _sampling_processor(job)
-
-    def noise(row: tuple[int, int]) -> Noise | None:
-        return None if options.temperature == 0 else processors.random_noise(options.seed, *row)
-
+    processor = sampling_processor(job)
     engine: Engine[Any] = Engine(job.model, job.device)
-    pairs = zip(prompts, rows, strict=True)
-    engine.admit(
-        [
-            Request(prompt, options.max_new_tokens, job.eos_id, options.min_new_tokens, processor, noise(row))
-            for prompt, row in pairs
-        ]
-    )
+    engine.admit([sampling_request(job, processor, prompt, row) for prompt, row in zip(prompts, rows, strict=True)])
     return engine
 
 
-def _sample(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
+def _sample(job: Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
     """Sample a continuation of each prompt; `rows` are the (prompt, sample) numbers in the whole call."""
-    texts = [StreamingText(job.tokenizer, prompt, job.options.stop) for prompt in prompts]
-    chunks: list[list[str]] = [[] for _ in prompts]
-    tokens: list[list[int]] = [[] for _ in prompts]
-    log_probs = [0.0] * len(prompts)
-    finish_reasons: list[FinishReason] = ["length"] * len(prompts)
+    texts = [SampledText(job, prompt) for prompt in prompts]
     engine = _engine(job, prompts, rows)
     while engine.running:
-        for row, token, log_prob, finish_reason in engine.step():
-            if token != NO_TOKEN:
-                tokens[row].append(token)
-                chunks[row].append(texts[row].push(token))
-                log_probs[row] += log_prob
-            if finish_reason is not None:
-                finish_reasons[row] = finish_reason
+        for event in engine.step():
+            texts[event.row].push(event)
         if job.options.stop:
             engine.cancel_all(row for row in engine.running if texts[row].has_stopped)
-    continuations = list[Continuation]()
-    for row, log_prob in enumerate(log_probs):
-        text = "".join([*chunks[row], texts[row].finish()])
-        reason = "stop" if texts[row].has_stopped else finish_reasons[row]
-        continuations.append(Continuation(text, tokens[row], log_prob, log_prob, reason))
-    return continuations
+    return [text.finish()[1] for text in texts]
+
+
+def contains_stop(job: Job, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Whether the text that the tokens add to a prompt contains a stop string."""
+    text = added_text(job.tokenizer, prompt, tokens)
+    return any(stop in text for stop in job.options.stop)
+
+
+def beam_options(job: Job) -> BeamOptions:
+    """The options of a beam search, without a callback."""
+    options = job.options
+    return BeamOptions(
+        beam_size=options.beam_size or 1,
+        max_new_tokens=options.max_new_tokens,
+        eos_id=job.eos_id,
+        length_penalty=options.length_penalty or 0.0,
+        n_best=options.n_best,
+        min_new_tokens=options.min_new_tokens,
+        banned_tokens=_banned_tokens(job),
+        patience=resolve_patience(options.patience, options.length_penalty or 0.0),
+    )
+
+
+def beam_processor(job: Job) -> LogitsProcessor | None:
+    """What a beam search applies to log-probabilities."""
+    steps = _processors(job)
+    return processors.compose(steps) if steps else None
 
 
 def _beam_search(
-    job: _Job, prompts: Sequence[list[int]], beam_size: int, should_continue: Callable[[int], bool] | None
+    job: Job, prompts: Sequence[list[int]], should_continue: Callable[[int], bool] | None
 ) -> list[list[Continuation]]:
     """The best continuations of each prompt. `should_continue` is called with the number of generated tokens; once it returns
     False, the search ends with its current hypotheses."""
@@ -144,52 +186,37 @@ def _beam_search(
         cancelled = should_continue is not None and not should_continue(len(outputs[0]))
         if cancelled or not options.stop:
             return [cancelled] * len(outputs)
-        texts = [added_text(job.tokenizer, prompts[row], output) for row, output in zip(rows, outputs, strict=True)]
-        return [any(stop in text for stop in options.stop) for text in texts]
+        return [contains_stop(job, prompts[row], output) for row, output in zip(rows, outputs, strict=True)]
 
-    search = BeamOptions(
-        beam_size=beam_size,
-        max_new_tokens=options.max_new_tokens,
-        eos_id=job.eos_id,
-        length_penalty=options.length_penalty or 0.0,
-        n_best=options.n_best,
-        min_new_tokens=options.min_new_tokens,
-        banned_tokens=_banned_tokens(job),
-        finished=finished if options.stop or should_continue is not None else None,
-        patience=resolve_patience(options.patience, options.length_penalty or 0.0),
-    )
+    search = beam_options(job)._replace(finished=finished if options.stop or should_continue is not None else None)
     prompt, token_mask = pad(prompts, job.device)
-    steps = _processors(job)
-    processor = processors.compose(steps) if steps else None
-    results = beam_search(job.model, prompt, options=search, token_mask=token_mask, processor=processor)
+    results = beam_search(job.model, prompt, options=search, token_mask=token_mask, processor=beam_processor(job))
     return [
-        [_as_continuation(job, prompt, hypothesis) for hypothesis in hypotheses]
+        [as_continuation(job, prompt, hypothesis) for hypothesis in hypotheses]
         for prompt, hypotheses in zip(prompts, results, strict=True)
     ]
 
 
-def _as_continuation(job: _Job, prompt: list[int], hypothesis: Hypothesis) -> Continuation:
+def as_continuation(job: Job, prompt: list[int], hypothesis: Hypothesis) -> Continuation:
     text, has_stopped = decode_until_stop(job.tokenizer, prompt, hypothesis.tokens, job.options.stop)
     has_eos = job.eos_id is not None and hypothesis.tokens[-1:] == [job.eos_id]
     return Continuation(text, *hypothesis, "stop" if has_stopped else "eos" if has_eos else "length")
 
 
-def _stream_chunks(job: _Job, prompt: list[int]) -> Iterator[str]:
-    text = StreamingText(job.tokenizer, prompt, job.options.stop)
+def _stream_chunks(job: Job, prompt: list[int]) -> Iterator[str]:
+    text = SampledText(job, prompt)
     engine = _engine(job, [prompt], [(0, 0)])
-    while engine.running:
+    while engine.running and not text.has_stopped:
         (event,) = engine.step()
-        chunk = text.push(event.token) if event.token != NO_TOKEN else ""
+        chunk = text.push(event)
         if chunk:
             yield chunk
-        if text.has_stopped:
-            return
-    rest = text.finish()
+    rest, _ = text.finish()
     if rest:
         yield rest
 
 
-def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
+def _batch_size(job: Job, prompts: Sequence[list[int]], limit: int) -> int:
     """The number of prompts, at most `limit`, that fit into memory at once; an error if one does not fit."""
     options, longest_prompt = job.options, max(prompts, key=len, default=[0])
     rows = Rows(options.beam_size or 1, len(longest_prompt) + options.max_new_tokens - 1)
@@ -208,17 +235,11 @@ def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
     return limit
 
 
-def encode_prompt(
-    model: IncrementalModel[Any], tokenizer: TokenDecoder, prompt: str, options: GenerationConfig, frame: Frame
-) -> list[int]:
-    """The tokens to continue. They must have room for `max_new_tokens`."""
-    tokens: list[int] = [*(frame.bos_ids or [tokenizer.bos_id]), *tokenizer.encode(prompt).tolist()]
-    check_length(model.max_positions, len(tokens), options.max_new_tokens)
+def encode_prompt(job: Job, prompt: str) -> list[int]:
+    """The tokens before and of a prompt; an error if its continuation exceeds the positions of the model."""
+    tokens: list[int] = [*(job.frame.bos_ids or [job.tokenizer.bos_id]), *job.tokenizer.encode(prompt).tolist()]
+    check_length(job.model.max_positions, len(tokens), job.options.max_new_tokens)
     return tokens
-
-
-def _encode(job: _Job, prompt: str) -> list[int]:
-    return encode_prompt(job.model, job.tokenizer, prompt, job.options, job.frame)
 
 
 def _with_offset(should_continue: ContinueCallback | None, done: int, total: int) -> Callable[[int], bool] | None:
@@ -238,8 +259,8 @@ def generate(
 ) -> list[list[Continuation]]:
     """The continuations of each prompt. `frame` gives the tokens around a text. Beam search calls `should_continue` before each
     token."""
-    job = _Job(model, tokenizer, options, frame, torch.device(device))
-    tokens = [_encode(job, prompt) for prompt in prompts]
+    job = Job(model, tokenizer, options, frame, torch.device(device))
+    tokens = [encode_prompt(job, prompt) for prompt in prompts]
     by_length = sorted(range(len(tokens)), key=lambda prompt: len(tokens[prompt]))  # similar lengths need little padding
     rows = ((prompt, sample) for prompt in by_length for sample in range(options.num_samples))
     results: list[list[Continuation]] = [[] for _ in tokens]
@@ -251,7 +272,7 @@ def generate(
         if options.beam_size is None:
             continuations = [[sample] for sample in _sample(job, batch_tokens, batch)]
         else:
-            continuations = _beam_search(job, batch_tokens, options.beam_size, _with_offset(should_continue, done, total))
+            continuations = _beam_search(job, batch_tokens, _with_offset(should_continue, done, total))
             done += options.max_new_tokens
         for (prompt, _), continuation in zip(batch, continuations, strict=True):
             results[prompt] += continuation
@@ -269,11 +290,7 @@ def stream(
 ) -> Iterator[str]:
     """The first continuation that `generate` returns for the prompt, in chunks as they become final; one chunk for a beam
     search."""
-    job = _Job(model, tokenizer, options, frame, torch.device(device))
-    tokens = _encode(job, prompt)
+    job = Job(model, tokenizer, options, frame, torch.device(device))
+    tokens = encode_prompt(job, prompt)
     _batch_size(job, [tokens], 1)
-    return (
-        _stream_chunks(job, tokens)
-        if options.beam_size is None
-        else iter([_beam_search(job, [tokens], options.beam_size, None)[0][0].text])
-    )
+    return _stream_chunks(job, tokens) if options.beam_size is None else iter([_beam_search(job, [tokens], None)[0][0].text])

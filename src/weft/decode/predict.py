@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_texts_in_memory
-from weft.decode.beam import BeamEngine, BeamOptions, BeamRequest
+from weft.decode.beam import BeamEngine, BeamOptions, BeamRequest, Hypothesis
 from weft.decode.detokenize import TokenDecoder
 from weft.decode.engine import Engine, Request
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NO_TOKEN
+from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
@@ -40,7 +39,9 @@ class PredictionRequest(NamedTuple):
     # index of each source in the whole input, which seeds its random numbers; None: its index in the request
     indices: Sequence[int] | None = None
     suppressed_tokens: Sequence[int] = ()  # never generated, in addition to <unk> and <s>
-    sources: Sequence[np.ndarray] = ()  # the tokens of each source, for programs that decode instead of `model`
+    # the sources themselves, and the state of any list of them: sources of several requests can be encoded at once
+    sources: Sequence[Any] = ()
+    encode_sources: Callable[[Sequence[Any]], Any] | None = None
 
     def prompt(self, row: int) -> list[int]:
         """The tokens before the output: those that the decoder reads first, and the forced prefix."""
@@ -102,13 +103,14 @@ def banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list
     return banned
 
 
-def _prediction(request: PredictionRequest, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
-    prefix = request.prefixes[row]
-    truncated = tokens[-1:] != [request.tokenizer.eos_id]
-    return Prediction(request.tokenizer.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, truncated)
+class Search(NamedTuple):
+    """A prediction before and after its search: what to search for, and what to make of the outputs of each source."""
+
+    request: PredictionRequest
+    finish: Callable[[list[list[Prediction]]], list[Any]]
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """The arguments of a call, which all its batches share."""
 
     request: PredictionRequest
@@ -117,12 +119,20 @@ class _Job(NamedTuple):
     banned_tokens: list[int]
 
 
-def _beam_search(job: _Job, batch: list[int]) -> list[list[Prediction]]:
-    """The n-best list of each source of a batch."""
+def prepare(request: PredictionRequest, options: PredictionConfig) -> Job:
+    """The arguments of a call, after checks."""
+    banned = banned_tokens(request, options)
+    check_min_new_tokens(request, options)
+    limits = [max_new_tokens_for(request, row, options) for row in range(len(request.lengths))]
+    return Job(request, options, limits, banned)
+
+
+def beam_options(job: Job, row: int) -> BeamOptions:
+    """The options of the search for a source."""
     request, options = job.request, job.options
-    search = BeamOptions(
+    return BeamOptions(
         beam_size=options.resolved_beam_size,
-        max_new_tokens=1,
+        max_new_tokens=job.limits[row],
         eos_id=request.tokenizer.eos_id,
         length_penalty=options.resolved_length_penalty,
         n_best=options.n_best,
@@ -130,38 +140,55 @@ def _beam_search(job: _Job, batch: list[int]) -> list[list[Prediction]]:
         banned_tokens=job.banned_tokens,
         patience=options.resolved_patience,
     )
+
+
+def as_prediction(job: Job, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
+    """One output for a source."""
+    prefix, tokenizer = job.request.prefixes[row], job.request.tokenizer
+    truncated = tokens[-1:] != [tokenizer.eos_id]
+    return Prediction(tokenizer.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, truncated)
+
+
+def as_predictions(job: Job, row: int, hypotheses: Sequence[Hypothesis]) -> list[Prediction]:
+    """The n-best list of a source."""
+    return [as_prediction(job, row, best.tokens, score=best.score, log_prob=best.log_prob) for best in hypotheses]
+
+
+def _beam_search(job: Job, batch: list[int]) -> list[list[Prediction]]:
+    """The n-best list of each source of a batch."""
+    request = job.request
     engine: BeamEngine[Any] = BeamEngine(request.model, request.device)
-    rows = [BeamRequest(request.prompt(row), search._replace(max_new_tokens=job.limits[row])) for row in batch]
+    rows = [BeamRequest(request.prompt(row), beam_options(job, row)) for row in batch]
     engine.admit(rows, state=request.encode(batch))
     results: list[list[Prediction]] = [[] for _ in batch]
     while engine.running:
         for index, hypotheses in engine.step():
-            results[index] = [
-                _prediction(request, batch[index], best.tokens, score=best.score, log_prob=best.log_prob) for best in hypotheses
-            ]
+            results[index] = as_predictions(job, batch[index], hypotheses)
     return results
 
 
-def _sample(job: _Job, batch: list[int]) -> list[list[Prediction]]:
-    """Samples for each source of a batch."""
-    request, options = job.request, job.options
+def sampling_processor(job: Job) -> LogitsProcessor:
+    """Everything that sampling applies: banned tokens, then the options."""
+    options = job.options
     steps = processors.sampling_processors(temperature_value=options.temperature, k=options.top_k, p=options.top_p)
-    processor = processors.compose([processors.ban_tokens(job.banned_tokens), *steps])
-    indices = range(len(request.lengths)) if request.indices is None else request.indices
+    return processors.compose([processors.ban_tokens(job.banned_tokens), *steps])
+
+
+def sampling_request(job: Job, processor: LogitsProcessor | None, row: int, sample: int) -> Request:
+    """One sample for a source, without its state."""
+    request, options = job.request, job.options
+    index = row if request.indices is None else request.indices[row]
+    noise = None if options.temperature == 0 else processors.random_noise(options.seed, index, sample)
+    return Request(request.prompt(row), job.limits[row], request.tokenizer.eos_id, options.min_new_tokens, processor, noise)
+
+
+def _sample(job: Job, batch: list[int]) -> list[list[Prediction]]:
+    """Samples for each source of a batch."""
+    request, options, processor = job.request, job.options, sampling_processor(job)
     samples = [(row, sample_index) for row in batch for sample_index in range(options.num_samples)]
     sources = torch.arange(len(batch), device=request.device).repeat_interleave(options.num_samples)
     engine: Engine[Any] = Engine(request.model, request.device)
-    rows = [
-        Request(
-            request.prompt(row),
-            job.limits[row],
-            request.tokenizer.eos_id,
-            options.min_new_tokens,
-            processor,
-            None if options.temperature == 0 else processors.random_noise(options.seed, indices[row], sample_index),
-        )
-        for row, sample_index in samples
-    ]
+    rows = [sampling_request(job, processor, row, sample_index) for row, sample_index in samples]
     engine.admit(rows, state=select(request.encode(batch), sources))
     tokens: list[list[int]] = [[] for _ in samples]
     log_probs = [0.0] * len(samples)
@@ -172,7 +199,7 @@ def _sample(job: _Job, batch: list[int]) -> list[list[Prediction]]:
                 tokens[index].append(token)
     predictions: list[list[Prediction]] = [[] for _ in batch]
     for index, ((row, _), log_prob) in enumerate(zip(samples, log_probs, strict=True)):
-        prediction = _prediction(request, row, tokens[index], score=log_prob, log_prob=log_prob)
+        prediction = as_prediction(job, row, tokens[index], score=log_prob, log_prob=log_prob)
         predictions[index // options.num_samples].append(prediction)
     return predictions
 
@@ -182,13 +209,11 @@ def predict(
     request: PredictionRequest, options: PredictionConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> list[list[Prediction]]:
     """The predictions for each source, in the order of the request: the n-best list of a beam search, or samples."""
-    check_min_new_tokens(request, options)
-    limits = [max_new_tokens_for(request, row, options) for row in range(len(request.lengths))]
-    job = _Job(request, options, limits, banned_tokens(request, options))
-    results: list[list[Prediction]] = [[] for _ in limits]
+    job = prepare(request, options)
+    results: list[list[Prediction]] = [[] for _ in job.limits]
     done = 0
     decode = _sample if options.is_sampling else _beam_search
-    for batch in _batches(request, options, limits):
+    for batch in _batches(request, options, job.limits):
         for row, predictions in zip(batch, decode(job, batch), strict=True):
             results[row] = predictions
         done += len(batch)

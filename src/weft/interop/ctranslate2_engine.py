@@ -178,7 +178,7 @@ class CTranslate2Decoder:
     ) -> list[list[_Hypothesis] | None]:
         """The best outputs of each source; None for a source that weft must decode."""
         results = self.model.translate_batch(
-            [[self.names.source[token_id] for token_id in request.sources[row]] for row in rows],
+            [[self.names.source[token_id] for token_id in request.sources[row][0]] for row in rows],
             target_prefix=[[self.names.target[token_id] for token_id in request.prompt(row)[1:]] for row in rows],
             max_batch_size=MAX_BATCH,
             beam_size=search.beam_size,
@@ -215,7 +215,8 @@ class CTranslate2Decoder:
         should_continue: ContinueCallback | None = None,
     ) -> list[list[Continuation]]:
         search = _generation_search(tokenizer, frame, options)
-        tokens = [generation.encode_prompt(model, tokenizer, prompt, options, frame) for prompt in prompts]
+        job = generation.Job(model, tokenizer, options, frame, torch.device(device))
+        tokens = [generation.encode_prompt(job, prompt) for prompt in prompts]
         results: dict[int, list[Continuation]] = {}
         groups = defaultdict[int, list[int]](list)  # by length: a prompt longer than others in its batch gets a forced prefix
         for row, prompt in enumerate(tokens):

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.decode.cache_options import Cache, CacheConfig
-    from weft.decode.generate import Continuation, ContinueCallback
+    from weft.decode.generate import Continuation, ContinueCallback, Frame
     from weft.decode.incremental import IncrementalModel
     from weft.decode.options import GenerationConfig
+    from weft.decode.predict import Search
     from weft.explain.explanation import Explanation, TokenSpan
     from weft.explain.inputs import ModelInput
     from weft.explain.logit_lens import Readout
@@ -71,6 +72,13 @@ class InvalidInput(NamedTuple):
     """The result for an input that cannot be used, with the reason."""
 
     reason: str
+
+
+class InputSpec(NamedTuple):
+    """What one input of a run is."""
+
+    kind: str = "text"  # text, pair, words (a text or a list of words), audio, image, video or features
+    names: tuple[str, ...] = ("text",)  # of the texts of an input
 
 
 class Options(Config):
@@ -280,6 +288,13 @@ class Decode(Generic[I]):
     predict_stream: Callable[[Run[Any, Any], Iterable[bytes | np.ndarray], float], Iterator[StreamedText]] | None = None
     # the response to a conversation, as a stream of text, from (role, text) messages, of which the last is of the user
     chat: Callable[[Run[Any, Any], Sequence[tuple[str, str]], GenerationConfig], Iterator[str]] | None = None
+    # what `predict` searches for, and how outputs become its results, so that a server can search for many requests at once;
+    # None: it cannot be separated
+    prepare_search: Callable[[Run[Any, Any], Sequence[I], Any], Search | None] | None = None
+    # prompts as the texts that are continued, in their template, and the tokens around each; for `generate`
+    frame_prompts: Callable[[Run[Any, Any], Sequence[str]], tuple[list[str], Frame]] | None = None
+    # the last prompt of a conversation as the text that is continued, and its frame, with the earlier turns; for `chat`
+    frame_chat: Callable[[Run[Any, Any], Sequence[tuple[str, str]], GenerationConfig], tuple[str, Frame]] | None = None
     echoes_prompt: bool = True  # whether an output is printed after its prompt, as its continuation
     scores_pairs: bool = False  # `score` takes (source, target) pairs instead of texts
     # prompts that are too long for the requested number of new tokens: reasons by index
@@ -357,6 +372,7 @@ class Task(Generic[I, P]):
     samples: Samples | None = None  # sample outputs during training
     # rewards of (prompt, response) pairs for policy gradients, with the label of `data.reward_label` or None
     rewards: Callable[[Run[I, P], Sequence[tuple[str, str]], str | None], list[float]] | None = None
+    inputs: Callable[[RunConfig], InputSpec] = field(default=lambda config: InputSpec())  # what an input is, for a server
     supports_ensembles: bool = False
     supports_distillation: bool = False  # its objectives are `DistillableObjective`
     supports_r_drop: bool = False  # the same, but teachers have other positions

@@ -15,6 +15,7 @@ from weft.cli.inputs import InputFormat, Inputs, problems_in, warn_problems, who
 from weft.cli.options import InputFiles
 from weft.cli.output import finite, note, write, write_exact, write_json, write_styled
 from weft.cli.usage import with_flags
+from weft.decode.score_record import score_record
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
 
 BATCH_LINES = 512
 COLUMNS = ("log_prob", "perplexity")
-
-
-def as_json(line: Scored, *, per_token: bool) -> dict[str, Any]:
-    """The JSON of a scored line; a log-probability of minus infinity is null."""
-    values = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
-    if not per_token:
-        return {**values, "tokens": len(line.tokens)}
-    pairs = zip(line.tokens, line.token_log_probs, strict=True)
-    return {**values, "tokens": [{"token": token, "surprisal": finite(-value)} for token, value in pairs]}
 
 
 def as_text(line: Scored, *, per_token: bool) -> str:
@@ -127,7 +119,7 @@ class Score(CacheOptions, EnsembleOptions):
             if self.json and score is None:
                 write_json(error_json(entry.text, problems[index], per_token=self.per_token), indent=None)
             elif self.json and score is not None:
-                write_json(as_json(score, per_token=self.per_token), indent=None)
+                write_json(score_record(score, per_token=self.per_token), indent=None)
             elif self.per_token or inputs.form.is_plain:
                 write("\n" if score is None else as_text(score, per_token=self.per_token))
             else:

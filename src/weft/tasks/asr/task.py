@@ -26,7 +26,7 @@ from weft.tasks.asr.presets import PRESETS
 from weft.tasks.asr.recipe import recipes
 from weft.tasks.data_spec import Data
 from weft.tasks.media_data import check, columns, in_memory, limit_lengths, open_input, pairs, target_texts
-from weft.tasks.spec import Decode, FileView, Task
+from weft.tasks.spec import Decode, FileView, InputSpec, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
@@ -68,6 +68,7 @@ ASR: Task[object, Prediction] = Task(
     evaluate=evaluate,
     predict=predict,
     is_single=is_recording,
+    inputs=lambda config: InputSpec("audio", ("audio",)),
     predict_options=SpeechOptions,
     line_format=RecordingLines,
     evaluate_options=SpeechEvaluation,

@@ -25,7 +25,7 @@ from weft.tasks.captioning.presets import PRESETS
 from weft.tasks.captioning.recipe import recipes
 from weft.tasks.data_spec import Data
 from weft.tasks.media_data import check, columns, in_memory, limit_lengths, open_input, pairs, target_texts
-from weft.tasks.spec import Decode, FileView, Task
+from weft.tasks.spec import Decode, FileView, InputSpec, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
@@ -65,6 +65,7 @@ CAPTIONING_TASK: Task[object, Prediction] = Task(
     evaluate=evaluate,
     predict=predict,
     is_single=is_file,
+    inputs=lambda config: InputSpec(config.data.media, (config.data.media,)),
     predict_options=CaptionOptions,
     line_format=CaptionLines,
     evaluate_options=CaptionEvaluation,

@@ -24,6 +24,7 @@ from weft.tasks.label_report import label_report
 from weft.tasks.spec import (
     Evaluation,
     Files,
+    InputSpec,
     InvalidInput,
     LabelOptions,
     Options,
@@ -37,6 +38,7 @@ from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.reading import pluralize
 
 if TYPE_CHECKING:
+    from weft.runs.config import RunConfig
     from weft.runs.run import Run
 
 Texts = str | tuple[str, ...]
@@ -168,6 +170,12 @@ class ClassifierPredictor:
         """The predicted labels of each example, separated by ", "."""
         predicted = items.statistics["predicted"] > 0
         return [", ".join(name for name, is_hit in zip(self.labels, row, strict=True) if is_hit) for row in predicted.tolist()]
+
+
+def input_spec(config: RunConfig) -> InputSpec:
+    """One text, or two."""
+    names = tuple(map(str, config.data.columns()))
+    return InputSpec("pair" if len(names) > 1 else "text", names)
 
 
 def is_single(run: Run[Texts, ClassPrediction], value: object) -> bool:

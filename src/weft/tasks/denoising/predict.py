@@ -14,6 +14,7 @@ from weft.tasks.invalid_inputs import mark_invalid, read_text
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 
 if TYPE_CHECKING:
+    from weft.decode.predict import Search
     from weft.runs.run import Run
     from weft.tasks.denoising.restoring import DenoisingPredictor
 
@@ -56,6 +57,11 @@ def predict(
         predictor.predict_corrupted([text for text, _ in valid], [n for _, n in valid], options, phase(progress, "predicting"))
     )
     return [text if isinstance(text, InvalidInput) else next(restored) for text in checked]
+
+
+def prepare_search(run: Run[str, Prediction], texts: Sequence[str], options: DenoisingOptions) -> Search | None:
+    """What `predict` searches for; None if it adds noise first."""
+    return None if options.add_noise else encoder_decoder.prepare_search(run, texts, options)
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.data.noise import Corrupted, fill_sentinels, join_texts
-from weft.decode.predict import PredictionRequest
+from weft.decode.predict import PredictionRequest, Search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.metrics.denoising import RESTORATION, TARGETS
@@ -72,21 +72,17 @@ class DenoisingPredictor(EncoderDecoderPredictor):
 
     # ---- restoring
 
-    def predict(
-        self,
-        lines: Sequence[str],
-        options: PredictionConfig,
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-        progress: ProgressCallback | None,
-    ) -> list[list[Prediction]]:
+    def prepare(self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int]) -> Search:
         """The restored texts of each line with masks or sentinels."""
-        outputs = super().predict(lines, options, prefixes, numbers, progress)
-        sources = self.members[0].sources(lines)
-        return [
-            [self._restored(source, output) for output in line_outputs]
-            for source, line_outputs in zip(sources, outputs, strict=True)
-        ]
+        prepared, sources = super().prepare(lines, prefixes, numbers), self.members[0].sources(lines)
+
+        def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
+            return [
+                [self._restored(source, output) for output in outputs]
+                for source, outputs in zip(sources, prepared.finish(found), strict=True)
+            ]
+
+        return Search(prepared.request, finish)
 
     def _restored(self, source: np.ndarray, output: Prediction) -> Prediction:
         """The prediction with the whole text: the target of span corruption has only the spans."""
@@ -133,10 +129,14 @@ class DenoisingPredictor(EncoderDecoderPredictor):
             start.target,
             indices=[number - 1 for number in numbers],
             suppressed_tokens=self.suppressed_tokens,
-            sources=sources,
+            sources=[(source,) for source in sources],
         )
-        outputs = self.search(request, options, progress)
-        return [[self._restored(source, output) for output in ranked] for source, ranked in zip(sources, outputs, strict=True)]
+
+        def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
+            pairs = zip(sources, found, strict=True)
+            return [[self._restored(source, output) for output in outputs] for source, outputs in pairs]
+
+        return self.search(Search(request, finish), options, progress)
 
     # ---- evaluating
 

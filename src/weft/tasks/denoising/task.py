@@ -21,7 +21,7 @@ from weft.tasks.denoising.data import (
 )
 from weft.tasks.denoising.examples import training_examples
 from weft.tasks.denoising.lines import RestoredLines
-from weft.tasks.denoising.predict import DenoisingEvaluation, DenoisingOptions, evaluate, predict, predictor
+from weft.tasks.denoising.predict import DenoisingEvaluation, DenoisingOptions, evaluate, predict, predictor, prepare_search
 from weft.tasks.denoising.presets import PRESETS
 from weft.tasks.denoising.recipe import recipes
 from weft.tasks.denoising.samples import SAMPLES
@@ -89,6 +89,7 @@ DENOISING_TASK: Task[str, Prediction] = Task(
         beam_size=DEFAULT_BEAM_SIZE,
         length_penalty=DEFAULT_LENGTH_PENALTY,
         encode_source=encode_source,
+        prepare_search=prepare_search,
         scores_pairs=True,
         target_tokenizer=lambda run: run.predictor.tokenizer.target,
     ),

@@ -14,6 +14,7 @@ from weft.tasks.spec import InvalidInput, Progress, phase
 from weft.text.reading import check_text
 
 if TYPE_CHECKING:
+    from weft.decode.predict import Search
     from weft.runs.run import Run
     from weft.tasks.encoder_decoder.predictor import EncoderDecoderPredictor
 
@@ -67,6 +68,14 @@ def predict(
 ) -> list[Prediction | InvalidInput]:
     """The best output or the first sample for each line, with its alternatives."""
     predictor: EncoderDecoderPredictor = run.predictor
+    return predictor.search(prepare_search(run, lines, options), options, phase(progress, "predicting"))
+
+
+def prepare_search(run: Run[str, Prediction], lines: Sequence[str], options: EncoderDecoderOptions) -> Search:
+    """What `predict` searches for, and how the outputs become its results."""
+    from weft.decode.predict import Search
+
+    predictor: EncoderDecoderPredictor = run.predictor
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
         raise UsageError("numbers", f"expected one per line ({len(lines)}), got {len(numbers)}")
@@ -84,11 +93,16 @@ def predict(
         raise UsageError("target_prefixes", f"expected one per line ({len(checked)}), got {len(prefixes)}")
     prefixes = [check_text(prefix, f"target prefix {number}") for number, prefix in zip(numbers, prefixes, strict=True)]
     sources = ["" if isinstance(line, InvalidInput) else line for line in checked]
-    outputs = predictor.predict(sources, options, prefixes, numbers, phase(progress, "predicting"))
-    if options.return_alignments:
-        outputs = predictor.with_alignments(sources, outputs, options.layer, options.head)
-    predictions = [best._replace(alternatives=tuple(rest)) for best, *rest in outputs]
-    return [line if isinstance(line, InvalidInput) else output for line, output in zip(checked, predictions, strict=True)]
+    prepared = predictor.prepare(sources, prefixes, numbers)
+
+    def finish(found: list[list[Prediction]]) -> list[Prediction | InvalidInput]:
+        outputs = prepared.finish(found)
+        if options.return_alignments:
+            outputs = predictor.with_alignments(sources, outputs, options.layer, options.head)
+        predictions = [best._replace(alternatives=tuple(rest)) for best, *rest in outputs]
+        return [line if isinstance(line, InvalidInput) else output for line, output in zip(checked, predictions, strict=True)]
+
+    return Search(prepared.request, finish)
 
 
 def _read_pair(value: Any) -> tuple[str, str] | InvalidInput:

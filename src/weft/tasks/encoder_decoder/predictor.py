@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest
+from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest, Search
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
 from weft.decode.prediction import PairScore, Prediction
@@ -93,18 +93,15 @@ class EncoderDecoderPredictor:
         state = states[0] if len(states) == 1 else states
         return state if self.lm is None else (state, None)
 
+    def encode_lines(self, lines: Sequence[tuple[np.ndarray, ...]]) -> Any:
+        """The state of `model` after encoding sources, each of which is given for each member."""
+        return self.encode_tokens(list(zip(*lines, strict=True)))
+
     def encode(self, lines: Sequence[str]) -> Any:
         """The state of `model` after encoding these lines, one row per line."""
         return self._encode([member.sources(lines) for member in self.members], range(len(lines)))
 
     # ---- predicting
-
-    def search(
-        self, request: PredictionRequest, options: PredictionConfig, progress: ProgressCallback | None
-    ) -> list[list[Prediction]]:
-        """The predictions for the sources of a request, by weft or by the engine of the run."""
-        decode = search if self.run.decoder is None else self.run.decoder.predict
-        return decode(request, options, progress=progress)
 
     def invalid_inputs(self, texts: Sequence[str], *, truncate: bool = False) -> dict[int, str]:
         """Lines that cannot be predicted from, by number from 0, with the problem."""
@@ -151,7 +148,15 @@ class EncoderDecoderPredictor:
     ) -> list[list[Prediction]]:
         """The outputs for each line: of beam search, best first; samples in the order of sampling. An empty line has an empty
         output."""
-        outputs: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in lines]
+        return self.search(self.prepare(lines, prefixes, numbers), options, progress)
+
+    def search(self, prepared: Search, options: PredictionConfig, progress: ProgressCallback | None) -> list[Any]:
+        """Search, by weft or by the engine of the run, and finish the outputs."""
+        decode = search if self.run.decoder is None else self.run.decoder.predict
+        return prepared.finish(decode(prepared.request, options, progress=progress))
+
+    def prepare(self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int]) -> Search:
+        """What to search for, and how its outputs become the outputs for each line."""
         nonempty = [number for number, line in enumerate(lines) if line.strip()]
         sources = [member.sources([lines[number] for number in nonempty]) for member in self.members]
         request = PredictionRequest(
@@ -164,11 +169,17 @@ class EncoderDecoderPredictor:
             self.tokenizer.target.start_tokens.target,
             [numbers[number] - 1 for number in nonempty],
             self.suppressed_tokens,
-            sources[0],
+            list(zip(*sources, strict=True)),
+            self.encode_lines,
         )
-        for number, predictions in zip(nonempty, self.search(request, options, progress), strict=True):
-            outputs[number] = predictions
-        return outputs
+
+        def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
+            outputs = [[Prediction("", [], 0.0, 0.0)] for _ in lines]
+            for number, predictions in zip(nonempty, found, strict=True):
+                outputs[number] = predictions
+            return outputs
+
+        return Search(request, finish)
 
     def with_alignments(
         self, lines: Sequence[str], outputs: Sequence[list[Prediction]], layer: int | None, head: int | None

@@ -259,14 +259,19 @@ def unknown_tokens(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
     return predictor.unknown_tokens(prompts)
 
 
+def frame_prompts(run: Run[str, None], prompts: Sequence[str]) -> tuple[list[str], Frame]:
+    """The prompts, and the tokens around a text."""
+    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(prompts, 1)]
+    return texts, run.predictor.frame
+
+
 def generate(
     run: Run[str, None], prompts: str | Sequence[str], options: GenerationConfig, should_continue: ContinueCallback | None
 ) -> list[list[Continuation]]:
     """Continuations of each prompt, or of one string; of beam search, best first."""
     from weft.decode import generate as decoding
 
-    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(list_inputs(prompts), 1)]
-    frame = run.predictor.frame
+    texts, frame = frame_prompts(run, list_inputs(prompts))
     decode = decoding.generate if run.decoder is None else run.decoder.generate
     return decode(run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue)
 

@@ -15,7 +15,7 @@ from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.recipe import recipes
 from weft.tasks.qa.records import open_questions
 from weft.tasks.qa.weights import WEIGHTS
-from weft.tasks.spec import Task
+from weft.tasks.spec import InputSpec, Task
 from weft.tasks.vocabulary import TokenizerOnly, WordTokenizerConfig, all_texts
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ QA: Task[Pair, AnswerPrediction] = Task(
     evaluate=evaluate,
     predict=predict,
     is_single=is_single,
+    inputs=lambda config: InputSpec("pair", ("question", "passage")),
     line_format=AnswerLines,
     embed=embed,
     explain=find_explain,

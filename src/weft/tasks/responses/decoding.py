@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.tasks.responses.predict import chat, generate, prompt_ids, score, stream
+from weft.tasks.responses.predict import chat, frame_chat, frame_prompts, generate, prompt_ids, score, stream
 from weft.tasks.spec import Decode
 from weft.text.tokenizers import Tokenizer
 
@@ -18,6 +18,8 @@ DECODE: Decode[str] = Decode(
     generate=generate,
     stream=stream,
     chat=chat,
+    frame_prompts=frame_prompts,
+    frame_chat=frame_chat,
     scores_pairs=True,
     echoes_prompt=False,
     invalid_prompts=lambda run, prompts, options: run.predictor.invalid_prompts(prompts, options),

@@ -181,24 +181,22 @@ def unknown_tokens(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
     return tokenizer.unknown_parts(with_unk)
 
 
+def frame_prompts(run: Run[str, None], prompts: Sequence[str]) -> tuple[list[str], Frame]:
+    """The prompts in the template, and the tokens around each."""
+    responder: Responder = run.predictor
+    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(prompts, 1)]
+    return [responder.template.prompt(text) for text in texts], responder.frame()
+
+
 def generate(
     run: Run[str, None], prompts: str | Sequence[str], options: GenerationConfig, should_continue: ContinueCallback | None
 ) -> list[list[Continuation]]:
     """Responses to each prompt, or to one string; of beam search, best first."""
     from weft.decode import generate as decoding
 
-    responder: Responder = run.predictor
-    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(list_inputs(prompts), 1)]
+    texts, frame = frame_prompts(run, list_inputs(prompts))
     decode = decoding.generate if run.decoder is None else run.decoder.generate
-    return decode(
-        run.model,
-        run.vocabulary,
-        [responder.template.prompt(text) for text in texts],
-        options,
-        frame=responder.frame(),
-        device=run.device,
-        should_continue=should_continue,
-    )
+    return decode(run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue)
 
 
 def stream(run: Run[str, None], prompt: str, options: GenerationConfig) -> Iterator[str]:
@@ -206,11 +204,9 @@ def stream(run: Run[str, None], prompt: str, options: GenerationConfig) -> Itera
     return chat(run, [("user", prompt)], options)
 
 
-def chat(run: Run[str, None], messages: Sequence[Message], options: GenerationConfig) -> Iterator[str]:
-    """The response to a conversation, whose last message is of the user, as a stream of text. If the conversation is too long,
-    its first turns are left out."""
-    from weft.decode import generate as decoding
-
+def frame_chat(run: Run[str, None], messages: Sequence[Message], options: GenerationConfig) -> tuple[str, Frame]:
+    """The last prompt of a conversation, whose last message is of the user, and the tokens around it, with those of earlier
+    turns. If the conversation is too long, its first turns are left out."""
     responder: Responder = run.predictor
     system = check_text(messages[0][1], "system message") if messages and messages[0][0] == "system" else ""
     turns = [check_text(text, f"message {number}") for number, (role, text) in enumerate(messages, 1) if role != "system"]
@@ -222,5 +218,13 @@ def chat(run: Run[str, None], messages: Sequence[Message], options: GenerationCo
         length = 1 + len(before) + len(run.vocabulary.encode(last)) + options.max_new_tokens
         if length <= run.config.data.max_length:
             break
+    return last, responder.frame(before)
+
+
+def chat(run: Run[str, None], messages: Sequence[Message], options: GenerationConfig) -> Iterator[str]:
+    """The response to a conversation, whose last message is of the user, as a stream of text."""
+    from weft.decode import generate as decoding
+
+    last, frame = frame_chat(run, messages, options)
     decode = decoding.stream if run.decoder is None else run.decoder.stream
-    return decode(run.model, run.vocabulary, last, options, frame=responder.frame(before), device=run.device)
+    return decode(run.model, run.vocabulary, last, options, frame=frame, device=run.device)

@@ -21,6 +21,7 @@ from weft.tasks.reward_model.data import pairs_of_texts
 from weft.tasks.spec import (
     Evaluation,
     Files,
+    InputSpec,
     InvalidInput,
     Options,
     Progress,
@@ -85,6 +86,11 @@ class RewardPredictor:
 
 def num_texts(config: RunConfig) -> int:
     return len(config.data.columns()) - 1
+
+
+def input_spec(config: RunConfig) -> InputSpec:
+    """A response, after its prompt if there is one."""
+    return InputSpec("pair", ("prompt", "response")) if num_texts(config) > 1 else InputSpec(names=("response",))
 
 
 def is_single(run: Run[Texts, Reward], value: object) -> bool:

@@ -15,6 +15,7 @@ from weft.tasks.encoder_decoder.predict import (
     encode_source,
     max_new_tokens,
     predict,
+    prepare_search,
     score,
     unknown_tokens,
 )
@@ -35,7 +36,7 @@ from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.seq2seq.recipe import recipes
 from weft.tasks.seq2seq.samples import SAMPLES
 from weft.tasks.seq2seq.weights import WEIGHTS
-from weft.tasks.spec import Decode, Task
+from weft.tasks.spec import Decode, InputSpec, Task
 from weft.text.tokenizer_pair import TokenizerPairConfig
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     evaluate=evaluate,
     predict=predict,
     predict_options=EncoderDecoderOptions,
+    inputs=lambda config: InputSpec(names=("source",)),
     line_format=OutputLines,
     unknown_tokens=unknown_tokens,
     evaluate_options=Seq2SeqEvaluation,
@@ -92,6 +94,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         beam_size=DEFAULT_BEAM_SIZE,
         length_penalty=DEFAULT_LENGTH_PENALTY,
         encode_source=encode_source,
+        prepare_search=prepare_search,
         scores_pairs=True,
         target_tokenizer=lambda run: run.vocabulary.target,
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.metrics.tagging import TAGS
 from weft.tasks.data_spec import Data
-from weft.tasks.spec import LabelOptions, Task
+from weft.tasks.spec import InputSpec, LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import (
     TaggedDataConfig,
@@ -67,6 +67,7 @@ TAGGING: Task[Sentence, TagPrediction] = Task(
     evaluate=evaluate,
     predict=predict,
     line_format=TagLines,
+    inputs=lambda config: InputSpec("words", ("words",)),
     evaluate_options=LabelOptions,
     embed=embed,
     explain=find_explain,

@@ -1,0 +1,205 @@
+"""One HTTP request: its body, the engine that it asks, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic_core import from_json, to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from weft.config import Config, parse_config
+from weft.errors import UsageError, WeftError
+from weft.serve.engine import Engine
+from weft.serve.errors import BadRequest, Cancelled, SlowRequest, TooLarge, Unavailable, WrongType, status_of
+from weft.serve.jobs import Chunk, Job
+from weft.serve.keys import Keys
+from weft.serve.limits import Limits
+from weft.serve.metrics import HttpCounters
+from weft.serve.routes import Failure, Route
+
+C = TypeVar("C", bound=Config)
+GRACE_SECONDS = 1.0  # after the deadline of a request, if the engine is busy
+
+
+@dataclass
+class Services:
+    """What all requests share."""
+
+    engine: Engine
+    keys: Keys
+    http: HttpCounters
+    log: Callable[[dict[str, Any]], None]  # a line of the access log
+    log_texts: bool = False
+    is_draining: bool = False
+    refuses_foreign_hosts: bool = False  # only the names of this machine are accepted as the host of a request
+
+    @property
+    def limits(self) -> Limits:
+        return self.engine.limits
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A value as JSON; numbers that JSON does not have are null."""
+    content = to_json(value, inf_nan_mode="null")
+    return Response(content, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
+
+
+@dataclass
+class Call:
+    """A request, for a handler."""
+
+    request: Request
+    route: Route
+    services: Services
+    request_id: str
+    fields: dict[str, Any] = field(default_factory=dict)  # for the access log
+
+    @property
+    def engine(self) -> Engine:
+        return self.services.engine
+
+    @property
+    def limits(self) -> Limits:
+        return self.services.limits
+
+    # ---- reading
+
+    async def body(self) -> bytes:
+        """The body. Refused while it is read, if it is too large or too slow."""
+        limit = self.limits.max_body_bytes
+        problem = f"larger than {limit:,} bytes"
+        length = self.request.headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            raise TooLarge("body", problem, "send less in one request")
+        content = bytearray()
+
+        async def read() -> None:
+            async for chunk in self.request.stream():
+                content.extend(chunk)
+                if len(content) > limit:
+                    raise TooLarge("body", problem, "send less in one request")
+
+        try:
+            await asyncio.wait_for(read(), self.limits.body_seconds)
+        except TimeoutError:
+            raise SlowRequest("body", f"not complete after {self.limits.body_seconds:g} seconds") from None
+        except ClientDisconnect:
+            raise Cancelled("request", "the connection was closed") from None
+        return bytes(content)
+
+    async def json(self, config_class: type[C]) -> C:
+        """The body as an object of this class."""
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise WrongType("content-type", f"expected application/json, got {kind or 'none'}")
+        try:
+            values = from_json(await self.body(), allow_inf_nan=False)
+        except ValueError as error:
+            raise BadRequest("body", f"not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise UsageError("body", "expected a JSON object")
+        parsed = parse_config(config_class, values, prefix="")
+        if self.services.log_texts:
+            self.fields["body"] = values
+        return parsed
+
+    # ---- asking
+
+    async def result(self, name: str, job: Job) -> Any:
+        """The result of a job. If the client goes away, the job is given up."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self.fields |= {"run": name, "operation": job.operation}
+        ticket = self.engine.submit(name, job, on_end=lambda _: _tell(loop, ended.set))
+        gone = asyncio.ensure_future(self._disconnected())
+        waiting = asyncio.ensure_future(ended.wait())
+        try:
+            timeout = self.limits.request_seconds + GRACE_SECONDS
+            await asyncio.wait([gone, waiting], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                self._count(ticket)
+                return ticket.result(0)
+            if gone.done():
+                raise Cancelled("request", "the connection was closed")
+            problem = f"not ready after {timeout:g} seconds"
+            raise Unavailable(f"run {name}", problem, "ask for less", retry_after=1)
+        finally:
+            gone.cancel()
+            waiting.cancel()
+            ticket.cancel()
+
+    async def _disconnected(self) -> None:
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+
+    async def chunks(self, name: str, job: Job) -> AsyncIterator[Chunk]:
+        """The text of a job as it grows. Leaving the loop gives the job up."""
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[Chunk | None]()
+        self.fields |= {"run": name, "operation": job.operation, "stream": True}
+        ticket = self.engine.submit(
+            name,
+            job,
+            on_event=lambda chunk: _tell(loop, lambda: queue.put_nowait(chunk)),
+            on_end=lambda _: _tell(loop, lambda: queue.put_nowait(None)),
+        )
+        try:
+            while (chunk := await queue.get()) is not None:
+                yield chunk
+            ticket.result(0)
+        finally:
+            self._count(ticket)
+            ticket.cancel()
+
+    def _count(self, ticket: Any) -> None:
+        if ticket.prompt_tokens or ticket.output_tokens:
+            self.fields |= {"prompt_tokens": ticket.prompt_tokens, "output_tokens": ticket.output_tokens}
+
+    # ---- answering
+
+    def failure(self, error: WeftError) -> Failure:
+        return Failure(error, status_of(error), self.request_id)
+
+    async def event_stream(
+        self, name: str, job: Job, write: Callable[[Chunk], list[Any]], last: Callable[[], list[Any]] = list
+    ) -> Response:
+        """Server-sent events for a job: what `write` makes of each chunk, then what `last` returns, and [DONE]. Errors before
+        the first chunk are raised, so that they have their status."""
+        chunks = self.chunks(name, job)
+        try:
+            first = await anext(chunks, None)
+        except BaseException:
+            await chunks.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+            raise
+
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                for event in [] if first is None else write(first):
+                    yield _event(event)
+                async for chunk in chunks:
+                    for event in write(chunk):
+                        yield _event(event)
+                for event in last():
+                    yield _event(event)
+                yield b"data: [DONE]\n\n"
+            except WeftError as error:
+                self.fields["error"] = error.problem
+                yield _event(self.route.dialect.error_body(self.failure(error)))
+            finally:
+                await chunks.aclose()  # type: ignore[attr-defined]
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + to_json(value, inf_nan_mode="null") + b"\n\n"
+
+
+def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """Run an action in the event loop, from another thread; nothing if the loop is closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(action)
