@@ -23,7 +23,7 @@ WORDS := src docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md
 REFERENCES := tests/test_references.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-all test-processors check format docs docs-serve lock bench clean
+.PHONY: help wheels install demo test test-all test-processors check format docs docs-serve lock bench clean
 
 help:
 	@echo "make demo      teach three models how English words are pronounced, and compare them: minutes"
@@ -33,6 +33,7 @@ help:
 	@echo "make check     ruff, mypy, house rules and layering"
 	@echo "make format    let ruff rewrite the files"
 	@echo "make docs      the documentation site, into build/site; make docs-serve shows it while you write"
+	@echo "make wheels    weft and what it needs to serve, into wheels/, from which the Dockerfile builds without a network"
 	@echo "make lock      the hashes of what constraints.txt pins, after a change of it"
 	@echo "make bench     the benchmarks, one after another"
 	@echo "make clean     remove what the others made"
@@ -66,6 +67,10 @@ $(BROWSER): $(TOOLS)
 	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && timeout 60 apt-get update -qq -o APT::Update::Error-Mode=any; \
 		then timeout 300 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; fi
 	touch $@
+
+# The versions of constraints.txt, torch among them as it is installed here.
+wheels: $(READY)
+	$(PIP) wheel -c constraints.txt --wheel-dir wheels $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '.[serve,ctranslate2]'
 
 demo: $(READY)
 	$(BIN)/weft demo

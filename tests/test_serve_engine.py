@@ -408,3 +408,24 @@ def test_new_weights_are_loaded_and_damaged_ones_are_not(runs, tmp_path):
             new.log_prob, abs=1e-4
         )
         assert dict(engine.counters.reloads) == {("lm", "ok"): 1, ("lm", "error"): 1}
+
+
+def test_ctranslate2_searches_for_encoder_decoders(runs, loaded):
+    """Outputs equal those of weft; other models and samples are computed by weft."""
+    pytest.importorskip("ctranslate2")
+    rng = random.Random(4)
+    sources = [" ".join(rng.choice("abcd") for _ in range(rng.randint(1, 6))) for _ in range(12)]
+    expected = loaded["mt"].predict(sources, n_best=2)
+    names = {"mt": runs.get("mt"), "labels": runs.get("labels")}
+    with Engine(names, device="cpu", engine="ctranslate2", quantization="float32") as engine:
+        found = engine.predict("mt", sources, n_best=2)
+        sampled = engine.predict("mt", sources[0], temperature=1.0, seed=3)
+        assert engine.served("mt").info["engine"].startswith("ctranslate2")
+        assert engine.served("labels").info["engine"] == "torch"
+    assert [output.text for output in found] == [output.text for output in expected]
+    assert sampled.text == loaded["mt"].predict(sources[0], temperature=1.0, seed=3).text
+
+
+def test_an_unknown_engine_is_refused(runs):
+    with pytest.raises(UsageError, match="unknown engine 'tensorrt'"):
+        Engine({"mt": runs.get("mt")}, engine="tensorrt")

@@ -17,12 +17,13 @@ from typing import Any
 
 from weft.decode.options import GenerationConfig, options_from
 from weft.errors import UsageError, WeftError, unknown_name
+from weft.runs.engines import TORCH, check_engine
 from weft.serve.counters import Counters
 from weft.serve.errors import Cancelled, NotFound, Overloaded, Unavailable, failure
 from weft.serve.jobs import Chat, Chunk, Embed, Explain, Generate, Job, Output, Predict, Score
 from weft.serve.limits import Limits
 from weft.serve.reload import Reloader
-from weft.serve.served_run import ServedRun
+from weft.serve.served_run import LoadOptions, ServedRun
 from weft.serve.ticket import Ticket
 from weft.serve.work import Worker
 from weft.tasks.spec import InvalidInput, raise_first_invalid
@@ -39,6 +40,8 @@ class Engine:
         runs: The run directories by name.
         limits: The limits of requests; see `Limits`.
         device: "cpu", "cuda", or "auto" for the GPU if there is one.
+        engine: "torch", or "ctranslate2" to decode encoder-decoders with CTranslate2, as in `weft.load`.
+        quantization: The precision of the weights of CTranslate2.
         log: Called with a line for each event that a person should see, such as new weights.
 
     Example:
@@ -47,12 +50,21 @@ class Engine:
     """
 
     def __init__(
-        self, runs: Runs, *, limits: Limits | None = None, device: str = "auto", log: Callable[[str], None] | None = None
+        self,
+        runs: Runs,
+        *,
+        limits: Limits | None = None,
+        device: str = "auto",
+        engine: str = TORCH,
+        quantization: str | None = None,
+        log: Callable[[str], None] | None = None,
     ) -> None:
+        check_engine(engine, quantization)
         self.limits = limits or Limits()
         self.log = log or (lambda line: None)
         self.counters = Counters()
-        served = {name: ServedRun(name, Path(path), device=device, limits=self.limits) for name, path in runs.items()}
+        options = LoadOptions(device, engine, quantization)
+        served = {name: ServedRun(name, Path(path), options=options, limits=self.limits) for name, path in runs.items()}
         if not served:
             raise UsageError("runs", "there is no run to serve")
         for each in served.values():
@@ -63,7 +75,7 @@ class Engine:
         self._given_up: deque[Ticket[Any]] = deque()
         self._live: dict[int, Ticket[Any]] = {}  # tickets that have not ended
         self._is_stopping = False
-        self._reloader = Reloader(self._worker, self._condition, device=device, limits=self.limits, log=self.log)
+        self._reloader = Reloader(self._worker, self._condition, options=options, limits=self.limits, log=self.log)
         self._thread = threading.Thread(target=self._loop, name="weft-engine", daemon=True)
         self._thread.start()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from weft.errors import WeftError
 from weft.serve.errors import failure
 from weft.serve.limits import Limits
-from weft.serve.served_run import Fingerprint, ServedRun, fingerprint
+from weft.serve.served_run import Fingerprint, LoadOptions, ServedRun, fingerprint
 from weft.serve.work import Worker
 
 
@@ -17,9 +17,15 @@ class Reloader:
     logged once, and tried again when they have changed."""
 
     def __init__(
-        self, worker: Worker, condition: threading.Condition, *, device: str, limits: Limits, log: Callable[[str], None]
+        self,
+        worker: Worker,
+        condition: threading.Condition,
+        *,
+        options: LoadOptions,
+        limits: Limits,
+        log: Callable[[str], None],
     ) -> None:
-        self._worker, self._condition, self._device, self._limits, self._log = worker, condition, device, limits, log
+        self._worker, self._condition, self._options, self._limits, self._log = worker, condition, options, limits, log
         self._damaged: dict[str, Fingerprint] = {}
         self._stop = threading.Event()
         if limits.reload_seconds:
@@ -42,7 +48,7 @@ class Reloader:
     def _load(self, served: ServedRun, files: Fingerprint) -> None:
         name = served.name
         try:
-            new = ServedRun(name, served.path, device=self._device, limits=self._limits)
+            new = ServedRun(name, served.path, options=self._options, limits=self._limits)
             _ = new.info
         except Exception as error:  # whatever is in the files, the old weights stay
             self._damaged[name] = files

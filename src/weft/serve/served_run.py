@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from weft.runs.engines import TORCH
 from weft.runs.load import load, with_model
 from weft.runs.run import AnyRun
 from weft.runs.run_dir import VOCABULARY_FILES, RunDir
@@ -31,6 +32,22 @@ def fingerprint(path: Path) -> Fingerprint:
     return tuple(files)
 
 
+class LoadOptions(NamedTuple):
+    """How runs are loaded."""
+
+    device: str = "auto"
+    engine: str = TORCH  # the program that searches for the outputs of encoder-decoders
+    quantization: str | None = None  # of the weights of another engine
+
+    def load(self, path: Path) -> AnyRun:
+        """A run with its weights. Models without a search are computed by weft, whatever the engine."""
+        run = load(path, device=self.device)
+        has_search = run.spec.decode is not None and run.spec.decode.prepare_search is not None
+        if has_search and self.engine != TORCH:
+            run = load(path, device=self.device, engine=self.engine, quantization=self.quantization)
+        return with_model(run)
+
+
 class ServedRun:
     """One version of a run. Everything but `info` belongs to the thread of the engine.
 
@@ -39,10 +56,10 @@ class ServedRun:
         files: What the version was loaded from.
     """
 
-    def __init__(self, name: str, path: Path, *, device: str, limits: Limits) -> None:
+    def __init__(self, name: str, path: Path, *, options: LoadOptions, limits: Limits) -> None:
         self.name, self.path, self.limits = name, path, limits
         self.files = fingerprint(path)  # before loading: a change while loading is seen afterwards
-        self.run: AnyRun = with_model(load(path, device=device))
+        self.run = options.load(path)
         self.gather = Gather(max_batch=limits.max_batch, seconds=limits.gather_seconds)
         self.processors = Processors()
         self._samples: SampleLane | None = None
@@ -119,4 +136,5 @@ class ServedRun:
             "input": kind,
             "inputs": list(names),
             "parameters": self.run.num_parameters,
+            "engine": TORCH if self.run.decoder is None else self.run.decoder.describe().removeprefix("engine:"),
         }

@@ -89,7 +89,9 @@ class Worker:
             served.beam_lane(_failing(finish)).add(BeamSource(shared))
 
     def _place_inputs(self, served: ServedRun, ticket: Ticket[Any], finish: Finish) -> bool:
-        """Let a request for predictions wait in a lane; False if its task has none."""
+        """Let a request for predictions wait in a lane; False if its task has none, or another program searches."""
+        if served.run.decoder is not None and not ticket.job.options.is_sampling:
+            return False
         shared = predict_source(served.run, ticket, finish)
         if shared is None:
             return False

@@ -109,6 +109,19 @@ class Serve(ThreadedCommand):
     log_texts: Annotated[
         bool, typer.Option("--log-texts", rich_help_panel=ACCESS, help="Log the bodies of requests as well.")
     ] = False
+    engine: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=SERVER,
+            metavar="NAME",
+            help="Program that searches for the outputs of encoder-decoders: torch or ctranslate2.",
+            show_default=True,
+        ),
+    ] = "torch"
+    quantization: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=SERVER, metavar="TYPE", help="Precision of the weights of ctranslate2, such as int8."),
+    ] = None
     device: Device = "auto"
 
     def run(self) -> int:
@@ -158,7 +171,14 @@ class Serve(ThreadedCommand):
 
         keep_freed_memory()
         log = Log(_write_line)
-        engine = Engine(named_runs(self.runs), limits=limits, device=self.device, log=log.event)
+        engine = Engine(
+            named_runs(self.runs),
+            limits=limits,
+            device=self.device,
+            engine=self.engine,
+            quantization=self.quantization,
+            log=log.event,
+        )
         services = create_services(
             engine,
             keys=keys,
@@ -184,7 +204,8 @@ class Serve(ThreadedCommand):
 
     def _words(self) -> list[str]:
         """The arguments of a worker."""
-        words = ["serve", *self.runs, "--host", self.host, "--device", self.device, "--quiet"]
+        words = ["serve", *self.runs, "--host", self.host, "--device", self.device, "--engine", self.engine, "--quiet"]
+        words += [] if self.quantization is None else ["--quantization", self.quantization]
         words += [] if self.threads is None else ["--threads", str(self.threads)]
         words += [] if self.limits is None else ["--limits", str(self.limits)]
         words += [] if self.key_file is None else ["--key-file", str(self.key_file)]
