@@ -143,7 +143,7 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_evaluate
     assert weights.stat().st_mtime_ns == before
     assert captured.err.count("Already trained. Remove runs/demo/seq2seq/") == 3
     assert "\nReport: runs/demo/seq2seq/report.html\n" in captured.err
-    last = r"Next: weft predict runs/demo/seq2seq/[a-z-]+ serendipity --n-best 3\n      weft init seq2seq > run.toml\n$"
+    last = r"Next: weft predict runs/demo/seq2seq/[a-z-]+ serendipity --n-best 3\n      weft serve runs/demo/seq2seq/[a-z-]+\n      weft init seq2seq > run.toml\n$"
     assert re.search(last, captured.err)
     assert main(["demo", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
