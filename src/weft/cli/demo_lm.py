@@ -109,6 +109,7 @@ def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, qui
         write(f"\n--- {row.model}\n{row.sample}\n")
     name = shlex.quote(str(output_dir / best.model))
     status(
-        f"\nReport: {report}\nNext: weft generate {name} 'A class'\n      weft serve {name}\n      weft evaluate {name}\n      weft init lm > run.toml",
+        f"\nReport: {report}\nNext: weft generate {name} 'A class'\n      weft serve {name}\n      weft evaluate {name}\n"
+        "      weft init lm > run.toml",
         quiet=quiet,
     )

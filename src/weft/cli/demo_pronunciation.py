@@ -239,4 +239,5 @@ def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, qui
         pronounce_typed_words(runs)
         return
     name = shlex.quote(str(output_dir / best.model))
-    status(f"Next: weft predict {name} serendipity --n-best 3\n      weft serve {name}\n      weft init seq2seq > run.toml", quiet=quiet)
+    commands = (f"weft predict {name} serendipity --n-best 3", f"weft serve {name}", "weft init seq2seq > run.toml")
+    status("Next: " + "\n      ".join(commands), quiet=quiet)
