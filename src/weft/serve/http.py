@@ -35,7 +35,10 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' data: blob:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-PAGE = {"/": "index.html", "/app.js": "app.js", "/app.css": "app.css"}
+MODULES = (
+    "api app compare dom errors explain figure form hints modes panel records snippets tokens weights".split()
+)  # of the page
+PAGE = {"/": "index.html", "/app.css": "app.css", **{f"/{name}.js": f"{name}.js" for name in MODULES}}
 PAGE_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
 
