@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Device, ThreadedCommand
+from weft.cli.options import ACCESS, SERVER, Device, ThreadedCommand
 from weft.cli.output import print_message, write
 from weft.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from weft.serve.limits import Limits
 
-SERVER, ACCESS = "Server", "Access"
 EXTRA = "pip install 'weft[serve]'"
 KEYS, SOCKET = "WEFT_API_KEYS", "WEFT_SERVE_SOCKET"  # environment: keys; the socket that a worker inherits
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
