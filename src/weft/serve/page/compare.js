@@ -24,8 +24,22 @@ export function common(a, b) {
   return [inA, inB];
 }
 
+/** What two classifiers say. */
+function labelsVerdict(first, second) {
+  const names = Object.keys(first.probabilities).filter((name) => name in second.probabilities);
+  const points = Math.max(0, ...names.map((name) => 100 * Math.abs(first.probabilities[name] - second.probabilities[name])));
+  const verdict = first.labels === second.labels ? `Both runs say ${first.labels}` : `The runs disagree: ${first.labels} or ${second.labels}`;
+  return `${verdict}. The probabilities of a label differ by up to ${points.toFixed(1)} points.`;
+}
+
+/** Mark what differs between two results, and say it. */
+export function compareResults(first, second) {
+  const verdict = markDifferences(first.units, second.units);
+  return first.probabilities && second.probabilities ? labelsVerdict(first, second) : verdict;
+}
+
 /** Mark the units that differ, and say how many. */
-export function markDifferences(first, second) {
+function markDifferences(first, second) {
   const flags = common(first.map((unit) => unit.text), second.map((unit) => unit.text));
   let number = 0;
   [first, second].forEach((units, side) => units.forEach((unit, index) => {

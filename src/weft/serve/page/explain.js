@@ -29,7 +29,8 @@ export function explanationView(explanation) {
   const drawn = pictures(explanation.pictures, `Picture of ${nameOf(explanation.view)}`);
   if (!shown) return box.append(...drawn), box;
   box.append(shown);
-  if (drawn.length) box.append(el("details", {}, el("summary", { text: "Picture" }), drawn));
+  const isAlignment = (explanation.data.layers ?? []).some((layer) => layer.component === "cross");
+  if (drawn.length) box.append(el("details", { open: isAlignment }, el("summary", { text: "Picture" }), drawn));
   return box;
 }
 
@@ -65,5 +66,6 @@ export function explanations(run, input, { first = null, onView = () => {} } = {
     choice.append(el("label", {}, radio, nameOf(view)));
   }
   if (first) load(first);
-  return el("section", { class: "card explain" }, el("h3", { text: "Explanation" }), choice, box);
+  if (!first) box.append(el("p", { class: "note", text: "Choose a view to see what the model does with this input." }));
+  return el("section", { class: "explain", "aria-label": "Explanation" }, el("h3", { text: "Explanation" }), choice, box);
 }

@@ -14,6 +14,8 @@ function control(field, id) {
   return el("input", { id, type: "number", inputmode: "decimal", min, max, step: step ?? 1, placeholder });
 }
 
+const problem = (where, what, fix) => Object.assign(new Error(what), { where, problem: what, fix });
+
 const readFile = (file) => new Promise((resolve, reject) => {
   const reader = new FileReader();
   reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
@@ -59,7 +61,10 @@ class FileControl {
   }
 
   async read() {
-    if (!this.file) throw Object.assign(new Error("no file"), { where: "file", problem: "there is none yet", fix: "choose one" });
+    if (!this.file) throw problem("file", "there is none yet", "choose one");
+    if (this.field.maxBytes && this.file.size > this.field.maxBytes) {
+      throw problem("file", `larger than ${Math.floor(this.field.maxBytes / 1024)} kB`, "use a smaller one, or raise the limit of the server");
+    }
     return new FileContent(this.file.name, await readFile(this.file));
   }
 
@@ -90,7 +95,7 @@ export class Form {
     }
     const made = control(field, id), isWide = field.type === "text";
     this.controls.set(field.name, made);
-    const box = el("div", { class: isWide ? "field wide" : "field" }, el("label", { for: id, text: field.label }), made);
+    const box = el("div", { class: `field ${isWide ? "wide" : field.type === "select" ? "choosing" : ""}` }, el("label", { for: id, text: field.label }), made);
     (field.isOption ? this.options : this.inputs).append(box);
   }
 
@@ -109,8 +114,9 @@ export class Form {
   /** Values by name: texts, numbers (null if empty), contents of files. */
   async read() {
     const values = {};
-    for (const { name, type } of this.fields) {
+    for (const { name, label, type, isRequired } of this.fields) {
       const made = this.controls.get(name);
+      if (isRequired && !made.value.trim()) throw problem(label.toLowerCase(), "is empty", "write something");
       if (type === "file") values[name] = await made.read();
       else if (type === "text" || type === "select") values[name] = made.value;
       else values[name] = made.value === "" ? null : Number(made.value);

@@ -49,7 +49,7 @@ const generate = {
   verb: "Complete",
   canRepeat: true,
   fields: (run, limits) => [
-    { name: "prompt", label: "Prompt", type: "text", placeholder: hintOf(run).placeholder ?? "", rows: 4 },
+    { name: "prompt", label: "Prompt", type: "text", placeholder: hintOf(run).placeholder ?? "", rows: 3 },
     ...samplingFields(limits),
   ],
   async run(run, values, { column, signal, limits, again }) {
@@ -76,9 +76,9 @@ const chat = {
   verb: "Send",
   keeps: true,
   fields: (run, limits) => [
-    { name: "message", label: "Message", type: "text", rows: 3 },
+    { name: "message", label: "Message", type: "text", isRequired: true, rows: 3 },
     ...samplingFields(limits),
-    { name: "system", label: "System message", type: "text", rows: 2, isOption: true },
+    { name: "system", label: "System message", type: "text", rows: 1, isOption: true },
   ],
   clears: "message",
   async run(run, values, { column, signal, limits, memory }) {
@@ -102,10 +102,10 @@ const chat = {
 
 // ---- predict
 
-function inputFields(run) {
-  const { placeholder } = hintOf(run);
-  if (run.input in ACCEPT) return [{ name: run.inputs[0], label: title(run.input), type: "file", accept: ACCEPT[run.input], kind: run.input }];
-  return run.inputs.map((name, index) => ({ name, label: title(name), type: "text", placeholder, rows: run.inputs.length > 1 && !index ? 2 : 4 }));
+function inputFields(run, limits) {
+  const { placeholder } = hintOf(run), maxBytes = Math.floor((limits.max_body_bytes - 4096) * 0.75); // base64
+  if (run.input in ACCEPT) return [{ name: run.inputs[0], label: title(run.input), type: "file", accept: ACCEPT[run.input], kind: run.input, maxBytes }];
+  return run.inputs.map((name, index) => ({ name, label: title(name), type: "text", isRequired: true, placeholder, rows: run.inputs.length > 1 && !index ? 2 : 3 }));
 }
 
 const inputOf = (run, values) => (run.inputs.length > 1 ? run.inputs.map((name) => values[name]) : values[run.inputs[0]]);
@@ -124,7 +124,7 @@ function searchOptions(run, limits) {
 const predict = {
   id: "predict",
   label: "Predict",
-  fields: (run, limits) => [...inputFields(run), ...searchOptions(run, limits)],
+  fields: (run, limits) => [...inputFields(run, limits), ...searchOptions(run, limits)],
   async run(run, values, { column, signal, limits, player }) {
     const options = chosen(values, searchOptions(run, limits).map((field) => field.name));
     if (run.input === "audio") options.return_alignments = true;
@@ -158,9 +158,9 @@ const score = {
   id: "score",
   label: "Score",
   verb: "Score",
-  fields: (run) => (run.operations.includes("predict") ? [...inputFields(run), { name: "target", label: "Target", type: "text", rows: 2 }]
+  fields: (run, limits) => (run.operations.includes("predict") ? [...inputFields(run, limits), { name: "target", label: "Target", type: "text", rows: 2 }]
     : run.operations.includes("chat") ? [{ name: "prompt", label: "Prompt", type: "text", rows: 2 }, { name: "response", label: "Response", type: "text", rows: 3 }]
-      : [{ name: "text", label: "Text", type: "text", rows: 4 }]),
+      : [{ name: "text", label: "Text", type: "text", isRequired: true, rows: 3 }]),
   async run(run, values, { column, signal }) {
     const input = "target" in values ? [inputOf(run, values), values.target] : "response" in values ? [values.prompt, values.response] : values.text;
     const body = { inputs: [input], per_token: true }, path = runPath(run, "score");
@@ -187,7 +187,7 @@ const embed = {
   id: "embed",
   label: "Similarity",
   verb: "Compare lines",
-  fields: () => [{ name: "lines", label: "Texts, one per line", type: "text", rows: 6, placeholder: "Each line is compared with the first" }],
+  fields: () => [{ name: "lines", label: "Texts, one per line", type: "text", isRequired: true, rows: 6, placeholder: "Each line is compared with the first" }],
   async run(run, values, { column, signal }) {
     const texts = values.lines.split("\n").filter((line) => line.trim());
     const body = { texts }, path = runPath(run, "embed");
@@ -210,7 +210,7 @@ const explainMode = {
   id: "explain",
   label: "Explain",
   verb: "Explain",
-  fields: (run) => inputFields(run),
+  fields: inputFields,
   async run(run, values, { column }) {
     column.append(explanations(run, inputOf(run, values), { first: run.views[0] }) ?? el("p", { text: "This run has no views." }));
     return { units: [], summary: "" };

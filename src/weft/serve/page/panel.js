@@ -1,12 +1,12 @@
 // A form with its results: one column per run.
-import { markDifferences } from "./compare.js";
+import { compareResults } from "./compare.js";
 import { copyButton, el, newId } from "./dom.js";
 import { errorCard } from "./errors.js";
 import { Form } from "./form.js";
 import { modesOf } from "./modes.js";
 
 const hasSameForm = (run, mode) => (other) =>
-  other.name !== run.name && other.input === run.input && other.inputs.join() === run.inputs.join() && modesOf(other).some((each) => each.id === mode.id);
+  other.name !== run.name && (mode.id !== "predict" || other.task === run.task) && other.input === run.input && other.inputs.join() === run.inputs.join() && modesOf(other).some((each) => each.id === mode.id);
 
 export class Panel {
   /** `runs`: all that are served; `navigate` gets the address of a result. */
@@ -87,7 +87,7 @@ export class Panel {
 
   report(outcomes, seconds, wasStopped) {
     const verdict = outcomes.length === 2 && outcomes.every(Boolean) && outcomes.every((each) => each.units.length)
-      ? ` ${markDifferences(outcomes[0].units, outcomes[1].units)}` : "";
+      ? ` ${compareResults(outcomes[0], outcomes[1])}` : "";
     const done = wasStopped ? "Stopped" : outcomes.every(Boolean) ? "Done" : "Failed";
     this.status.replaceChildren(`${done} after ${seconds.toFixed(seconds < 10 ? 2 : 0)} s.${verdict}`);
     const summary = outcomes.filter(Boolean).map((outcome) => outcome.summary).filter(Boolean).join(". ");

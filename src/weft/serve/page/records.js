@@ -40,13 +40,13 @@ function labels(record) {
     const isChosen = record.labels.includes(label);
     const name = el("span", { class: "name" }, isChosen ? el("span", { "aria-hidden": "true", text: "\u2713 " }) : "", label);
     const row = el("li", { class: isChosen ? "chosen" : null }, name, el("span", { class: "value", text: percent(value) }), bar(value));
-    units.push({ text: `${label} ${isChosen}`, elements: [row] });
+    units.push({ text: `${label} ${isChosen}`, elements: [name] });
     return row;
   });
   const list = el("ul", { class: "bars", "aria-label": "Probabilities of the labels" }, rows);
   const chosen = record.labels.length ? record.labels.join(", ") : "no label";
   const element = el("div", {}, el("p", { class: "headline", text: chosen }), list, el("p", { class: "note", text: confidence(entries, isMulti) }));
-  return { element, units, summary: `${chosen}, ${percent(entries[0][1])}`, view: "attribution" };
+  return { element, units, summary: `${chosen}, ${percent(entries[0][1])}`, view: "attribution", labels: chosen, probabilities: record.probabilities };
 }
 
 // ---- tags
@@ -195,6 +195,14 @@ function neighbors(items) {
   }));
 }
 
+function nearest(record) {
+  const units = record.neighbors.map((item) => ({ text: Object.values(item).find((value) => typeof value === "string") ?? "", elements: [] }));
+  const list = neighbors(record.neighbors);
+  [...list.children].forEach((row, index) => units[index].elements.push(row));
+  const element = el("div", {}, el("p", { class: "note", text: `Nearest to \u201c${record.text}\u201d, by cosine similarity` }), list);
+  return { element, units, summary: units.slice(0, 3).map((unit) => unit.text).join(", ") };
+}
+
 /** Any other record: terms and values. */
 function other(record) {
   const show = (value) => (isNeighbors(value) ? neighbors(value) : typeof value === "string" ? value : typeof value === "number" ? fixed(value) : el("code", { text: JSON.stringify(value) }));
@@ -202,7 +210,7 @@ function other(record) {
   return { element: el("div", {}, content), units: [{ text: JSON.stringify(record), elements: [] }], summary: "done" };
 }
 
-const RENDERERS = [["probabilities", labels], ["tags", tags], ["answer", answer], ["masks", masks], ["predictions", outputs], ["reward", reward]];
+const RENDERERS = [["probabilities", labels], ["tags", tags], ["answer", answer], ["masks", masks], ["predictions", outputs], ["reward", reward], ["neighbors", nearest]];
 
 export function recordView(record, context) {
   const [, render] = RENDERERS.find(([name]) => record !== null && name in Object(record)) ?? ["", other];

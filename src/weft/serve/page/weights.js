@@ -5,13 +5,14 @@ const isSpecial = (token) => token.end <= token.start;
 
 function tokenLine(tokens, make) {
   const line = el("p", { class: "tokens" }), spans = [];
+  const isText = !tokens.every(isSpecial); // otherwise terms, or tokens without a place in the text
   let end = 0;
   for (const [index, token] of tokens.entries()) {
-    if (!isSpecial(token) && token.start > end && spans.length) line.append(" ");
-    if (token.start < end && spans.length) line.append(" "); // the next text
+    const isNext = isText && (isSpecial(token) ? token.start < end : token.start > end);
+    if (spans.length && (isNext || !isText)) line.append(" ");
     const span = make(token, index);
-    if (isSpecial(token)) span.classList.add("special");
-    else end = token.end;
+    if (isText && isSpecial(token)) span.classList.add("special");
+    if (!isSpecial(token)) end = token.end;
     spans.push(span);
     line.append(span, el("wbr"));
   }
