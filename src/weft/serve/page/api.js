@@ -16,11 +16,11 @@ export class ServerError extends Error {
 export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
 
 /** Ask for a key. Resolves when the user has given one. */
-function askForKey() {
+function askForKey(isUnknown) {
   const dialog = document.getElementById("key"), field = document.getElementById("key-value");
+  document.getElementById("key-problem").textContent = isUnknown ? "The server does not know this key." : "";
   if (!dialog.open) {
     field.value = "";
-    field.setCustomValidity("");
     dialog.showModal();
   }
   return new Promise((resolve, reject) => {
@@ -64,8 +64,9 @@ async function send(path, body, signal) {
     throw new ServerError({ where: "server", problem: "does not answer", fix, message: `server: does not answer; ${fix}` }, 0);
   }
   if (response.status === 401) {
+    const isUnknown = hasKey();
     sessionStorage.removeItem(KEY);
-    await askForKey();
+    await askForKey(isUnknown);
     return send(path, body, signal);
   }
   if (!response.ok) throw await errorOf(response);

@@ -67,5 +67,5 @@ export function explanations(run, input, { first = null, onView = () => {} } = {
   }
   if (first) load(first);
   if (!first) box.append(el("p", { class: "note", text: "Choose a view to see what the model does with this input." }));
-  return el("section", { class: "explain", "aria-label": "Explanation" }, el("h3", { text: "Explanation" }), choice, box);
+  return el("section", { class: "explain" }, el("h3", { text: "Explanation" }), choice, box);
 }

@@ -1,5 +1,5 @@
 // Pictures of the server: SVG that is checked, and drawn in a shadow tree with its own style sheet.
-import { el, hidden } from "./dom.js";
+import { el } from "./dom.js";
 
 const ELEMENTS = new Set(
   "svg g rect text tspan path line polyline polygon circle ellipse title desc image defs clipPath linearGradient stop use a".split(" "),
@@ -60,5 +60,3 @@ export function picture(source, name) {
 export function pictures(sources, name) {
   return sources.map((source, index) => el("figure", {}, picture(source, sources.length > 1 ? `${name}, picture ${index + 1}` : name)));
 }
-
-export { hidden };

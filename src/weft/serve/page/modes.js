@@ -90,8 +90,8 @@ const chat = {
     };
     memory.log ??= el("ol", { class: "messages", "aria-label": `Conversation with ${run.name}` });
     const text = new TokenText({ label: "Reply" });
-    memory.log.append(el("li", { class: "user" }, el("h4", { text: "You" }), el("p", { text: values.message })));
-    memory.log.append(el("li", { class: "assistant" }, el("h4", { text: run.name }), text.element));
+    memory.log.append(el("li", { class: "user" }, el("h3", { class: "minor", text: "You" }), el("p", { text: values.message })));
+    memory.log.append(el("li", { class: "assistant" }, el("h3", { class: "minor", text: run.name }), text.element));
     column.replaceChildren(column.firstElementChild, memory.log, tokenLegend(), requestView(runPath(run, "chat"), body));
     await showStream(runPath(run, "chat"), body, text, signal);
     const content = text.tokens.map((token) => token.record.text).filter((part) => !/^<\/?s>$/.test(part)).join("");

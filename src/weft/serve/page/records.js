@@ -1,6 +1,6 @@
 // Predictions, shown by what their records hold. Each function returns {element, units, summary, view, onView}: the units are
 // compared between runs, and the view is the explanation that is shown at once.
-import { count, el, facts, fixed, percent, setVars, visible } from "./dom.js";
+import { count, el, facts, fixed, hidden, percent, setVars, visible } from "./dom.js";
 
 const HUES = 8;
 
@@ -135,7 +135,7 @@ function masks(record) {
       return button;
     });
     line.append(pieces[number], gap);
-    return el("div", {}, el("h4", { text: `Gap ${number + 1}` }), list);
+    return el("div", {}, el("h3", { class: "minor", text: `Gap ${number + 1}` }), list);
   });
   line.append(pieces.at(-1));
   const summary = record.masks.map((candidates) => candidates[0]?.token).join(", ");
@@ -150,8 +150,7 @@ function times(record, player) {
   const entries = (record.words ?? []).filter((word) => typeof word === "object");
   if (!entries.length) return null;
   const items = entries.map(({ word, start, end }) => {
-    const button = el("button", { type: "button", class: "word-time", "aria-label": `${word}, from ${seconds(start)} to ${seconds(end)}: play from here` },
-      word, el("small", { text: `${start.toFixed(2)}\u2013${seconds(end)}` }));
+    const button = el("button", { type: "button", class: "word-time" }, word, el("small", { text: `${start.toFixed(2)}\u2013${seconds(end)}` }), hidden("play from here"));
     button.addEventListener("click", () => {
       if (!player) return;
       player.currentTime = start;
@@ -159,7 +158,7 @@ function times(record, player) {
     });
     return el("li", {}, button);
   });
-  return el("div", {}, el("h4", { text: "Words and their times" }), el("ol", { class: "word-times" }, items));
+  return el("div", {}, el("h3", { class: "minor", text: "Words and their times" }), el("ol", { class: "word-times" }, items));
 }
 
 function outputs(record, { run, player }) {

@@ -1,5 +1,5 @@
 // Generated text, token by token: shaded by probability, with the alternatives of each token in a box below it.
-import { el, fixed, percent, roving, setVars, visible } from "./dom.js";
+import { el, fixed, hidden, percent, roving, setVars, visible } from "./dom.js";
 
 // from the most to the least probable; the line below a token repeats what its shade says
 const LEVELS = [[0.5, "likely", "over 50%"], [0.1, "medium", "10 to 50%"], [0.01, "unlikely", "1 to 10%"], [0, "rare", "below 1%"]];
@@ -27,6 +27,12 @@ class Alternatives {
     container.addEventListener("mouseleave", () => {
       if (!container.contains(document.activeElement)) this.close();
     });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !container.contains(document.activeElement)) this.close();
+    });
+    addEventListener("resize", () => {
+      if (this.token) this.place(this.token.element);
+    });
     container.addEventListener("focusout", (event) => {
       if (!container.contains(event.relatedTarget)) this.close();
     });
@@ -35,7 +41,7 @@ class Alternatives {
   open(token) {
     if (this.token === token) return;
     this.close();
-    const { log_prob: logProb, top, text } = token.record, probability = Math.exp(logProb);
+    const { log_prob: logProb, text } = token.record, probability = Math.exp(logProb);
     const heading = el("p", {}, el("code", { text: visible(text) }), ` ${percent(probability)}`);
     const surprise = el("small", { text: `${fixed(-logProb / Math.LN2, 1)} bits` });
     heading.append(" ", surprise);
@@ -44,7 +50,7 @@ class Alternatives {
     this.box.hidden = false;
     this.token = token;
     token.element.classList.add("open");
-    this.place(token.element, top);
+    this.place(token.element);
   }
 
   list(token) {
@@ -52,11 +58,11 @@ class Alternatives {
     for (const { text, log_prob: logProb } of token.record.top ?? []) {
       const isChosen = text === token.record.text, probability = Math.exp(logProb);
       const bar = setVars(el("span", { class: "level", "aria-hidden": "true" }), { value: probability });
-      const content = [el("code", { text: visible(text) }), el("span", { text: percent(probability) }), bar];
       const before = token.before();
       const canChoose = this.choose && !isBroken(before + text) && !/^<\/?s>$/.test(text);
-      const label = `${visible(text)}, ${percent(probability)}${isChosen ? ", chosen" : canChoose ? ": continue with it" : ""}`;
-      const button = el("button", { type: "button", tabindex: "-1", "aria-label": label, class: isChosen ? "chosen" : null }, content);
+      const note = hidden(isChosen ? " chosen" : canChoose ? " continue with it" : "");
+      const content = [el("code", { text: visible(text) }), el("span", { text: percent(probability) }), bar, note];
+      const button = el("button", { type: "button", tabindex: "-1", class: isChosen ? "chosen" : null }, content);
       if (canChoose && !isChosen) button.addEventListener("click", () => this.choose(before + text));
       else button.setAttribute("aria-disabled", "true");
       list.append(el("li", {}, button));
@@ -113,7 +119,7 @@ export class TokenText {
     const index = this.tokens.length, isKnown = record.log_prob !== null && record.log_prob !== undefined;
     const probability = isKnown ? Math.exp(record.log_prob) : null;
     const isEnd = /^<\/?s>$/.test(record.text);
-    const text = isEnd ? "\u25a0" : record.text;
+    const text = isEnd ? "\u25a0" : record.text.replaceAll("\n", "\u23ce\n"); // something to point at
     const name = isEnd ? "end of the text" : visible(record.text);
     const element = el("span", { role: "button", tabindex: index ? "-1" : "0", "aria-label": isKnown ? `${name}, ${percent(probability)}` : name, text });
     element.className = `token ${isKnown ? levelOf(probability) : ""}`;

@@ -60,7 +60,7 @@ export function weightsView({ outputs, sides, isSigned, verb }) {
   const element = el("div", { class: "weights" });
   if (outputs.length > 1) {
     const made = tokenLine(outputs, (token, index) => {
-      const text = token.name ?? (isSpecial(token) ? visible(token.text) : token.text);
+      const text = token.name ?? (isSpecial(token) || !token.text.trim() ? visible(token.text) : token.text);
       const button = el("button", { type: "button", class: "output-token", tabindex: index ? "-1" : "0", text });
       for (const event of ["mouseenter", "focus", "click"]) button.addEventListener(event, () => select(index));
       return button;
