@@ -10,7 +10,12 @@ from typing import Any
 # Returns a list of problems. Colors are drawn on a canvas, which knows every notation of CSS.
 RULES = """() => {
   const problems = [], canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const known = new Map();
   const rgba = (color) => {
+    if (!known.has(color)) known.set(color, draw(color));
+    return known.get(color);
+  };
+  const draw = (color) => {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = color;
     canvas.fillRect(0, 0, 1, 1);

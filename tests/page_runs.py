@@ -15,7 +15,7 @@ from toy_qa import make_questions, qa_run_file, write_tsv
 
 TRAIN: dict[str, Any] = {"max_steps": 2, "num_validations": 1, "batch_tokens": 256, "device": "cpu"}
 TEXTS = ("lm", "ngram", "mt", "labels", "tags", "chat")  # from serve_runs
-NAMES = (*TEXTS, "answers", "masked", "words", "reward", "speech", "captions")
+OTHERS = ("answers", "masked", "words", "reward", "speech", "captions")
 
 
 class PageRuns:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from browser import chromium
 from page_checks import accessibility_problems, focus_is_visible
-from page_runs import NAMES, PageRuns
+from page_runs import OTHERS, TEXTS, PageRuns
 
 import weft.serve
 from weft.serve import Engine, Limits
@@ -56,8 +56,19 @@ def serving(engine: Engine, keys: Sequence[str] = ()) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(runs) -> Iterator[str]:
-    served = {name: runs.get(name) for name in NAMES}
-    with Engine(served, limits=Limits(drain_seconds=1), device="cpu") as engine, serving(engine) as address:
+    with (
+        Engine({name: runs.get(name) for name in TEXTS}, limits=Limits(drain_seconds=1), device="cpu") as engine,
+        serving(engine) as address,
+    ):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def other_server(runs) -> Iterator[str]:
+    with (
+        Engine({name: runs.get(name) for name in OTHERS}, limits=Limits(drain_seconds=1), device="cpu") as engine,
+        serving(engine) as address,
+    ):
         yield address
 
 
@@ -107,11 +118,11 @@ class OpenPage:
 
 
 @pytest.fixture
-def open_page(browser, server):
+def open_page(browser, request):
     opened: list[OpenPage] = []
 
-    def show(fragment: str = "", address: str = server, **options: Any) -> OpenPage:
-        opened.append(OpenPage(browser, address, fragment, **options))
+    def show(fragment: str = "", address: str | None = None, **options: Any) -> OpenPage:
+        opened.append(OpenPage(browser, address or request.getfixturevalue("server"), fragment, **options))
         return opened[-1]
 
     yield show
@@ -206,10 +217,10 @@ TASKS: dict[str, tuple[dict[str, str], Callable[[OpenPage], None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_predictions_by_mouse(open_page, runs, name):
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in OTHERS)) for name in TASKS])
+def test_predictions_by_mouse(open_page, runs, request, name):
     fields, use = TASKS[name]
-    page = open_page()
+    page = open_page(address=request.getfixturevalue("other_server" if name in OTHERS else "server"))
     page.page.get_by_role("navigation").get_by_role("link", name=re.compile(f"^{name}")).click()
     page.page.get_by_role("heading", level=1, name=name).wait_for()
     for label, value in fields.items():
@@ -231,7 +242,7 @@ def test_scores_similarities_and_explanations(open_page):
     page.submit()
     page.page.get_by_text("surprisal", exact=True).click()
     page.page.get_by_role("img", name="Picture of surprisal, picture 1").wait_for()
-    page.page.get_by_role("navigation").get_by_role("link", name=re.compile("^masked")).click()
+    page.page.get_by_role("navigation").get_by_role("link", name=re.compile("^labels")).click()
     page.page.get_by_role("tab", name="Similarity").click()
     page.field("Texts, one per line").fill("the cat\nthe dog\na river")
     page.submit()
@@ -257,7 +268,7 @@ def tab_to(page: OpenPage, selector: str, limit: int = 60) -> None:
     raise AssertionError(f"Tab does not reach {selector}")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])
 def test_completion_by_keyboard(open_page, width):
     page = open_page("run=lm&max_new_tokens=12", viewport={"width": width, "height": 800}, color_scheme="dark")
     tab_to(page, "textarea")
@@ -345,22 +356,24 @@ def run_python(code: str) -> str:
     return output.getvalue()
 
 
-@pytest.mark.parametrize("name", ["mt", "captions"])
-def test_the_request_can_be_sent_from_the_shell_and_from_python(open_page, runs, name, monkeypatch):
+@pytest.mark.parametrize("name", ["mt", pytest.param("captions", marks=pytest.mark.slow)])
+def test_the_request_can_be_sent_from_the_shell_and_from_python(open_page, runs, request, name, monkeypatch):
     monkeypatch.chdir(runs.directory)
-    page = open_page(f"run={name}&source=abc'%22+d%5C&n_best=2")
+    address = request.getfixturevalue("other_server" if name in OTHERS else "server")
+    page = open_page(f"run={name}&source=abc'%22+d%5C&n_best=2", address=address)
     if name == "captions":
         page.page.locator("input[type=file]").set_input_files(runs.image)
     page.submit()
-    request = page.page.locator(".request").first
-    request.locator("summary").click()
+    shown = page.page.locator(".request").first
+    shown.locator("summary").click()
     texts = page.page.locator(".n-best .output").all_text_contents()
     if shutil.which("curl"):
-        command = request.locator("code").inner_text()
+        command = shown.locator("code").inner_text()
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=20)
         assert all(text in done.stdout for text in texts)
-    request.get_by_text("Python", exact=True).click()
-    assert all(text in run_python(request.locator("code").inner_text()) for text in texts)
+    shown.get_by_text("Python", exact=True).click()
+    output = run_python(shown.locator("code").inner_text())
+    assert all(text in output for text in texts)
 
 
 def test_errors_say_where_what_and_how_to_fix(open_page):

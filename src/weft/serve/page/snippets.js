@@ -38,7 +38,7 @@ export function asCurl(path, body) {
 function asLiteral(value, indent) {
   if (value instanceof FileContent) {
     const name = asLiteral(value.name, indent);
-    return `{"base64": base64.b64encode(open(${name}, "rb").read()).decode(), "name": ${name}}`;
+    return `{"base64": base64.b64encode(Path(${name}).read_bytes()).decode(), "name": ${name}}`;
   }
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -53,7 +53,8 @@ function asLiteral(value, indent) {
 }
 
 export function asPython(path, body) {
-  const imports = [...(findFile(body) ? ["import base64"] : []), ...(hasKey() ? ["import os"] : [])];
+  const [first, last] = findFile(body) ? [["import base64"], ["from pathlib import Path"]] : [[], []];
+  const imports = [...first, ...(hasKey() ? ["import os"] : []), ...last];
   const lines = [...imports, ...(imports.length ? [""] : []), "import httpx", "", `body = ${asLiteral(body, "")}`];
   const headers = hasKey() ? ', headers={"Authorization": f"Bearer {os.environ[\'WEFT_KEY\']}"}' : "";
   lines.push(`response = httpx.post(${JSON.stringify(location.origin + path)}, json=body${headers}, timeout=60)`);

@@ -72,9 +72,7 @@ class Alternatives {
 
   place(element) {
     const outer = this.container.getBoundingClientRect(), inner = element.getClientRects()[0];
-    const left = Math.min(inner.left - outer.left, outer.width - this.box.offsetWidth);
-    this.box.style.left = `${Math.max(0, left)}px`;
-    this.box.style.top = `${inner.bottom - outer.top}px`;
+    setVars(this.box, { left: `${inner.left - outer.left}px`, top: `${inner.bottom - outer.top}px` });
   }
 
   enter() {
