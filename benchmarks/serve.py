@@ -10,7 +10,8 @@ since both share the machine. Parts:
 - lm: 64 new tokens per request, sampled; seq2seq: beam size 5. One client after the other, then `--clients` at once.
 - static: the engine in this process with all requests at once, against one call of `Run.generate` and `Run.predict`.
 - overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99; CPU share of HTTP.
-- overload: 5 times the sustainable rate of requests for `--seconds`; answers, refusals, and how long a refusal takes.
+- overload: 5 times the sustainable rate of requests for `--seconds`, with as many rows and places in the queue as clients:
+  answers, refusals, and how long each takes.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ import httpx
 from _common import SHARED_DATA, require_data
 
 import weft
+from weft.cli.memory import keep_freed_memory
 from weft.cli.threads import set_threads
-from weft.decode.options import GenerationConfig
+from weft.decode.options import GenerationConfig, options_from
 from weft.serve import Engine, Limits
 from weft.serve.jobs import Generate, Predict
 
@@ -122,21 +124,22 @@ def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str]
     """Requests of many clients in the engine against one call with all of them."""
     prompts, sources = prompts[:clients], sources[:clients]
     with Engine(runs, limits=Limits(max_queue=1000), device="cpu") as engine:
-        options = {"max_new_tokens": NEW_TOKENS, "temperature": 0}
+        options = GenerationConfig(max_new_tokens=NEW_TOKENS, temperature=0)
         run = engine.served("lm").run
 
         def continuous() -> None:
-            jobs = [Generate([prompt], GenerationConfig(max_new_tokens=NEW_TOKENS, temperature=0)) for prompt in prompts]
+            jobs = [Generate([prompt], options) for prompt in prompts]
             for ticket in [engine.submit("lm", job) for job in jobs]:
                 ticket.result()
 
         continuous()
-        ratio = cpu_of(lambda: run.generate(prompts, **options)) / cpu_of(continuous)
+        ratio = cpu_of(lambda: run.generate(prompts, options)) / cpu_of(continuous)
         print(f"lm: speed of the engine relative to one static batch of {len(prompts)}: {ratio:.2f}")
         run = engine.served("seq2seq").run
 
         def search() -> None:
-            jobs = [Predict([source], run.spec.predict_options(beam_size=BEAM_SIZE)) for source in sources]
+            beams = options_from(run.spec.predict_options, None, {"beam_size": BEAM_SIZE})
+            jobs = [Predict([source], beams) for source in sources]
             for ticket in [engine.submit("seq2seq", job) for job in jobs]:
                 ticket.result()
 
@@ -271,6 +274,7 @@ def main() -> None:
     require_data(parser, MULTI30K)
     require_data(parser, SHAKESPEARE)
     set_threads(1)
+    keep_freed_memory()  # as `weft serve` does
     parts = args.parts.split(",")
     sources, targets = sentences(3000)
     with tempfile.TemporaryDirectory() as name:
@@ -292,7 +296,9 @@ def main() -> None:
                 compare_clients(server, "seq2seq", f"{server.url}/v1/runs/seq2seq/predict", predict, args)
             if "overhead" in parts:
                 measure_overhead(server, runs["lm"], generate, args.clients)
-            if "overload" in parts:
+        if "overload" in parts:
+            limits = ["--limit", f"max_rows={args.clients}", "--limit", f"max_queue={args.clients}"]
+            with Server({"lm": runs["lm"]}, limits) as server:
                 overload(server, generate, args)
         if "static" in parts:
             compare_static(runs, prompts, sources, args.clients)

@@ -27,6 +27,8 @@ from weft.serve.jobs import Chat, Chunk, Generate, Output, TokenRecord
 from weft.serve.ticket import Finish, Ticket
 
 MAX_PROCESSORS = 256
+# rows times tokens of an output: to estimate the memory of fewer costs more than to decode some of them
+MIN_CHECKED_TOKENS = 4096
 
 
 class Prompts(NamedTuple):
@@ -52,7 +54,8 @@ def read_prompts(run: AnyRun, job: Generate | Chat) -> Prompts:
     prompts = Prompts(decoding, [encode_prompt(decoding, text) for text in texts])
     longest = max(map(len, prompts.tokens), default=1) + job.options.max_new_tokens - 1
     rows = Rows(job.options.beam_size or 1, longest)
-    max_texts_in_memory(run.model, rows, run.device, item="generate: a row", fix="`max_new_tokens`")
+    if rows.num_rows * rows.max_tokens >= MIN_CHECKED_TOKENS:
+        max_texts_in_memory(run.model, rows, run.device, item="generate: a row", fix="`max_new_tokens`")
     return prompts
 
 
@@ -169,18 +172,20 @@ class BeamSource:
 class BeamSentence:
     """The search for the continuations of one prompt."""
 
-    def __init__(self, source: GenerateSource, prompt: int) -> None:
-        self.source, self.prompt = source, prompt
-        decoding, tokens = source.prompts.decoding, source.prompts.tokens[prompt]
+    source = None
+
+    def __init__(self, shared: GenerateSource, prompt: int) -> None:
+        self.shared, self.prompt = shared, prompt
+        decoding, tokens = shared.prompts.decoding, shared.prompts.tokens[prompt]
 
         def finished(_: list[int], outputs: list[list[int]]) -> list[bool]:
             return [contains_stop(decoding, tokens, output) for output in outputs]
 
         options = beam_options(decoding)._replace(finished=finished if decoding.options.stop else None)
-        self.request = BeamRequest(tokens, options, processor=source.processor)
+        self.request = BeamRequest(tokens, options, processor=shared.processor)
 
     def finish(self, hypotheses: list[Hypothesis]) -> None:
-        source, tokens = self.source, self.source.prompts.tokens[self.prompt]
+        source, tokens = self.shared, self.shared.prompts.tokens[self.prompt]
         source.ticket.note_token()
         for sample, hypothesis in enumerate(hypotheses):
             continuation = as_continuation(source.prompts.decoding, tokens, hypothesis)

@@ -150,11 +150,13 @@ class Serve(ThreadedCommand):
         return parse_keys(text.replace(",", "\n"), KEYS) if text.strip() else []
 
     def _serve(self, listener: socket.socket, limits: Limits, keys: list[str]) -> int:
+        from weft.cli.memory import keep_freed_memory
         from weft.serve.access_log import Log
         from weft.serve.engine import Engine
         from weft.serve.http import create_app, create_services
         from weft.serve.server import serve
 
+        keep_freed_memory()
         log = Log(_write_line)
         engine = Engine(named_runs(self.runs), limits=limits, device=self.device, log=log.event)
         services = create_services(
