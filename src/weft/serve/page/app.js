@@ -70,7 +70,7 @@ function render(run, mode) {
   const modes = modesOf(run);
   const about = `${run.noun} \u00b7 ${run.arch} \u00b7 ${count(run.parameters ?? 0, "parameter")}${run.labels.length ? ` \u00b7 ${count(run.labels.length, "label")}` : ""}`;
   current = new Panel({ run, mode, runs: info.runs, limits: info.limits, navigate });
-  const panel = el("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${mode.id}` }, current.element);
+  const panel = el("div", { id: "panel", role: "tabpanel", "aria-label": mode.label }, current.element);
   main.replaceChildren(el("h1", { text: run.name }), el("p", { class: "about", text: about }), tabs(run, modes, mode), panel);
   document.title = `${run.name}: ${mode.label} \u00b7 weft`;
   for (const link of nav.querySelectorAll("a")) {

@@ -18,7 +18,7 @@ function interactive({ view, data }) {
     return attentionView(layers, cross.length ? "source" : "text");
   }
   if (view === "attribution" && data.sides) {
-    return weightsView({ outputs: data.outputs, sides: data.sides, isSigned: true, verb: "because of" }).element;
+    return weightsView({ outputs: data.outputs, sides: data.sides, isSigned: true, verb: "because of" });
   }
   return null;
 }

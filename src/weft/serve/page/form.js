@@ -68,7 +68,7 @@ class FileControl {
     return new FileContent(this.file.name, await readFile(this.file));
   }
 
-  /** A player of the file; null if it is no sound. */
+  /** The player of a recording; null for other files. */
   get player() {
     return this.shown.querySelector("audio");
   }

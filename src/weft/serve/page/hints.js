@@ -6,7 +6,7 @@ export const HINTS = {
   classification: { verb: "Classify" },
   tagging: { verb: "Tag", placeholder: "Words, with spaces between them and before punctuation" },
   qa: { verb: "Answer" },
-  "masked-lm": { verb: "Fill", placeholder: "A text with gaps: the [MASK] eats fish", options: [["n_best", "Candidates", 5]] },
+  "masked-lm": { verb: "Fill", placeholder: "A text with masks: the [MASK] eats fish", options: [["n_best", "Candidates", 5]] },
   denoising: { verb: "Restore" },
   asr: { verb: "Recognize" },
   captioning: { verb: "Describe" },

@@ -93,7 +93,13 @@ const chat = {
     memory.log.append(el("li", { class: "user" }, el("h3", { class: "minor", text: "You" }), el("p", { text: values.message })));
     memory.log.append(el("li", { class: "assistant" }, el("h3", { class: "minor", text: run.name }), text.element));
     column.replaceChildren(column.firstElementChild, memory.log, tokenLegend(), requestView(runPath(run, "chat"), body));
-    await showStream(runPath(run, "chat"), body, text, signal);
+    try {
+      await showStream(runPath(run, "chat"), body, text, signal);
+    } catch (error) {
+      memory.messages.pop(); // so that it can be sent again
+      memory.log.lastElementChild.remove();
+      throw error;
+    }
     const content = text.tokens.map((token) => token.record.text).filter((part) => !/^<\/?s>$/.test(part)).join("");
     memory.messages.push({ role: "assistant", content });
     return { units: tokenWords(text.tokens), summary: `${run.name}: ${content}` };
@@ -132,7 +138,7 @@ const predict = {
     const { predictions: [record] } = await post(path, body, signal);
     if (record.error) {
       column.append(errorCard(record.error), requestView(path, body));
-      return { units: [], summary: record.error.message };
+      return null;
     }
     const shown = recordView(record, { run, player });
     const length = typeof input === "object" && !Array.isArray(input) ? 0 : [input].flat().join("").length;
@@ -167,7 +173,7 @@ const score = {
     const { scores: [record] } = await post(path, body, signal);
     if (record.error) {
       column.append(errorCard(record.error), requestView(path, body));
-      return { units: [], summary: record.error.message };
+      return null;
     }
     const tokens = Array.isArray(record.tokens) ? record.tokens.length : record.tokens;
     const perplexity = tokens ? Math.exp(-record.log_prob / tokens) : null;

@@ -1,6 +1,6 @@
 // A form with its results: one column per run.
 import { compareResults } from "./compare.js";
-import { copyButton, el, newId } from "./dom.js";
+import { copyButton, el } from "./dom.js";
 import { errorCard } from "./errors.js";
 import { Form } from "./form.js";
 import { modesOf } from "./modes.js";
@@ -103,10 +103,9 @@ export class Panel {
 
   /** One column. Returns what was shown; null after an error. */
   async show(run, values, signal, index) {
-    const id = newId("column");
     let column = this.results.children[index];
     if (!column) {
-      column = el("article", { class: "card result", "aria-labelledby": id }, el("h2", { id, text: run.name }));
+      column = el("article", { class: "card result", "aria-label": run.name }, el("h2", { text: run.name }));
       this.results.append(column);
     }
     if (!this.memories.has(run.name)) this.memories.set(run.name, {});

@@ -122,20 +122,20 @@ function answer(record) {
 function masks(record) {
   const pieces = record.text.split(/\[MASK\]|<mask>/), line = el("p", { class: "passage" }), units = [];
   const cards = record.masks.map((candidates, number) => {
-    const gap = el("mark", { text: candidates[0]?.token ?? "" });
-    units.push({ text: gap.textContent, elements: [gap] });
-    const list = el("ul", { class: "bars", "aria-label": `Candidates for gap ${number + 1}` });
+    const filled = el("mark", { text: candidates[0]?.token ?? "" });
+    units.push({ text: filled.textContent, elements: [filled] });
+    const list = el("ul", { class: "bars", "aria-label": `Candidates for mask ${number + 1}` });
     const buttons = candidates.map(({ token, probability }, index) => {
       const button = el("button", { type: "button", class: "plain", "aria-pressed": String(index === 0), text: visible(token) });
       button.addEventListener("click", () => {
-        gap.textContent = token;
+        filled.textContent = token;
         for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
       });
       list.append(el("li", {}, button, el("span", { class: "value", text: percent(probability) }), bar(probability)));
       return button;
     });
-    line.append(pieces[number], gap);
-    return el("div", {}, el("h3", { class: "minor", text: `Gap ${number + 1}` }), list);
+    line.append(pieces[number], filled);
+    return el("div", {}, el("h3", { class: "minor", text: `Mask ${number + 1}` }), list);
   });
   line.append(pieces.at(-1));
   const summary = record.masks.map((candidates) => candidates[0]?.token).join(", ");

@@ -43,9 +43,9 @@ function summary(sides, row, isSigned) {
 
 /**
  * `outputs`: tokens or names; `sides`: {name, tokens, values[output][token]}. With one output there is nothing to choose.
- * Returns the element, and `select` to choose an output from elsewhere.
+ * `first` is shown at once. Returns the element.
  */
-export function weightsView({ outputs, sides, isSigned, verb }) {
+export function weightsView({ outputs, sides, isSigned, verb, first = 0 }) {
   const status = el("p", { class: "status", role: "status" });
   const shown = sides.map((side) => ({ side, ...tokenLine(side.tokens, (token) => el("span", { class: `weight ${isSigned ? "signed" : ""}`, text: isSpecial(token) ? visible(token.text) : token.text })) }));
   let buttons = [];
@@ -61,7 +61,7 @@ export function weightsView({ outputs, sides, isSigned, verb }) {
   if (outputs.length > 1) {
     const made = tokenLine(outputs, (token, index) => {
       const text = token.name ?? (isSpecial(token) || !token.text.trim() ? visible(token.text) : token.text);
-      const button = el("button", { type: "button", class: "output-token", tabindex: index ? "-1" : "0", text });
+      const button = el("button", { type: "button", class: "output-token", tabindex: index === first ? "0" : "-1", text });
       for (const event of ["mouseenter", "focus", "click"]) button.addEventListener(event, () => select(index));
       return button;
     });
@@ -76,14 +76,15 @@ export function weightsView({ outputs, sides, isSigned, verb }) {
   const legend = el("ul", { class: "legend", "aria-label": "Shades" }, scale.map((text, index) =>
     el("li", {}, setVars(el("span", { class: `weight strong ${isSigned ? "signed" : ""} ${index ? "negative" : ""}`, text: "text" }), { weight: 0.8 }), ` ${text}`)));
   element.append(status, legend);
-  select(0);
-  return { element, select };
+  select(first);
+  return element;
 }
 
 const mean = (matrices) => matrices[0].map((row, r) => row.map((_, c) => matrices.reduce((sum, matrix) => sum + matrix[r][c], 0) / matrices.length));
 
 /** Attention of an explanation: the mean of all layers and heads of a component, or one head. */
 export function attentionView(layers, sideName) {
+  const first = sideName === "text" ? layers[0].rows.length - 1 : 0; // the last token of a text has seen the others
   const box = el("div"), id = `heads-${Math.random().toString(36).slice(2)}`, select = el("select", { id });
   const choices = [["mean of all layers and heads", layers.flatMap((layer) => layer.weights)]];
   for (const layer of layers) {
@@ -92,7 +93,7 @@ export function attentionView(layers, sideName) {
   choices.forEach(([name], index) => select.append(el("option", { value: index, text: name })));
   const draw = () => {
     const side = { name: sideName, tokens: layers[0].columns, values: mean(choices[Number(select.value)][1]) };
-    box.replaceChildren(weightsView({ outputs: layers[0].rows, sides: [side], isSigned: false, verb: "attends to" }).element);
+    box.replaceChildren(weightsView({ outputs: layers[0].rows, sides: [side], isSigned: false, verb: "attends to", first }));
   };
   select.addEventListener("change", draw);
   draw();
