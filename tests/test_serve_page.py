@@ -247,10 +247,12 @@ def test_scores_similarities_and_explanations(open_page):
     page.field("Texts, one per line").fill("the cat\nthe dog\na river")
     page.submit()
     assert page.count(".bars li") == 2
+    page.page.locator(".bars button").first.click()
+    assert "the cat" in page.page.locator(".bars button").all_text_contents()
     page.check_layout()
 
 
-# ---- generation, by keyboard
+# ---- by keyboard
 
 
 def press(page: OpenPage, *keys: str) -> None:
@@ -266,6 +268,34 @@ def tab_to(page: OpenPage, selector: str, limit: int = 60) -> None:
         if page.page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
             return
     raise AssertionError(f"Tab does not reach {selector}")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "mt")) for name in TASKS])
+def test_predictions_by_keyboard(open_page, runs, request, name):
+    fields, use = TASKS[name]
+    address = request.getfixturevalue("other_server" if name in OTHERS else "server")
+    page = open_page(f"run={name}", address=address, viewport={"width": 390, "height": 800})
+    for value in fields.values():
+        tab_to(page, "textarea")
+        page.page.keyboard.type(value)
+    if not fields:
+        tab_to(page, "input[type=file]")  # the dialog of the system follows
+        page.page.locator("input[type=file]").set_input_files(runs.recording if name == "speech" else runs.image)
+    press(page, "Control+Enter")
+    page.wait()
+    assert page.text(".status").startswith("Done after")
+    tab_to(page, ".request summary")
+    press(page, "Enter")
+    assert page.page.locator(".request code").first.is_visible()
+    tab_to(page, ".request input")
+    press(page, "ArrowRight")
+    assert page.text(".request code").splitlines()[0] in ("import httpx", "import base64")
+    if page.count(".weights .output-token") > 1:
+        tab_to(page, ".output-token")
+        press(page, "End")
+        assert page.page.locator(".output-token").last.get_attribute("aria-pressed") == "true"
+        press(page, "Home")
+    use(page)
 
 
 @pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])

@@ -36,8 +36,10 @@ CSP = (
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 # the scripts of the page; app imports the others
-MODULES = ("app", "api", "compare", "dom", "errors", "explain", "figure", "form")
-MODULES += ("hints", "modes", "panel", "records", "snippets", "tokens", "weights")
+MODULES = (
+    *("app", "api", "compare", "dom", "errors", "explain", "figure", "form"),
+    *("hints", "modes", "panel", "records", "snippets", "tokens", "weights"),
+)
 PAGE = {"/": "index.html", "/app.css": "app.css", **{f"/{name}.js": f"{name}.js" for name in MODULES}}
 PAGE_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 

@@ -15,14 +15,19 @@ export class ServerError extends Error {
 
 export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
 
+let asking = null; // several requests wait for one key
+
 /** Ask for a key. Resolves when the user has given one. */
 function askForKey(isUnknown) {
+  asking ??= openDialog(isUnknown).finally(() => { asking = null; });
+  return asking;
+}
+
+function openDialog(isUnknown) {
   const dialog = document.getElementById("key"), field = document.getElementById("key-value");
   document.getElementById("key-problem").textContent = isUnknown ? "The server does not know this key." : "";
-  if (!dialog.open) {
-    field.value = "";
-    dialog.showModal();
-  }
+  field.value = "";
+  dialog.showModal();
   return new Promise((resolve, reject) => {
     dialog.addEventListener("close", () => {
       if (!field.value) {

@@ -198,15 +198,23 @@ const embed = {
     const texts = values.lines.split("\n").filter((line) => line.trim());
     const body = { texts }, path = runPath(run, "embed");
     const { vectors } = await post(path, body, signal);
-    const others = vectors.map((vector, index) => [texts[index], cosine(vectors[0], vector)]).slice(1).sort((a, b) => b[1] - a[1]);
-    const units = [], rows = others.map(([text, value]) => {
-      const row = el("li", {}, el("span", { class: "name", text }), el("span", { class: "value", text: fixed(value) }), bar(Math.max(0, value)));
-      units.push({ text, elements: [row] });
-      return row;
-    });
-    const note = texts.length ? `Cosine similarity to \u201c${texts[0]}\u201d; vectors of ${vectors[0].length} dimensions.` : "No text.";
-    column.append(el("p", { class: "note", text: note }), el("ol", { class: "bars", "aria-label": "Similarities, largest first" }, rows), requestView(path, body));
-    return { units, summary: others.length ? `nearest: ${others[0][0]}` : "one text" };
+    const note = el("p", { class: "note", role: "status" }), list = el("ol", { class: "bars", "aria-label": "Similarities, largest first" });
+    /** Rank the lines by similarity to one of them. */
+    const rank = (reference) => {
+      const ranked = vectors.map((vector, index) => [index, cosine(vectors[reference], vector)]).filter(([index]) => index !== reference);
+      ranked.sort((a, b) => b[1] - a[1]);
+      note.textContent = `Cosine similarity to \u201c${texts[reference]}\u201d; vectors of ${vectors[reference].length} dimensions. Choose a line to compare the others with it.`;
+      list.replaceChildren(...ranked.map(([index, value]) => {
+        const choose = () => { rank(index); list.querySelector("button")?.focus(); };
+        const name = el("button", { type: "button", class: "plain name", text: texts[index], on: { click: choose } });
+        return el("li", {}, name, el("span", { class: "value", text: fixed(value) }), bar(Math.max(0, value)));
+      }));
+      return ranked;
+    };
+    const ranked = rank(0);
+    const units = ranked.map(([index], place) => ({ text: texts[index], elements: [list.children[place].firstElementChild] }));
+    column.append(note, list, requestView(path, body));
+    return { units, summary: ranked.length ? `nearest: ${texts[ranked[0][0]]}` : "one text" };
   },
 };
 
