@@ -34,17 +34,22 @@ export function explanationView(explanation) {
   return box;
 }
 
-export async function explain(run, input, view, signal) {
-  const body = { input, view };
-  const { explanations } = await post(runPath(run, "explain"), body, signal);
-  return { explanation: explanations[0], request: requestView(runPath(run, "explain"), body) };
+async function explain(run, input, view, options) {
+  const path = runPath(run, "explain"), body = { input, view, ...(options ? { options } : {}) };
+  try {
+    const { explanations: [explanation] } = await post(path, body);
+    return { explanation, request: requestView(path, body) };
+  } catch (error) {
+    if (!options || error.status !== 422) throw error;
+    return explain(run, input, view, null); // a model without it
+  }
 }
 
 /**
  * The views of a run for one input. `first` is shown at once; the others when they are chosen. `onView` gets each
- * explanation.
+ * explanation. `options` are those of single views.
  */
-export function explanations(run, input, { first = null, onView = () => {} } = {}) {
+export function explanations(run, input, { first = null, onView = () => {}, options = {} } = {}) {
   if (!run.operations.includes("explain") || !run.views.length) return null;
   const name = newId("view"), box = el("div", { class: "explained" });
   const choice = el("fieldset", { class: "choice views" }, el("legend", { class: "visually-hidden", text: "View" }));
@@ -52,7 +57,7 @@ export function explanations(run, input, { first = null, onView = () => {} } = {
     box.setAttribute("aria-busy", "true");
     box.replaceChildren(el("p", { class: "note", role: "status", text: `Computing ${nameOf(view)}\u2026` }));
     try {
-      const { explanation, request } = await explain(run, input, view);
+      const { explanation, request } = await explain(run, input, view, options[view]);
       box.replaceChildren(explanationView(explanation), request);
       onView(explanation);
     } catch (error) {

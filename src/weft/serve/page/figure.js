@@ -2,7 +2,7 @@
 import { el } from "./dom.js";
 
 const ELEMENTS = new Set(
-  "svg g rect text tspan path line polyline polygon circle ellipse title desc image defs clipPath linearGradient stop use a".split(" "),
+  "svg g rect text tspan path line polyline polygon circle ellipse title desc image defs clipPath mask linearGradient stop".split(" "),
 );
 const STYLE = /<style>(.*?)<\/style>/gs; // the text of the pictures is escaped, so that nothing else matches
 const DARK = /@media screen and \(prefers-color-scheme:\s?dark\)/g;

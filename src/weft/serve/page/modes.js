@@ -143,7 +143,7 @@ const predict = {
     const shown = recordView(record, { run, player });
     const length = typeof input === "object" && !Array.isArray(input) ? 0 : [input].flat().join("").length;
     const first = run.views.includes(shown.view) && length <= MAX_CHARS_EXPLAINED_AT_ONCE ? shown.view : null;
-    const why = explanations(run, input, { first, onView: shown.onView });
+    const why = explanations(run, input, { first, onView: shown.onView, options: shown.viewOptions });
     column.append(...[shown.element, requestView(path, body), why].filter(Boolean));
     return shown;
   },

@@ -173,7 +173,8 @@ function outputs(record, { run, player }) {
   const corrupted = record.corrupted ? facts([["Corrupted", record.corrupted], ["Target", record.target]]) : null;
   const element = el("div", {}, corrupted, el("ol", { class: list.length > 1 ? "n-best" : "n-best single" }, list), times(record, player));
   const view = ["attention", "alignment"].find((name) => run.views.includes(name)) ?? null;
-  return { element, units, summary: record.predictions[0]?.text ?? "no output", view };
+  const viewOptions = run.input === "text" ? { attention: { component: "cross" } } : {}; // the alignment
+  return { element, units, summary: record.predictions[0]?.text ?? "no output", view, viewOptions };
 }
 
 function reward(record) {
