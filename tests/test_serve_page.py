@@ -263,6 +263,7 @@ def press(page: OpenPage, *keys: str) -> None:
 
 def tab_to(page: OpenPage, selector: str, limit: int = 60) -> None:
     """Press Tab until an element has the focus, which must be visible at each stop."""
+    page.page.locator("form.card").wait_for()
     for _ in range(limit):
         press(page, "Tab")
         assert focus_is_visible(page.page), page.page.evaluate("document.activeElement.outerHTML")
