@@ -35,7 +35,12 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' data: blob:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-PAGE = {"/": "index.html", "/app.js": "app.js", "/app.css": "app.css"}
+# the scripts of the page; app imports the others
+MODULES = (
+    *("app", "api", "compare", "dom", "errors", "explain", "figure", "form"),
+    *("hints", "modes", "panel", "records", "snippets", "tokens", "weights"),
+)
+PAGE = {"/": "index.html", "/app.css": "app.css", **{f"/{name}.js": f"{name}.js" for name in MODULES}}
 PAGE_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
 
@@ -186,7 +191,8 @@ COMMON = [
 def create_app(services: Services, *, tables: Sequence[Sequence[Route]] = (), cors_origins: Sequence[str] = ()) -> Starlette:
     """The application: the native API, and further tables of routes."""
     routes = [*COMMON, *native.ROUTES, *(route for table in tables for route in table)]
-    routes.append(Route("GET", "/openapi.json", _openapi(routes), "This description", is_open=True))
+    described = [route for route in routes if route.handler is not page]
+    routes.append(Route("GET", "/openapi.json", _openapi(described), "This description", is_open=True))
 
     async def not_routed(request: Request, error: Exception) -> Response:
         """A path or a method that does not exist."""
