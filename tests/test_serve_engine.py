@@ -429,3 +429,14 @@ def test_ctranslate2_searches_for_encoder_decoders(runs, loaded):
 def test_an_unknown_engine_is_refused(runs):
     with pytest.raises(UsageError, match="unknown engine 'tensorrt'"):
         Engine({"mt": runs.get("mt")}, engine="tensorrt")
+
+
+def test_messages_do_not_name_the_place_of_a_run(tmp_path):
+    """An unknown word is named with the run, but without its directory on this machine."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the rug\n" * 20)
+    values = {"task": "word-vectors", "data": {"train": str(text)}, "model": {"arch": "ppmi", "vector_size": 4}}
+    weft.train(values, output_dir=tmp_path / "vectors")
+    with Engine({"v": tmp_path / "vectors"}, device="cpu") as engine:
+        (result,) = engine.try_predict("v", ["zebra"])
+    assert isinstance(result, InvalidInput) and "zebra" in result.reason and str(tmp_path) not in result.reason

@@ -39,6 +39,11 @@ def with_numbers(options: Config, numbers: Sequence[int]) -> Config:
     return options.model_copy(update={"numbers": list(numbers)})
 
 
+def _hide_path(run: AnyRun, text: str) -> str:
+    """A message without the place of the run on this machine."""
+    return text.replace(str(run.path), run.path.name)
+
+
 def _predict(run: AnyRun, job: Predict, inputs: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
     results: list[Any] = list(inputs)
     valid = [index for index, value in enumerate(inputs) if value is not None and not isinstance(value, InvalidInput)]
@@ -47,7 +52,7 @@ def _predict(run: AnyRun, job: Predict, inputs: Sequence[Any], numbers: Sequence
         predictions = run.try_predict(files.inputs, options)
         for index, prediction in zip(valid, predictions, strict=True):
             is_invalid = isinstance(prediction, InvalidInput)
-            results[index] = InvalidInput(files.hide(prediction.reason)) if is_invalid else prediction
+            results[index] = InvalidInput(_hide_path(run, files.hide(prediction.reason))) if is_invalid else prediction
     return results
 
 
@@ -56,7 +61,10 @@ def _score(run: AnyRun, job: Score, inputs: Sequence[Any], numbers: Sequence[int
     with stored([pair[0] for pair in pairs]) as files:
         values = [(first, *pair[1:]) for first, pair in zip(files.inputs, pairs, strict=True)]
         results = run.try_score([value if len(value) > 1 else value[0] for value in values], truncate=job.truncate)
-        return [InvalidInput(files.hide(each.reason)) if isinstance(each, InvalidInput) else each for each in results]
+        return [
+            InvalidInput(_hide_path(run, files.hide(each.reason))) if isinstance(each, InvalidInput) else each
+            for each in results
+        ]
 
 
 def _embed(run: AnyRun, job: Embed, inputs: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
