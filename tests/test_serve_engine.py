@@ -434,7 +434,7 @@ def test_an_unknown_engine_is_refused(runs):
 def test_messages_do_not_name_the_place_of_a_run(tmp_path):
     """An unknown word is named with the run, but without its directory on this machine."""
     text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat and the dog sat on the rug\n" * 20)
+    text.write_text("the cat sat on the mat and a dog sat by the old red rug in our small green house\n" * 20)
     values = {"task": "word-vectors", "data": {"train": str(text)}, "model": {"arch": "ppmi", "vector_size": 4}}
     weft.train(values, output_dir=tmp_path / "vectors")
     with Engine({"v": tmp_path / "vectors"}, device="cpu") as engine:
