@@ -170,6 +170,8 @@ def test_invalid_json_is_rejected(tmp_path):
     assert error_message(text) == (
         f"{text}: not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table or SQuAD's JSON for questions"
     )
+    missing = tmp_path / "b.txt"
+    assert error_message(missing) == f"{missing}: file not found"
 
 
 FORMAT = "; use SQuAD's format, or .jsonl for one object per line"

@@ -10,7 +10,7 @@ The module of a format has two functions:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,6 +93,11 @@ def find_format(name: str) -> Format:
 def all_problems(config: RunConfig) -> dict[str, list[str]]:
     """Why a model cannot be written, for every format; [] if it can."""
     return {name: row.problems(config) for name, row in FORMATS.items()}
+
+
+def is_lost(problems: Sequence[str]) -> bool:
+    """Whether options prevent a format: another value would allow it, with the same task and architecture."""
+    return bool(problems) and all(_OPTION.search(text) for text in problems)
 
 
 def lost_formats(config: RunConfig) -> dict[str, list[str]]:

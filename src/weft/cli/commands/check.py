@@ -226,6 +226,7 @@ class Check(ModelCommand):
         from weft.cli import gradient_check, show_windows
         from weft.cli.export_table import export_lines
         from weft.data.findings import SEVERITIES
+        from weft.interop.formats import is_lost
 
         width = min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
         head, *rows = size_table(report, options)
@@ -235,7 +236,10 @@ class Check(ModelCommand):
         for table in tables:
             lines += [*((line, "") for line in table.removesuffix("\n").split("\n")), ("", "")]
         lines += findings_lines([_relative(finding) for finding in report.findings], width)
-        lines += [("Export", "bold"), *((line, "") for line in export_lines(shown.export, width, indent=2)), ("", "")]
+        # formats that other tasks have are not worth a line
+        formats = {name: found for name, found in shown.export.items() if not found or is_lost(found)}
+        if formats:
+            lines += [("Export", "bold"), *((line, "") for line in export_lines(formats, width, indent=2)), ("", "")]
         lines.append((", ".join(pluralize(report.count(severity), severity) for severity in SEVERITIES), ""))
         if checks is not None:
             lines += [

@@ -238,6 +238,8 @@ def _read_squad(path: Path, options: QAFileOptions, summary: FileSummary) -> Ite
 
 
 def no_questions(path: Path) -> DataError:
+    if not path.exists():  # the name would be corrected in vain
+        return DataError(path, "file not found")
     return DataError(path, NOT_A_TABLE, "use a table or SQuAD's JSON for questions")
 
 

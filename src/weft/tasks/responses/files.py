@@ -51,6 +51,8 @@ def _rows(path: Path, options: TableOptions, summary: FileSummary) -> Iterator[t
         )
         return
     if not is_table(path, options.delimiter):
+        if not path.exists():  # the name would be corrected in vain
+            raise DataError(path, "file not found")
         raise DataError(path, NOT_A_TABLE, "use a table with the columns instruction and output, or JSONL with messages")
     table = open_table(path, options, summary)
     summary.columns = tuple(table.first)
