@@ -92,21 +92,28 @@ class Call:
             raise Cancelled("request", "the connection was closed") from None
         return bytes(content)
 
+    @property
+    def content_type(self) -> str:
+        """The type of the body, such as application/json; "" if it is not stated."""
+        return self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
     async def json(self, config_class: type[C]) -> C:
         """The body as an object of this class."""
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise WrongType("content-type", f"expected application/json, got {kind or 'none'}")
+        return parse_config(config_class, await self.json_values(), prefix="")
+
+    async def json_values(self) -> dict[str, Any]:
+        """The body as a JSON object, whose values are not checked."""
+        if self.content_type != "application/json":
+            raise WrongType("content-type", f"expected application/json, got {self.content_type or 'none'}")
         try:
             values = from_json(await self.body(), allow_inf_nan=False)
         except ValueError as error:
             raise BadRequest("body", f"not valid JSON: {error}") from None
         if not isinstance(values, dict):
             raise UsageError("body", "expected a JSON object")
-        parsed = parse_config(config_class, values, prefix="")
         if self.services.log_texts:
             self.fields["body"] = values
-        return parsed
+        return values
 
     # ---- asking
 
