@@ -359,7 +359,7 @@ def test_embeddings_equal_those_of_the_run(client, runs):
         ({"logprobs": 6}, "logprobs: must be at most 5, got 6", "logprobs"),
         ({"prompt": []}, "prompt: must not be empty", "prompt"),
         ({"prompt": [100_000]}, "prompt: 100000 is not a token ID; use 0 to", "prompt"),
-        ({"prompt": [2], "echo": True, "logprobs": 1}, "prompt: 2, the end of a text, cannot be scored", "prompt"),
+        ({"prompt": [2], "echo": True, "logprobs": 1}, "prompt: 2, the end of a text, cannot be scored in the middle of one", "prompt"),
         ({"prompt": "\0"}, "prompt 1: ", None),
         ({"top_q": 1}, "top_q: unknown option; did you mean 'top_p'", None),
         ({"stop": ""}, "stop: must not be empty", "stop"),

@@ -1,4 +1,4 @@
-"""Languages of runs that translate: their names, which run translates from one to another, and which language a text is in."""
+"""Languages of translating runs: their names, which run translates from one to another, and which language a text is in."""
 
 from __future__ import annotations
 
