@@ -40,9 +40,9 @@ LIMITS = (
 TIMEOUT = 20.0  # seconds after which an answer counts as a hang
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 1, 2, 16, 17, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e-320, 1e308, "", " ", "a",
-    "the", "\0", "\ufeff", "\u2028", "\ud83d\ude00", "a" * 5000, "\n" * 300, "\r\n\t", "../../etc/passwd", "auto", "</s>", "<s>",
-    "%s%n{}", [], [[]], [None], ["a", 1], [1, 2, 3], [[1], [2]], [-1], [2**40], ["a"] * 300, {}, {"a": 1}, {"base64": "!"},
-    {"type": "text", "text": "a"}, [{"role": "user", "content": "hi"}], [{"role": "user"}],
+    "the", "\0", "\ufeff", "\u2028", "\ud83d\ude00", "a" * 5000, "\n" * 300, "\r\n\t", "../../etc/passwd", "auto", "</s>",
+    "<s>", "%s%n{}", [], [[]], [None], ["a", 1], [1, 2, 3], [[1], [2]], [-1], [2**40], ["a"] * 300, {}, {"a": 1},
+    {"base64": "!"}, {"type": "text", "text": "a"}, [{"role": "user", "content": "hi"}], [{"role": "user"}],
     {"base64": "UklGRg==", "name": "../a.wav"},
 ]  # fmt: skip
 RAW = [

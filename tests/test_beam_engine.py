@@ -175,6 +175,26 @@ def test_a_state_for_all_sentences_of_several_beam_sizes():
         same(found[number], alone(model, requests[number]._replace(prompt=[1, token, 5])))
 
 
+@pytest.mark.parametrize(
+    "name", ["ngram-5", "ngram-mle", "gpt", "lstm", "mixture", "transformer", "copying", "linear", "fusion"]
+)
+@torch.no_grad()
+def test_log_probabilities_may_be_overwritten(name):
+    if name in ("transformer", "copying", "linear", "fusion"):
+        model = ensemble(name) if name in ("linear", "fusion") else model_of(name)
+        start = source_state(model, [3, 4, END])
+    else:
+        model, start = made(name), None
+    prompt = torch.tensor([[1, 3]])
+    first, state = model.start(prompt, None, start)
+    expected, (second, _) = first.clone(), model.step(torch.tensor([4]), state)
+    kept = second.clone()
+    for overwritten in (first, second):
+        overwritten.fill_(math.nan)
+    again, state = model.start(prompt, None, start)
+    assert again.equal(expected) and model.step(torch.tensor([4]), state)[0].equal(kept)
+
+
 # ---- groups, memory, errors
 
 

@@ -53,16 +53,36 @@ def test_a_source_is_stored_once():
     assert before <= {part.data_ptr() for part in after}
 
 
-@pytest.mark.parametrize("words", [1, 63, 64 * 11, 64 * 30, 64 * 30 + 1, 64 * 31 - 1])
-def test_blockwise_top_k_equals_top_k(words):
-    values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
-    values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
-    count = min(10, words)
-    result, index = module.topk(values, count)
-    expected, places = values.topk(count, dim=1)
-    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(values.gather(1, index), result, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(index[0], places[0])  # of numbers that differ, the same words
+@pytest.mark.parametrize("words", [64 * 9, 64 * 9 + 1, 64 * 31 - 1])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_best_totals_in_blocks_equal_those_of_all_tokens(words, beams):
+    generator = torch.Generator().manual_seed(words)
+    values = torch.randn(4 * beams, words, generator=generator)
+    sums = torch.randn(4, beams, generator=generator, dtype=torch.float64)
+    values[1], values[2, : words // 2] = -math.inf, -math.inf
+    sums[3, 0] = -math.inf  # an empty beam
+    totals = (sums.unsqueeze(2) + values.view(4, beams, words)).flatten(1)
+    actual, index = module._best_in_blocks(sums, values, 10)
+    torch.testing.assert_close(actual, totals.topk(10, dim=1).values, rtol=0, atol=0)
+    torch.testing.assert_close(totals.gather(1, index), actual, rtol=0, atol=0)
+    assert module.best_totals(sums, values, 10)[0].equal(actual)
+    assert module.best_totals(sums, values.T.contiguous().T, 10)[0].equal(actual)  # any memory layout
+    values[4 % len(values), words - 1] = math.nan
+    assert module._best_in_blocks(sums, values, 10)[0].isnan().sum() == 1
+
+
+@pytest.mark.parametrize("words", [1, 4, 63])
+def test_the_best_totals_of_a_small_vocabulary(words):
+    values, sums = torch.randn(6, words), torch.randn(2, 3, dtype=torch.float64)
+    totals = (sums.unsqueeze(2) + values.view(2, 3, words)).flatten(1)
+    actual, index = module.best_totals(sums, values, 10)
+    assert actual.equal(totals.topk(min(10, 3 * words), dim=1).values) and totals.gather(1, index).equal(actual)
+
+
+def test_of_equal_totals_the_first_are_the_best():
+    index = module.best_totals(torch.zeros(1, 3, dtype=torch.float64), torch.zeros(3, 2), 4)[1]
+    assert len(set(index[0].tolist())) == 4
+    assert module.best_first(torch.zeros(2, 9), 3)[1].tolist() == [[0, 1, 2]] * 2
 
 
 @pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())

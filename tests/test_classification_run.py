@@ -502,7 +502,7 @@ def test_decoding_options_are_refused(runs, capsys, words):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["--beam-size", "3"], ["--length-penalty", "0.5"], ["--context", "carry"], ["--truncate"]])
+@pytest.mark.parametrize("words", [["--beam-size", "3"], ["--patience", "2"], ["--context", "carry"], ["--truncate"]])
 def test_evaluation_options_of_other_tasks_are_refused(runs, capsys, words):
     folder = runs.run_dir("labels-logistic-regression")
     assert expect_error(capsys, "evaluate", str(folder), *words) == (

@@ -134,7 +134,17 @@ def test_version_and_help(capsys):
     assert call(capsys, "-h")[1] == out
 
 
-TITLES = ["Arguments", "Options", "Decoding", "Ensemble", "Neural cache", "Input and output", "Common options"]
+TITLES = [
+    "Arguments",
+    "Options",
+    "Decoding",
+    "Ensemble",
+    "Neural cache",
+    "Server",
+    "Access",
+    "Input and output",
+    "Common options",
+]
 
 
 @pytest.mark.parametrize(

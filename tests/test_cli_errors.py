@@ -345,6 +345,8 @@ ASKED = {
     "--top-p 2": "--top-p: must be in (0, 1], got 2",
     "--max-new-tokens 0": "--max-new-tokens: must be at least 1, got 0",
     "--length-penalty 1": "--length-penalty: requires --beam-size",
+    "--patience 2": "--patience: requires --beam-size",
+    "--beam-size 3 --patience 0.5": "--patience: must be 0 or from 1 to 1000, got 0.5",
     "--beam-size 2 --top-k 3": "--top-k: cannot be combined with --beam-size, which does not sample",
     "--greedy --temperature 2": "--greedy: cannot be combined with --temperature 2",
     "--greedy --temperature 0.5,1": "--greedy: cannot be combined with --temperature 0.5,1",

@@ -308,3 +308,38 @@ def test_nan_log_probabilities_are_refused():
     with pytest.raises(ModelError) as caught:
         engine.step()
     assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"
+
+
+@pytest.mark.parametrize("name", NETWORKS + PLACES)
+def test_prompts_whose_first_tokens_are_in_the_state(name):
+    """A long prompt can be read in parts: its last part is read when the row is admitted, beside rows that are read whole."""
+    model = made(name)
+    requests = [request_of(number)._replace(prompt=[1, *range(3, 7), 3, 5]) for number in range(6)]
+    parts = []
+    for number, request in enumerate(requests):
+        state, read = None, number % 3 * 2
+        for position in range(0, read, 2):
+            _, state = model.start(torch.tensor([request.prompt[position : position + 2]]), None, state)
+        parts.append(request._replace(state=state, num_read=read))
+    engine, written = Engine(model), {}
+    engine.admit(parts)
+    while engine.running:
+        write(engine, written)
+    for number, request in enumerate(requests):
+        check(written, number, alone(model, request))
+
+
+def test_the_most_probable_tokens_of_each_row():
+    model = Bigram(6)
+    engine = Engine(model)
+    rows = engine.admit([Request([1], 2, num_top=2), Request([1], 2), Request([1], 2, num_top=1)])
+    engine.step()
+    values, tokens = model.table[1].sort(descending=True)
+    expected = list(zip(tokens.tolist(), values.tolist(), strict=True))
+    assert engine.top_tokens == {rows[0]: expected[:2], rows[2]: expected[:1]}
+
+
+@pytest.mark.parametrize("request_", [Request([1, 3], 2, num_read=1), Request([1, 3], 2, state=(), num_read=2)])
+def test_a_part_of_a_prompt_needs_a_state_and_a_rest(request_):
+    with pytest.raises(UsageError, match="num_read: requires a state, and a token of the prompt that it has not read"):
+        Engine(Bigram(6)).admit([request_])

@@ -59,14 +59,23 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
         if length == options.max_new_tokens:
             ended |= {output: total / length**options.length_penalty for output, total in alive.items()}
             looked = [(output, total, "limit" if output in alive else fate) for output, total, fate in looked]
-        elif ended and max(ended.values()) >= hope:
-            looked = [(output, total, "hopeless" if output in alive else fate) for output, total, fate in looked]
+        elif len(ended) >= options.max_finished or (ended and max(ended.values()) >= hope):
+            early = "stopped" if len(ended) >= options.max_finished else "hopeless"
+            looked = [(output, total, early if output in alive else fate) for output, total, fate in looked]
             break
     return looked, max(ended, key=ended.__getitem__)
 
 
 @pytest.mark.parametrize("toy", ["hashed", "gru"])  # a bigram has many hypotheses of one score
-@pytest.mark.parametrize("options", [BeamOptions(3, 6, END), BeamOptions(2, 5, END, 1.0), BeamOptions(4, 4, END, 0.5)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        BeamOptions(3, 6, END),
+        BeamOptions(2, 5, END, 1.0),
+        BeamOptions(4, 4, END, 0.5),
+        BeamOptions(3, 9, END, 2.0, patience=1.0),
+    ],
+)
 @pytest.mark.parametrize("banned", [[], [0, 1, 4]])
 def test_the_tree_equals_beam_search_in_plain_python(toy, options, banned):
     model = TOY_MODELS[toy](WORDS)
@@ -83,6 +92,7 @@ def test_the_tree_equals_beam_search_in_plain_python(toy, options, banned):
     for step in own:
         assert step.score == pytest.approx(step.log_prob / step.length**options.length_penalty)
     assert tuple(best.tokens) == winner
+    assert ("stopped" in {step.fate for step in own}) == (options.patience is not None and bool(banned))
     way = result.path(best.tokens)
     assert [result.nodes[index].token for index in way] == best.tokens
     assert result.nodes[way[-1]].score == pytest.approx(best.score)
@@ -133,6 +143,9 @@ def test_the_best_leaf_equals_predict(runs, name):
     assert [hypothesis["parent"] for hypothesis in way] == [0, *(hypothesis["id"] for hypothesis in way[:-1])]
     assert {hypothesis["fate"] for hypothesis in view.data["hypotheses"]} <= set(KINDS)
     ET.fromstring(view.figures[0].svg)
+    patient = beam_search_tree(run, "fade", ExplainConfig(beam_size=4, patience=1))
+    assert patient.data["output"] == run.predict("fade", beam_size=4, patience=1).text
+    assert len(patient.data["hypotheses"]) <= len(view.data["hypotheses"])
 
 
 def test_the_best_leaf_equals_generate(lstm, runs):

@@ -166,10 +166,10 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
 def test_signature_names_the_ensemble(runs):
     lstm, luong, lm = (runs.run_dir(name) for name in ("lstm", "luong", "lm-ngram"))
     pair = list(ensemble([lstm, luong], device="cpu").evaluate())
-    assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
+    assert "|search:beam:5/alpha:1/patience:2/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
     fused = list(ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate())
     which = hashlib.sha256((lm / "model.safetensors").read_bytes()).hexdigest()[:8]
-    assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
+    assert f"|search:beam:5/alpha:1/patience:2/lm:{which}*0.25|" in fused[0].signature
     uneven = list(ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam_size=1, min_new_tokens=2))
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # with shallow fusion, targets have no normalized probability

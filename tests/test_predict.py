@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -275,8 +276,46 @@ def test_sources_of_several_batches_keep_their_order(monkeypatch):
     monkeypatch.undo()
     for item, expected in zip(actual, ask(model, sources, beam_size=2), strict=True):
         same(item, expected)
-    assert calls == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
+    assert calls == [(3, 11), (6, 11), (9, 11), (11, 11)]  # the longest ones first, whatever their limits
     assert ask(model, [], beam_size=2) == []
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 3, "patience": 0}, {"num_samples": 2, "seed": 3}], ids=["beam", "samples"])
+def test_sources_of_different_limits_share_a_batch(options):
+    model = model_of("luong", words=12)
+    sources = [[3, 4] * 20 + [EOS], [3, EOS], [5] * 17 + [EOS]]
+    config = PredictionConfig(**options, min_new_tokens=60)  # longer than two of the limits: those outputs are truncated
+    request = asking(model, sources, speller=StringTokenizer("abcdefghi"))
+    together = predict(request, config)
+    lengths = [max(len(item.token_ids) for item in items) for items in together]
+    assert lengths[1] == max_new_tokens_for(request, 1, config) < lengths[0] <= max_new_tokens_for(request, 0, config)
+    for row, items in enumerate(together):
+        alone = asking(model, sources[row : row + 1], speller=request.tokenizer)._replace(indices=[row])
+        same(items, predict(alone, config)[0])
+
+
+def test_patience_stops_a_search_early():
+    model, sources, counted = deepcopy(model_of("transformer")), source_tokens(6), []
+    model.head.head.bias.data[EOS] += 4.0  # outputs end early
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(model, name)
+
+        def step(self, token, state):
+            counted.append(len(token))
+            return model.step(token, state)
+
+    results, rows = [], []
+    for options in ({}, {"patience": 2}, {"patience": 0}, {"patience": 1000}):
+        counted.clear()
+        results.append(ask(Counted(), sources, beam_size=3, length_penalty=1.0, encode=lambda s: encoded(model, s), **options))
+        rows.append(sum(counted))
+    assert results[0] == results[1] and rows[0] == rows[1] < rows[2] == rows[3]
+    assert results[2] == results[3]
+    assert ask(model, sources, beam_size=3, length_penalty=0.0) == ask(
+        model, sources, beam_size=3, length_penalty=0.0, patience=0
+    )
 
 
 # ---- scores
@@ -429,6 +468,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"beam_size": 1001}, "beam_size: must be at most 1000, got 1001"),
     ({"length_penalty": -0.5}, "length_penalty: must be at least 0, got -0.5"),
     ({"length_penalty": 11.0}, "length_penalty: must be at most 10, got 11.0"),
+    ({"patience": 0.5}, "patience: must be 0 or from 1 to 1000, got 0.5"),
+    ({"patience": -1}, "patience: must be 0 or from 1 to 1000, got -1"),
+    ({"patience": 1001}, "patience: must be 0 or from 1 to 1000, got 1001"),
+    (
+        {"num_samples": 2, "patience": 2},
+        "patience: cannot be combined with sampling; remove it, or `num_samples`, `temperature`, `top_k` and `top_p`",
+    ),
     ({"n_best": 0}, "n_best: must be at least 1, got 0"),
     ({"n_best": 6}, "n_best: 6 is more than `beam_size` (5)"),
     ({"n_best": 2, "beam_size": 1}, "n_best: 2 is more than `beam_size` (1)"),
@@ -467,10 +513,14 @@ def test_error_messages(options, message):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "beam:5/alpha:1"),
+        ({}, "beam:5/alpha:1/patience:2"),
+        ({"patience": 0}, "beam:5/alpha:1"),  # as in signatures of versions that had no patience
+        ({"patience": 1.5}, "beam:5/alpha:1/patience:1.5"),
+        ({"length_penalty": 0}, "beam:5/alpha:0"),  # the bound is tight
+        ({"length_penalty": 0, "patience": 3}, "beam:5/alpha:0/patience:3"),
         ({"beam_size": 1}, "greedy"),
-        ({"beam_size": 10, "length_penalty": 0.6}, "beam:10/alpha:0.6"),
-        ({"max_new_tokens": 9, "min_new_tokens": 2, "truncate": True}, "beam:5/alpha:1/length:9/least:2/truncate"),
+        ({"beam_size": 10, "length_penalty": 0.6}, "beam:10/alpha:0.6/patience:2"),
+        ({"max_new_tokens": 9, "min_new_tokens": 2, "truncate": True}, "beam:5/alpha:1/patience:2/length:9/least:2/truncate"),
         ({"beam_size": 1, "banned_tokens": ["z", "a/b|c", "z"]}, "greedy/ban:a%2Fb%7Cc,z"),
         ({"top_k": 3, "min_new_tokens": 2}, "sampling/top_k:3/seed:0/least:2"),
         ({"num_samples": 3}, "sampling/seed:0"),

@@ -24,7 +24,8 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
         middle = (low + high) // 2
         monkeypatch.setattr(room, "free_device_memory", lambda device, there=middle: there)
         try:
-            module._batch_size(asking(model_of(name), sources or source_tokens(1)), PredictionConfig(**options), 0)
+            request, config = asking(model_of(name), sources or source_tokens(1)), PredictionConfig(**options)
+            module._batch_size(request, config, [module.max_new_tokens_for(request, 0, config)], 0)
             high = middle
         except ResourceError:
             low = middle

@@ -280,6 +280,8 @@ def refused(**options):
         ({"stop": ["a", ""]}, "stop: must not be empty"),
         ({"max_new_tokens": 5, "min_new_tokens": 6}, "min_new_tokens: 6 is more than `max_new_tokens` (5)"),
         ({"length_penalty": 0.6}, "length_penalty: requires `beam_size`"),
+        ({"patience": 2.0}, "patience: requires `beam_size`"),
+        ({"beam_size": 2, "patience": 0.9}, "patience: must be 0 or from 1 to 1000, got 0.9"),
         ({"n_best": 3}, "n_best: requires `beam_size`; for samples, use `num_samples` 3"),
         ({"temperature": 0.0, "num_samples": 2}, "num_samples: a `temperature` of 0 gives one output; increase it"),
         ({"beam_size": 4, "temperature": 0.8}, "temperature: cannot be combined with `beam_size`, which does not sample"),

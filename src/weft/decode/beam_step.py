@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN
 from weft.errors import ModelError
 
-BLOCK_SIZE = 64  # vocabulary entries per block of `topk`
+BLOCK_SIZE = 64  # tokens per block of a large vocabulary
+MIN_BLOCKS = 8  # a vocabulary with fewer blocks is small
 UNLIMITED = 2**62  # finished hypotheses of a sentence without patience
 
 
@@ -224,21 +225,38 @@ def best_first(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return sorted_values[:, :count], index[:, :count]
 
 
-def topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`topk` of each row of (B, V), faster for a large V: the k best values are in the k blocks with the largest maxima."""
-    num_blocks = values.size(1) // BLOCK_SIZE
-    if num_blocks <= k or values.device.type != "cpu":
-        return values.topk(k, dim=1)
-    blocks = values[:, : num_blocks * BLOCK_SIZE].reshape(values.size(0), num_blocks, BLOCK_SIZE)
-    row_start = torch.arange(0, blocks[:, :, 0].numel(), num_blocks).unsqueeze(1)
-    best_blocks = blocks.amax(2).topk(k, dim=1, sorted=False).indices  # (B, k)
-    tokens = (best_blocks.unsqueeze(2) * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten(1)
-    candidates = blocks.flatten(0, 1).index_select(0, (row_start + best_blocks).flatten()).view_as(tokens)
-    # the incomplete last block
-    rest = torch.arange(num_blocks * BLOCK_SIZE, values.size(1)).expand(values.size(0), -1)
-    candidates, tokens = torch.cat([candidates, values[:, num_blocks * BLOCK_SIZE :]], 1), torch.cat([tokens, rest], 1)
-    top_values, index = candidates.topk(k, dim=1)
-    return top_values, tokens.gather(1, index)
+def best_totals(sums: Tensor, values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest sums[a, k] + values[a, k, v] of each sentence, best first, and their indices k * V + v: both (A, count), or
+    fewer if there are fewer. sums (A, K), values (A * K, V)."""
+    vocab_size = values.size(1)
+    if values.device.type == "cpu" and vocab_size > MIN_BLOCKS * BLOCK_SIZE:
+        return _best_in_blocks(sums, values, count)
+    # top-k within each beam first: no addition over the whole vocabulary
+    top_values, tokens = values.topk(min(count, vocab_size), dim=1)
+    totals = sums.unsqueeze(2) + top_values.view(*sums.shape, -1)
+    totals, index = best_first(totals.flatten(1), count)
+    row_start = torch.arange(sums.size(1), device=sums.device).unsqueeze(1) * vocab_size
+    return totals, (row_start + tokens.view(*sums.shape, -1)).flatten(1).gather(1, index)
+
+
+def _best_in_blocks(sums: Tensor, values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`best_totals` for a large vocabulary: the best totals are in the `count` blocks of it with the largest maxima."""
+    num_sentences, num_beams, vocab_size = *sums.shape, values.size(1)
+    num_whole = vocab_size // BLOCK_SIZE
+    maxima = values[:, : num_whole * BLOCK_SIZE].reshape(-1, num_whole, BLOCK_SIZE).amax(2)
+    if num_whole * BLOCK_SIZE < vocab_size:
+        maxima = torch.cat([maxima, values[:, num_whole * BLOCK_SIZE :].amax(1, keepdim=True)], 1)
+    num_blocks = maxima.size(1)
+    maxima = (sums.unsqueeze(2) + maxima.view(num_sentences, num_beams, num_blocks)).flatten(1)
+    blocks = maxima.topk(min(count, maxima.size(1)), dim=1, sorted=False).indices.unsqueeze(2)  # (A, count, 1)
+    beams, tokens = blocks // num_blocks, blocks % num_blocks * BLOCK_SIZE + torch.arange(BLOCK_SIZE)
+    index = (beams * vocab_size + tokens).clamp_(max=num_beams * vocab_size - 1)  # the last block may be incomplete
+    totals = (
+        values.reshape(num_sentences, -1).gather(1, index.flatten(1)).view_as(index) + sums.gather(1, beams[:, :, 0])[..., None]
+    )
+    totals.masked_fill_(tokens >= vocab_size, -math.inf)
+    best, best_index = totals.flatten(1).topk(count, dim=1)
+    return best, index.flatten(1).gather(1, best_index)
 
 
 def _expand_greedy(beams: Beams, log_probs: Tensor, processed: Tensor) -> Candidates:
@@ -257,14 +275,10 @@ def expand(beams: Beams, log_probs: Tensor, processed: Tensor, beam_size: int) -
     overwrite `processed`."""
     if beam_size == 1:
         return _expand_greedy(beams, log_probs, processed)
-    # top-k within each beam first: no addition over the whole vocabulary
-    values, tokens = topk(processed, min(2 * beam_size, processed.size(1)))
-    model_values = values if processed is log_probs else log_probs.gather(1, tokens)
-    shape = (*beams.sums.shape, values.size(1))
-    totals = (beams.sums.unsqueeze(2) + values.view(shape)).flatten(1)  # (A, K * 2K)
-    sums, index = best_first(totals, 2 * beam_size)
-    model_sums = (beams.log_probs.unsqueeze(2) + model_values.view(shape)).flatten(1).gather(1, index)
-    return Candidates(sums, model_sums, tokens.view_as(totals).gather(1, index), index // shape[2])
+    sums, index = best_totals(beams.sums, processed, 2 * beam_size)
+    parents = index // processed.size(1)
+    model_values = log_probs.reshape(len(sums), -1).gather(1, index)
+    return Candidates(sums, beams.log_probs.gather(1, parents) + model_values, index % processed.size(1), parents)
 
 
 def select_survivors(candidates: Candidates, eos_ids: Tensor, beam_size: int) -> Tensor:

@@ -266,8 +266,7 @@ class Engine(Generic[S]):
         if self._has_new_groups:
             self._join_groups()
         events = [event for group in self._groups for event in group.advance(self.model)]
-        if len(self._groups) > 1:
-            events.sort()
+        events.sort()  # rows with and without a state of their own are admitted in separate groups
         self.top_tokens = {row_id: top for group in self._groups for row_id, top in group.top_tokens.items()}
         self._ended = {event.row for event in events if event.finish_reason is not None}
         for row_id in self._ended:

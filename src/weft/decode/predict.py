@@ -39,6 +39,9 @@ class PredictionRequest(NamedTuple):
     # index of each source in the whole input, which seeds its random numbers; None: its index in the request
     indices: Sequence[int] | None = None
     suppressed_tokens: Sequence[int] = ()  # never generated, in addition to <unk> and <s>
+    # the sources themselves, and the state of any list of them: sources of several requests can be encoded at once
+    sources: Sequence[Any] = ()
+    encode_sources: Callable[[Sequence[Any]], Any] | None = None
 
     def prompt(self, row: int) -> list[int]:
         """The tokens before the output: those that the decoder reads first, and the forced prefix."""

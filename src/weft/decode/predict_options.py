@@ -26,8 +26,8 @@ class PredictionConfig(Config):
     length_penalty: float | None = None
     """Divide log-probabilities by length^X. Default: 1."""
     patience: float | None = None
-    """Stop a search after X times the beam size of finished outputs; 0: when none can be better. Default: 2 with a length penalty,
-    0 without."""
+    """Stop a search after X times the beam size of finished outputs; 0: when none can be better. Default: 2 with a length
+    penalty, 0 without."""
     n_best: int = 1
     """Number of outputs per line."""
     max_new_tokens: int | None = None

@@ -104,8 +104,8 @@ class SearchTree:
         self.beams = [continued.get(rank) for rank in survivors]
 
     def finish(self) -> None:
-        """Mark the active hypotheses at the end of the search: at the length limit, or earlier if none could win or enough others
-        have finished."""
+        """Mark the active hypotheses at the end of the search: at the length limit, or earlier if none could win or enough
+        others have finished."""
         num_finished = sum(node.fate == "ended" for node in self.nodes)
         early = "hopeless" if num_finished < self.options.max_finished else "stopped"
         for index in (node for node in self.beams if node is not None and node != ROOT):

@@ -188,18 +188,20 @@ class BeamSource:
 class BeamSentence:
     """The search for the continuations of one prompt."""
 
-    def __init__(self, source: GenerateSource, prompt: int) -> None:
-        self.source, self.prompt = source, prompt
-        decoding, tokens = source.prompts.decoding, source.prompts.tokens[prompt]
+    source = None
+
+    def __init__(self, shared: GenerateSource, prompt: int) -> None:
+        self.shared, self.prompt = shared, prompt
+        decoding, tokens = shared.prompts.decoding, shared.prompts.tokens[prompt]
 
         def finished(_: list[int], outputs: list[list[int]]) -> list[bool]:
             return [contains_stop(decoding, tokens, output) for output in outputs]
 
         options = beam_options(decoding)._replace(finished=finished if decoding.options.stop else None)
-        self.request = BeamRequest(tokens, options, processor=source.processor)
+        self.request = BeamRequest(tokens, options, processor=shared.processor)
 
     def finish(self, hypotheses: list[Hypothesis]) -> None:
-        source, tokens = self.source, self.source.prompts.tokens[self.prompt]
+        source, tokens = self.shared, self.shared.prompts.tokens[self.prompt]
         source.ticket.note_token()
         for sample, hypothesis in enumerate(hypotheses):
             continuation = as_continuation(source.prompts.decoding, tokens, hypothesis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.config import Config
 from weft.data.input_records import InputRecord
@@ -17,6 +17,9 @@ from weft.serve.jobs import Media
 from weft.serve.limits import Limits
 from weft.tasks.spec import InvalidInput
 from weft.text.table_layout import count_of
+
+if TYPE_CHECKING:
+    from weft.tasks.lines import Lines
 
 MEDIA = 'expected {"base64": content, "name": file name}'
 
@@ -70,6 +73,14 @@ def _as_texts(value: Any, names: Sequence[str]) -> tuple[str, ...] | InvalidInpu
     return tuple(value)
 
 
+def _split(value: Any, names: Sequence[str], lines: Lines[Any, Any] | None) -> tuple[tuple[str, ...], str | None]:
+    """The texts of an input, and the problem if it has none."""
+    if isinstance(value, str):
+        return ((value,), None) if lines is None else lines.split(value)
+    texts = _as_texts(value, names)
+    return ((), texts.reason) if isinstance(texts, InvalidInput) else (texts, None)
+
+
 def read_inputs(run: AnyRun, values: Sequence[Any], options: Config) -> Inputs:
     """The inputs of a request. A text is split as a line of `weft predict`."""
     spec = run.spec
@@ -83,12 +94,7 @@ def read_inputs(run: AnyRun, values: Sequence[Any], options: Config) -> Inputs:
             records.append(InputRecord(name, (), "", ""))
             parsed.append(media)
             continue
-        texts, problem = ((value,) if lines is None else (), None) if isinstance(value, str) else ((), None)
-        if isinstance(value, str) and lines is not None:
-            texts, problem = lines.split(value)
-        elif not isinstance(value, str):
-            read = _as_texts(value, names)
-            texts, problem = (read, None) if not isinstance(read, InvalidInput) else ((), read.reason)
+        texts, problem = _split(value, names, lines)
         records.append(InputRecord(value if isinstance(value, str) else "\t".join(texts), texts, "", ""))
         if problem is None and not isinstance(value, str) and kind != "words" and len(texts) != len(names):
             problem = f"expected {count_of(len(names), 'text')} ({', '.join(names)}), got {len(texts)}"

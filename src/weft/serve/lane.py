@@ -40,6 +40,10 @@ class Sentence(Protocol):
     @property
     def request(self) -> BeamRequest: ...
 
+    @property
+    def source(self) -> Any:
+        """What is encoded before the search, by the encoder of the lane; None: nothing."""
+
     def finish(self, hypotheses: list[Hypothesis]) -> None:
         """Take the result."""
 
@@ -211,6 +215,9 @@ class SampleLane:
 class BeamLane:
     """Sentences that are searched with beams; each has as many rows as beams."""
 
+    # of the sources of sentences, to the state of the decoder: the same for all of a run
+    encode: Callable[[Sequence[Any]], Any] | None = None
+
     def __init__(self, model: IncrementalModel[Any], device: torch.device, *, max_rows: int, fail: Fail) -> None:
         self._engine: BeamEngine[Any] = BeamEngine(model, device)
         self._max_rows = max_rows
@@ -262,5 +269,9 @@ class BeamLane:
             entering.append(taken)
             num_rows += beam_size
             budget -= len(taken[1].request.prompt)
-        numbers = self._engine.admit([sentence.request for _, sentence in entering])
-        self._sentences |= dict(zip(numbers, entering, strict=True))
+        requests, sources = [sentence.request for _, sentence in entering], [sentence.source for _, sentence in entering]
+        state = None
+        if self.encode is not None and entering:
+            with torch.no_grad():
+                state = self.encode(sources)
+        self._sentences |= dict(zip(self._engine.admit(requests, state=state), entering, strict=True))

@@ -28,6 +28,8 @@ from weft.serve.jobs import Predict
 from weft.serve.ticket import Finish, Ticket
 from weft.tasks.spec import InvalidInput
 
+MIN_CHECKED_TOKENS = 4096  # beams times tokens
+
 
 class PredictSource:
     """A request for predictions whose search is done by a lane."""
@@ -58,13 +60,20 @@ class PredictSource:
             self._end(self.ticket, results)
 
     @torch.no_grad()
-    def state(self, row: int, num_rows: int) -> Any:
-        """The state of the decoder after encoding a source. Raises if its rows do not fit into memory."""
-        request = self.job.request
-        state = request.encode([row])
-        rows = Rows(num_rows, len(request.prefixes[row]) + self.job.limits[row], state)
+    def check_memory(self) -> None:
+        """Refuse an output that does not fit into memory. Short ones always do."""
+        request, options = self.job.request, self.job.options
+        num_rows = 1 if options.is_sampling else options.resolved_beam_size
+        row = max(range(len(self.job.limits)), key=self.job.limits.__getitem__, default=None)
+        if row is None or num_rows * self.job.limits[row] < MIN_CHECKED_TOKENS:
+            return
+        rows = Rows(num_rows, len(request.prefixes[row]) + self.job.limits[row], request.encode([row]))
         max_texts_in_memory(request.model, rows, request.device, item="predict: a line", fix="`max_new_tokens`")
-        return state
+
+    @torch.no_grad()
+    def state(self, row: int) -> Any:
+        """The state of the decoder after encoding a source."""
+        return self.job.request.encode([row])
 
 
 def predict_source(run: AnyRun, ticket: Ticket[Any], end: Finish) -> PredictSource | None:
@@ -85,7 +94,9 @@ def predict_source(run: AnyRun, ticket: Ticket[Any], end: Finish) -> PredictSour
             results[index] = result
         return results
 
-    return PredictSource(ticket, prepare(search.request, options), finish, end)
+    source = PredictSource(ticket, prepare(search.request, options), finish, end)
+    source.check_memory()
+    return source
 
 
 class SearchSource:
@@ -105,15 +116,16 @@ class SearchSource:
 class SearchSentence:
     """The search for the output of one input."""
 
-    def __init__(self, source: PredictSource, row: int) -> None:
-        self.source, self.row = source, row
-        options = beam_options(source.job, row)
-        self.request = BeamRequest(source.job.request.prompt(row), options, source.state(row, options.beam_size))
+    def __init__(self, shared: PredictSource, row: int) -> None:
+        self.shared, self.row = shared, row
+        request = shared.job.request
+        self.request = BeamRequest(request.prompt(row), beam_options(shared.job, row))
+        self.source = request.sources[row]  # encoded with those of other requests
 
     def finish(self, hypotheses: list[Hypothesis]) -> None:
-        self.source.outputs[self.row] = as_predictions(self.source.job, self.row, hypotheses)
-        self.source.ticket.output_tokens += len(hypotheses[0].tokens) if hypotheses else 0
-        self.source.close()
+        self.shared.outputs[self.row] = as_predictions(self.shared.job, self.row, hypotheses)
+        self.shared.ticket.output_tokens += len(hypotheses[0].tokens) if hypotheses else 0
+        self.shared.close()
 
 
 class SampledSource:
@@ -136,7 +148,7 @@ class SampledSource:
         if numbers is None:
             return None
         if numbers[0] != self._latest[0]:
-            self._latest = (numbers[0], self.shared.state(numbers[0], 1))
+            self._latest = (numbers[0], self.shared.state(numbers[0]))
         request = sampling_request(self.shared.job, self.processor, *numbers)
         return SampledRow(self.shared, numbers, request._replace(state=self._latest[1]))
 

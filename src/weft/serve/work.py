@@ -98,7 +98,9 @@ class Worker:
         elif shared.job.options.is_sampling:
             served.sample_lane(_failing(finish)).add(SampledSource(shared, served.processors))
         else:
-            served.beam_lane(_failing(finish)).add(SearchSource(shared))
+            lane = served.beam_lane(_failing(finish))
+            lane.encode = shared.job.request.encode_sources
+            lane.add(SearchSource(shared))
         return True
 
     # ---- computing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Device, ThreadedCommand
+from weft.cli.options import ACCESS, SERVER, Device, ThreadedCommand
 from weft.cli.output import print_message, write
 from weft.errors import ConfigError, UsageError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from weft.serve.languages import Pair
     from weft.serve.limits import Limits
 
-SERVER, ACCESS = "Server", "Access"
 EXTRA = "pip install 'weft[serve]'"
 KEYS, SOCKET = "WEFT_API_KEYS", "WEFT_SERVE_SOCKET"  # environment: keys; the socket that a worker inherits
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -165,6 +164,7 @@ class Serve(ThreadedCommand):
         return parse_keys(text.replace(",", "\n"), KEYS) if text.strip() else []
 
     def _serve(self, listener: socket.socket, limits: Limits, keys: list[str]) -> int:
+        from weft.cli.memory import keep_freed_memory
         from weft.serve import libretranslate, openai
         from weft.serve.access_log import Log
         from weft.serve.engine import Engine
@@ -172,6 +172,7 @@ class Serve(ThreadedCommand):
         from weft.serve.languages import Languages
         from weft.serve.server import serve
 
+        keep_freed_memory()
         log = Log(_write_line)
         engine = Engine(named_runs(self.runs), limits=limits, device=self.device, log=log.event)
         services = create_services(

@@ -93,6 +93,10 @@ class EncoderDecoderPredictor:
         state = states[0] if len(states) == 1 else states
         return state if self.lm is None else (state, None)
 
+    def encode_lines(self, lines: Sequence[tuple[np.ndarray, ...]]) -> Any:
+        """The state of `model` after encoding sources, each of which is given for each member."""
+        return self.encode_tokens(list(zip(*lines, strict=True)))
+
     def encode(self, lines: Sequence[str]) -> Any:
         """The state of `model` after encoding these lines, one row per line."""
         return self._encode([member.sources(lines) for member in self.members], range(len(lines)))
@@ -161,6 +165,8 @@ class EncoderDecoderPredictor:
             self.tokenizer.target.start_tokens.target,
             [numbers[number] - 1 for number in nonempty],
             self.suppressed_tokens,
+            list(zip(*sources, strict=True)),
+            self.encode_lines,
         )
 
         def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
