@@ -103,7 +103,7 @@ def log_findings(log: Path) -> list[Finding]:
             findings.append(Finding("a line of the log is not JSON", line[:300]))
             continue
         if "traceback" in values or "Traceback" in json.dumps(values):
-            findings.append(Finding("traceback in the log", json.dumps(values)[:3000]))
+            findings.append(Finding("traceback in the log", json.dumps(values)[-1500:]))
     return findings
 
 
@@ -368,7 +368,8 @@ def main() -> None:
     print(f"{len(outcomes):,} requests in {time.monotonic() - start:.0f} s: {dict(sorted(statuses.items()))}")
     if not alive or left:
         findings.append(Finding("the server is not idle at the end", f"ready: {alive}; {left}"))
-    for finding in findings[:20]:
+    examples = {(finding.problem[:80], finding.request[-120:]): finding for finding in findings}  # one of each kind
+    for finding in list(examples.values())[:20]:
         print(f"\n{finding.problem}\n    {finding.request}")
     print(f"{len(findings)} findings")
     raise SystemExit(1 if findings else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -359,7 +360,11 @@ def test_embeddings_equal_those_of_the_run(client, runs):
         ({"logprobs": 6}, "logprobs: must be at most 5, got 6", "logprobs"),
         ({"prompt": []}, "prompt: must not be empty", "prompt"),
         ({"prompt": [100_000]}, "prompt: 100000 is not a token ID; use 0 to", "prompt"),
-        ({"prompt": [2], "echo": True, "logprobs": 1}, "prompt: 2, the end of a text, cannot be scored in the middle of one", "prompt"),
+        (
+            {"prompt": [2], "echo": True, "logprobs": 1},
+            "prompt: 2, the end of a text, cannot be scored in the middle of one",
+            "prompt",
+        ),
         ({"prompt": "\0"}, "prompt 1: ", None),
         ({"top_q": 1}, "top_q: unknown option; did you mean 'top_p'", None),
         ({"stop": ""}, "stop: must not be empty", "stop"),
@@ -464,6 +469,26 @@ def test_a_full_server_and_one_that_is_late(runs):
     assert kinds[openai.RateLimitError].code == "rate_limit_exceeded"
     assert kinds[openai.InternalServerError].status_code == 503
     assert all(int(error.response.headers["retry-after"]) >= 1 for error in errors)
+
+
+def test_a_connection_whose_body_never_ends_is_closed(runs):
+    """Also if the client sends more after the answer."""
+    server = Server(Engine({"lm": runs.get("lm")}, limits=Limits(body_seconds=0.3), device="cpu"))
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10) as connection:
+            connection.sendall(head)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 408")
+            connection.sendall(b" ")
+            while connection.recv(65536):
+                pass
+            start = time.monotonic()
+            with pytest.raises(OSError, match="reset|Broken pipe"):
+                while time.monotonic() < start + 10:
+                    connection.sendall(b" ")
+                    time.sleep(0.05)
+    finally:
+        server.close()
 
 
 def test_prompts_with_log_probabilities_are_not_searched(runs):

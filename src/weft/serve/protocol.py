@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import h11
 from pydantic_core import to_json
@@ -52,6 +53,14 @@ def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
             elif self.head_timer is None:
                 self._start_timer()
 
+        def on_response_complete(self) -> None:
+            """After an answer that came before the end of the body, such as 413, the rest is read and thrown away for as long
+            as a body may take, and the connection is closed: uvicorn would wait for it without an end."""
+            super().on_response_complete()
+            if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+                self.is_refused = True
+                self._close_after(limits.body_seconds)
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
             super().connection_lost(exc)
@@ -76,7 +85,11 @@ def protocol_class(limits: Limits) -> type[asyncio.Protocol]:
             if self.transport.is_closing():
                 return
             self.transport.write(raw_response(error))
-            self.transport.write_eof()
-            self.loop.call_later(CLOSE_SECONDS, self.transport.close)
+            self._close_after(CLOSE_SECONDS)
+
+        def _close_after(self, seconds: float) -> None:
+            with suppress(OSError):  # the client is gone already
+                self.transport.write_eof()
+            self.loop.call_later(seconds, self.transport.close)
 
     return LimitedProtocol
