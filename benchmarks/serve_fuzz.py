@@ -37,6 +37,10 @@ LIMITS = (
     "max_queue=16",
     "max_body_bytes=300000",
 )
+OPERATIONS = {
+    **{name: name for name in ("predict", "generate", "chat", "score", "embed", "explain")},
+    **{"completions": "generate", "embeddings": "embed"},
+}  # by the end of a path
 TIMEOUT = 20.0  # seconds after which an answer counts as a hang
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 1, 2, 16, 17, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e-320, 1e308, "", " ", "a",
@@ -182,29 +186,35 @@ class Fuzzer:
         self.url, self._rng = url, random.Random(seed)
         self._host, self._port = url.removeprefix("http://").split(":")
         document = httpx.get(f"{url}/openapi.json", timeout=TIMEOUT).json()
-        self._names = [run["name"] for run in httpx.get(f"{url}/info", timeout=TIMEOUT).json()["runs"]]
+        runs = httpx.get(f"{url}/info", timeout=TIMEOUT).json()["runs"]
+        self._names = [run["name"] for run in runs]
+        self._able = {name: [run["name"] for run in runs if name in run["operations"]] for name in OPERATIONS.values()}
         self._bodies = Bodies(document, self._rng)
         self._operations = [
             (method.upper(), path, operation) for path, item in document["paths"].items() for method, operation in item.items()
         ]
         self._client = httpx.Client(timeout=TIMEOUT)
 
-    def _path(self, path: str) -> str:
-        def name(_: re.Match[str]) -> str:
-            return self._rng.choice([*self._names * 5, "nope", "%00", "..%2f..", "a" * 3000, "\u00e9"])
+    def _name(self, path: str) -> str:
+        """The name of a run, most often of one that has the operation of a path."""
+        able = self._able.get(OPERATIONS.get(path.rpartition("/")[2], "")) or self._names
+        if self._rng.random() < 0.9:
+            return self._rng.choice(able)
+        return self._rng.choice([*self._names, "nope", "%00", "..%2f..", "a" * 3000, "\u00e9"])
 
-        return re.sub(r"{\w+}", name, path)
+    def _path(self, path: str) -> str:
+        return re.sub(r"{\w+}", lambda _: self._name(path), path)
 
     def described(self) -> Outcome:
         """A request of the document, with a body that may be broken."""
         rng = self._rng
         bodies = [each for each in self._operations if "requestBody" in each[2]]
         method, path, operation = rng.choice(bodies if rng.random() < 0.9 else self._operations)
-        path, content, headers = self._path(path), b"", {"content-type": "application/json"}
+        content, headers = b"", {"content-type": "application/json"}
         if "requestBody" in operation:
             body = self._bodies.make(operation["requestBody"]["content"]["application/json"]["schema"])
             if isinstance(body, dict) and "model" in body:
-                body["model"] = rng.choice([*self._names, body["model"]])
+                body["model"] = self._name("chat" if "chat" in path else path)
             for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
                 body = self._bodies.break_value(body)
             content = self._bodies.content(body)
@@ -214,7 +224,7 @@ class Fuzzer:
             )
         if rng.random() < 0.03:
             method = rng.choice(["PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "X"])
-        return self._send("described", method, path, content, headers)
+        return self._send("described", method, self._path(path), content, headers)
 
     def raw(self) -> Outcome:
         """A body that is no JSON, or strange JSON."""

@@ -359,6 +359,7 @@ def test_embeddings_equal_those_of_the_run(client, runs):
         ({"temperature": "hot"}, "temperature: expected a number, got 'hot'", "temperature"),
         ({"logprobs": 6}, "logprobs: must be at most 5, got 6", "logprobs"),
         ({"prompt": []}, "prompt: must not be empty", "prompt"),
+        ({"prompt": [2**40], "echo": True}, "prompt: 1099511627776 is not a token ID; use 0 to", "prompt"),
         ({"prompt": [100_000]}, "prompt: 100000 is not a token ID; use 0 to", "prompt"),
         (
             {"prompt": [2], "echo": True, "logprobs": 1},
@@ -483,7 +484,7 @@ def test_a_connection_whose_body_never_ends_is_closed(runs):
             while connection.recv(65536):
                 pass
             start = time.monotonic()
-            with pytest.raises(OSError, match="reset|Broken pipe"):
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):
                 while time.monotonic() < start + 10:
                     connection.sendall(b" ")
                     time.sleep(0.05)

@@ -29,6 +29,7 @@ from weft.serve.openai_records import (
     embedding,
 )
 from weft.serve.openai_schemas import ChatCompletionRequest, ChatMessage, CompletionRequest, EmbeddingRequest, SamplingRequest
+from weft.serve.prompt_tokens import check_token_ids
 from weft.serve.routes import Route
 from weft.serve.served_run import ServedRun
 
@@ -110,6 +111,12 @@ def read_prompts(call: Call, prompt: str | list[str] | list[int] | list[list[int
     if longest > call.limits.max_text_chars:
         raise TooLarge("prompt", f"{longest:,} token IDs are more than {call.limits.max_text_chars:,}", "split the text")
     return prompts  # type: ignore[no-any-return]
+
+
+def echoed(served: ServedRun, prompts: Sequence[str | Sequence[int]]) -> list[str]:
+    """The prompts as texts."""
+    check_token_ids(served.run, [prompt for prompt in prompts if not isinstance(prompt, str)])
+    return [prompt if isinstance(prompt, str) else served.run.vocabulary.decode(prompt) for prompt in prompts]
 
 
 # ---- answers
@@ -196,8 +203,7 @@ async def completions(call: Call) -> Response:
     call.fields["inputs"] = len(prompts)
     job = Generate(prompts, sampling.options, num_top, scores_prompts=body.echo and body.logprobs is not None)
     answer = Answer(call, body.model, "text_completion")
-    decode = served.run.vocabulary.decode
-    texts = [(each if isinstance(each, str) else decode(each)) if body.echo else "" for each in prompts]
+    texts = echoed(served, prompts) if body.echo else [""] * len(prompts)
     if body.stream:
         return await answer.stream(job, sampling, body, CompletionChunks(body, texts).choice)
     outputs: list[list[Output]] = await call.result(body.model, job)

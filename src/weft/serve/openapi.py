@@ -69,7 +69,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     if route.reply is not None:
         answer |= _content(route.reply, schemas)
     if route.streams:
-        answer.setdefault("content", {})["text/event-stream"] = {"schema": {"type": "string"}}
+        events = {"description": "Server-sent events; the data of each is a JSON object, and [DONE] at the end"}
+        answer.setdefault("content", {})["text/event-stream"] = {"schema": events}
     errors = dict[str, Any]()
     if not route.is_open:
         error_content = _content(route.dialect.error_reply or ErrorReply, schemas)

@@ -29,13 +29,19 @@ def refuse_prompts(run: AnyRun, job: Generate) -> None:
         )
     if job.scores_prompts and job.options.beam_size is not None:
         raise UsageError("echo", "log-probabilities cannot be combined with `beam_size`")
-    size, eos_id = run.vocabulary.vocab_size, run.vocabulary.eos_id
+    check_token_ids(run, lists)
+    eos_id = run.vocabulary.eos_id
     for ids in lists:
-        wrong = next((token for token in ids if not 0 <= token < size), None)
-        if wrong is not None:
-            raise UsageError("prompt", f"{wrong} is not a token ID", f"use 0 to {size - 1}")
         if job.scores_prompts and eos_id in ids:
             raise UsageError("prompt", f"{eos_id}, the end of a text, cannot be scored in the middle of one", "remove it")
+
+
+def check_token_ids(run: AnyRun, prompts: Sequence[Sequence[int]]) -> None:
+    """Refuse numbers that are not in the vocabulary."""
+    size = run.vocabulary.vocab_size
+    wrong = next((token for ids in prompts for token in ids if not 0 <= token < size), None)
+    if wrong is not None:
+        raise UsageError("prompt", f"{wrong} is not a token ID", f"use 0 to {size - 1}")
 
 
 def opening(decoding: Decoding) -> list[int]:
