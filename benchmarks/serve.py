@@ -10,7 +10,8 @@ since both share the machine. Parts:
 - lm: 64 new tokens per request, sampled; seq2seq: beam size 5. One client after the other, then `--clients` at once.
 - static: the engine in this process with all requests at once, against one call of `Run.generate` and `Run.predict`.
 - overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99; CPU share of HTTP.
-- overload: 5 times the sustainable rate of requests for `--seconds`; answers, refusals, and how long a refusal takes.
+- overload: 5 times the sustainable rate of requests for `--seconds`, with as many rows and places in the queue as clients:
+  answers, refusals, and how long each takes.
 """
 
 from __future__ import annotations
@@ -295,7 +296,9 @@ def main() -> None:
                 compare_clients(server, "seq2seq", f"{server.url}/v1/runs/seq2seq/predict", predict, args)
             if "overhead" in parts:
                 measure_overhead(server, runs["lm"], generate, args.clients)
-            if "overload" in parts:
+        if "overload" in parts:
+            limits = ["--limit", f"max_rows={args.clients}", "--limit", f"max_queue={args.clients}"]
+            with Server({"lm": runs["lm"]}, limits) as server:
                 overload(server, generate, args)
         if "static" in parts:
             compare_static(runs, prompts, sources, args.clients)

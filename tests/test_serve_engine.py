@@ -387,7 +387,7 @@ def test_new_weights_are_loaded_and_damaged_ones_are_not(runs, tmp_path):
     with Engine({"lm": run_dir}, limits=limits, device="cpu", log=log.append) as engine:
         old = engine.generate("lm", "the", temperature=0, max_new_tokens=30)[0]
         assert old.log_prob != pytest.approx(new.log_prob)
-        running = engine.submit("lm", Generate(["the"], GenerationConfig(max_new_tokens=3000, seed=1)))
+        running = engine.submit("lm", Generate(["the"], GenerationConfig(max_new_tokens=1200, seed=1)))
         wait_until(lambda: engine.num_rows == 1)
         before = engine.served("lm")
         replace_weights(run_dir, other)
@@ -397,7 +397,7 @@ def test_new_weights_are_loaded_and_damaged_ones_are_not(runs, tmp_path):
             new.log_prob, abs=1e-4
         )
         assert not running.has_ended
-        expected = weft.load(runs.get("lm"), device="cpu").generate("the", max_new_tokens=3000, seed=1)
+        expected = weft.load(runs.get("lm"), device="cpu").generate("the", max_new_tokens=1200, seed=1)
         assert running.result(60)[0][0].text == expected.text  # with the old weights
         content = (run_dir / "model.safetensors").read_bytes()
         (run_dir / "model.safetensors").write_bytes(content[: len(content) // 2])

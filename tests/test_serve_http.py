@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import threading
@@ -14,6 +15,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serve_runs import ServeRuns, make_runs
+from small_runs import SilentCallback, train_here
+from speech_runs import make_recordings, speech_run_file
 
 import weft
 from weft.cli.main import main
@@ -22,11 +25,14 @@ from weft.serve import Engine, Limits
 from weft.serve.access_log import Log
 from weft.serve.call import Services
 from weft.serve.http import create_app, create_services
+from weft.serve.inputs import plain
 from weft.serve.jobs import Media
 from weft.serve.keys import parse_keys, read_keys
 from weft.serve.media import safe_name, stored
 from weft.serve.routes import Dialect, Failure, Route
 from weft.serve.server import bind, serve
+from weft.tasks.word_vectors.predict import Neighbors
+from weft.vectors.word_vectors import Neighbor
 
 NAMES = ("lm", "mt", "labels", "chat")
 LIMITS = {"max_body_bytes": 20_000, "max_text_chars": 2000, "max_texts": 8, "max_new_tokens": 5000, "body_seconds": 0.3}
@@ -336,6 +342,45 @@ def test_files_are_content_and_never_paths(tmp_path):
     assert not path.exists()
 
 
+def test_recordings_are_sent_as_content(tmp_path):
+    manifest = make_recordings(tmp_path / "data")
+    train_here(speech_run_file(manifest, train__max_steps=2), tmp_path / "asr", SilentCallback())
+    path = tmp_path / "data" / "wav" / "train0.wav"
+    content = base64.b64encode(path.read_bytes()).decode()
+    limits = Limits(max_body_bytes=1 << 20)
+    with Engine({"asr": tmp_path / "asr"}, limits=limits, device="cpu") as engine:
+        client = Client(create_services(engine))
+        (info,) = client.get("/info").json()["runs"]
+        assert (info["input"], info["inputs"]) == ("audio", ["audio"])
+        damaged = base64.b64encode(b"RIFF").decode()
+        inputs = [{"base64": content, "name": "a.wav"}, {"base64": "?"}, str(path), {"base64": damaged, "name": "../b.wav"}]
+        records = client.post("asr", "predict", inputs=inputs, options={"beam_size": 2}).json()["predictions"]
+        expected = weft.load(tmp_path / "asr", device="cpu").predict(str(path), beam_size=2)
+        assert records[0]["source"] == "a.wav"
+        assert records[0]["predictions"][0]["text"] == expected.text
+        assert records[1]["error"]["problem"] == "not valid base64"
+        assert records[2]["error"]["problem"] == 'expected {"base64": content, "name": file name}'
+        assert records[3]["error"]["problem"].startswith("b.wav: ")
+        scored = client.post("asr", "score", inputs=[[{"base64": content, "name": "a.wav"}, "ab"], [str(path), "ab"]]).json()[
+            "scores"
+        ]
+        assert scored[0]["log_prob"] < 0
+        assert scored[1]["error"]["problem"] == 'expected {"base64": content, "name": file name}'
+        view = info["views"][0]
+        explained = client.post("asr", "explain", input={"base64": content, "name": "a.wav"}, view=view)
+        assert explained.status_code == 200
+        assert "weft-serve-" not in explained.text
+        assert problem(client.post("asr", "explain", input=str(path)), 422).startswith('input: expected {"base64"')
+
+
+def test_predictions_without_a_format_of_lines():
+    neighbors = Neighbors("king", [Neighbor("queen", 0.5), Neighbor("x", float("nan"))])
+    assert plain(neighbors) == {
+        "text": "king",
+        "neighbors": [{"word": "queen", "similarity": 0.5}, {"word": "x", "similarity": None}],
+    }
+
+
 # ---- metrics, log, description
 
 
@@ -477,6 +522,19 @@ def test_a_client_that_goes_away_before_the_answer(server):
     wait_until(lambda: engine.num_rows == 1)
     connection.close()
     wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
+
+
+def test_answers_are_sent_at_once(server):
+    """Not 40 ms later, when the client has confirmed the head of the answer."""
+    _, port, _ = server
+    with httpx.Client() as client:
+        client.get(f"http://127.0.0.1:{port}/healthz")
+        seconds = []
+        for _ in range(20):
+            start = time.monotonic()
+            client.get(f"http://127.0.0.1:{port}/healthz")
+            seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.03
 
 
 def test_ports_in_use():

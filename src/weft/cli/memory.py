@@ -11,8 +11,8 @@ KEPT_BYTES, MAX_HEAP_BYTES = 512 << 20, 1 << 30
 
 def keep_freed_memory() -> None:
     """Keep freed memory for the next tensors. By default, glibc gives large blocks back to the system at once, and each step of
-    decoding gets them again, page by page: a sixth of the CPU time of a small model, and more outside of the main thread. Nothing
-    happens with another C library."""
+    decoding gets them again, page by page: a sixth of the CPU time of a small model, and more outside of the main thread.
+    Nothing happens with another C library."""
     if not sys.platform.startswith("linux"):
         return
     try:

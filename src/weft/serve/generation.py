@@ -28,6 +28,8 @@ from weft.serve.prompt_tokens import forced, opening, refuse_prompts, with_openi
 from weft.serve.ticket import Finish, Ticket
 
 MAX_PROCESSORS = 256
+# rows times tokens of an output: to estimate the memory of fewer costs more than to decode some of them
+MIN_CHECKED_TOKENS = 4096
 
 
 class Prompts(NamedTuple):
@@ -59,7 +61,8 @@ def read_prompts(run: AnyRun, job: Generate | Chat) -> Prompts:
     prompts = Prompts(decoding, tokens)
     longest = max(map(len, prompts.tokens), default=1) + job.options.max_new_tokens - 1
     rows = Rows(job.options.beam_size or 1, longest)
-    max_texts_in_memory(run.model, rows, run.device, item="generate: a row", fix="`max_new_tokens`")
+    if rows.num_rows * rows.max_tokens >= MIN_CHECKED_TOKENS:
+        max_texts_in_memory(run.model, rows, run.device, item="generate: a row", fix="`max_new_tokens`")
     return prompts
 
 

@@ -23,12 +23,10 @@ from weft.decode.predict import (
 from weft.decode.prediction import Prediction
 from weft.runs.run import AnyRun
 from weft.serve.compute import is_whole, with_numbers
-from weft.serve.generation import Processors
+from weft.serve.generation import MIN_CHECKED_TOKENS, Processors
 from weft.serve.jobs import Predict
 from weft.serve.ticket import Finish, Ticket
 from weft.tasks.spec import InvalidInput
-
-MIN_CHECKED_TOKENS = 4096  # beams times tokens
 
 
 class PredictSource:

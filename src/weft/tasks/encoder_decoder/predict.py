@@ -67,10 +67,8 @@ def predict(
     run: Run[str, Prediction], lines: Sequence[str], options: EncoderDecoderOptions, progress: Progress | None
 ) -> list[Prediction | InvalidInput]:
     """The best output or the first sample for each line, with its alternatives."""
-    from weft.decode.predict import predict as search
-
-    prepared = prepare_search(run, lines, options)
-    return prepared.finish(search(prepared.request, options, progress=phase(progress, "predicting")))
+    predictor: EncoderDecoderPredictor = run.predictor
+    return predictor.search(prepare_search(run, lines, options), options, phase(progress, "predicting"))
 
 
 def prepare_search(run: Run[str, Prediction], lines: Sequence[str], options: EncoderDecoderOptions) -> Search:

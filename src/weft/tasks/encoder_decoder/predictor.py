@@ -148,7 +148,10 @@ class EncoderDecoderPredictor:
     ) -> list[list[Prediction]]:
         """The outputs for each line: of beam search, best first; samples in the order of sampling. An empty line has an empty
         output."""
-        prepared = self.prepare(lines, prefixes, numbers)
+        return self.search(self.prepare(lines, prefixes, numbers), options, progress)
+
+    def search(self, prepared: Search, options: PredictionConfig, progress: ProgressCallback | None) -> list[Any]:
+        """Search, and finish the outputs."""
         return prepared.finish(search(prepared.request, options, progress=progress))
 
     def prepare(self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int]) -> Search:
