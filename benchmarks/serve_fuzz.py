@@ -141,7 +141,7 @@ class Bodies:
             }
         if kind == "array":
             return [self.make(schema.get("items", {}), depth + 1) for _ in range(rng.randint(0, 3))]
-        simple = {
+        simple: dict[str, list[Any]] = {
             "integer": [0, 1, 2, 3, 5, 20],
             "number": [0.0, 0.5, 1.0, 2.0],
             "boolean": [True, False],
@@ -187,8 +187,10 @@ class Fuzzer:
         self._host, self._port = url.removeprefix("http://").split(":")
         document = httpx.get(f"{url}/openapi.json", timeout=TIMEOUT).json()
         runs = httpx.get(f"{url}/info", timeout=TIMEOUT).json()["runs"]
-        self._names = [run["name"] for run in runs]
-        self._able = {name: [run["name"] for run in runs if name in run["operations"]] for name in OPERATIONS.values()}
+        self._names: list[str] = [run["name"] for run in runs]
+        self._able: dict[str, list[str]] = {
+            name: [run["name"] for run in runs if name in run["operations"]] for name in OPERATIONS.values()
+        }
         self._bodies = Bodies(document, self._rng)
         self._operations = [
             (method.upper(), path, operation) for path, item in document["paths"].items() for method, operation in item.items()
@@ -349,7 +351,8 @@ def schemathesis(url: str, examples: int) -> str:
         return "schemathesis is not installed"
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     words = [program, "run", f"{url}/openapi.json", "--checks", checks, "--max-examples", str(examples), "--no-color"]
-    result = subprocess.run([*words, "--request-timeout", "20"], capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as directory:  # for its files
+        result = subprocess.run([*words, "--request-timeout", "20"], capture_output=True, text=True, cwd=directory)
     return result.stdout + result.stderr
 
 

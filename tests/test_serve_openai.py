@@ -19,7 +19,8 @@ import weft
 from weft.serve import Engine, Limits
 from weft.serve import openai as dialect
 from weft.serve.access_log import Log
-from weft.serve.call import Services
+from weft.serve.call import Services, check_sizes
+from weft.serve.errors import TooLarge
 from weft.serve.http import create_app, create_services
 from weft.serve.jobs import TokenRecord
 from weft.serve.openai_records import offsets, visible
@@ -490,6 +491,32 @@ def test_a_connection_whose_body_never_ends_is_closed(runs):
                     time.sleep(0.05)
     finally:
         server.close()
+
+
+def test_large_wrong_bodies_are_refused_quickly():
+    """A message for each of a million wrong values would take seconds and gigabytes."""
+    from weft.config import parse_config
+    from weft.errors import ConfigError
+    from weft.serve.schemas import EmbedRequest, GenerateRequest
+
+    wrong = [1, "a"] * 500_000
+    start = time.process_time()
+    for body, name in [
+        (dialect.CompletionRequest, "prompt"),
+        (dialect.CompletionRequest, "stop"),
+        (dialect.EmbeddingRequest, "input"),
+        (dialect.ChatCompletionRequest, "messages"),
+        (GenerateRequest, "prompts"),
+        (EmbedRequest, "texts"),
+    ]:
+        with pytest.raises(ConfigError, match=f"{name}: expected"):
+            parse_config(body, {"model": "lm", name: wrong} if "model" in body.model_fields else {name: wrong}, prefix="")
+    with pytest.raises(TooLarge, match="body: an object has 1,001 fields, more than 1,000"):
+        check_sizes({"messages": [{str(number): 1 for number in range(1001)}]})
+    with pytest.raises(TooLarge, match=r"options\.stop: 1,001 values are more than 1,000"):
+        check_sizes({"options": {"stop": [1] * 1001}})
+    check_sizes({"options": {"stop": [1] * 1000}, "inputs": wrong})
+    assert time.process_time() - start < 3
 
 
 def test_prompts_with_log_probabilities_are_not_searched(runs):

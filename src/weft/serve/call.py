@@ -23,6 +23,7 @@ from weft.serve.metrics import HttpCounters
 from weft.serve.routes import Failure, Route
 
 C = TypeVar("C", bound=Config)
+MAX_FIELDS = 1000  # of an object of a body, and values of an option
 GRACE_SECONDS = 1.0  # after the deadline of a request, if the engine is busy
 
 
@@ -41,6 +42,22 @@ class Services:
     @property
     def limits(self) -> Limits:
         return self.engine.limits
+
+
+def check_sizes(body: dict[str, Any]) -> None:
+    """Refuse objects with many fields, and options with many values: pydantic describes each one that is wrong, which takes
+    seconds and gigabytes for a body of a few megabytes. (Other lists stop at the first one.)"""
+    waiting: list[Any] = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise TooLarge("body", f"an object has {len(value):,} fields, more than {MAX_FIELDS:,}")
+        inner = value.values() if isinstance(value, dict) else value
+        waiting += [each for each in inner if isinstance(each, dict | list)]
+    options = body.get("options")
+    for name, value in options.items() if isinstance(options, dict) else ():
+        if isinstance(value, list) and len(value) > MAX_FIELDS:
+            raise TooLarge(f"options.{name}", f"{len(value):,} values are more than {MAX_FIELDS:,}")
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -111,6 +128,7 @@ class Call:
             raise BadRequest("body", f"not valid JSON: {error}") from None
         if not isinstance(values, dict):
             raise UsageError("body", "expected a JSON object")
+        check_sizes(values)
         if self.services.log_texts:
             self.fields["body"] = values
         return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from pydantic import Field
@@ -20,6 +20,7 @@ from weft.serve.jobs import Predict
 from weft.serve.languages import Detection, Detector, Languages, language_name
 from weft.serve.native import check_options
 from weft.serve.routes import Dialect, Failure, Route
+from weft.serve.schemas import STOP_AT_FIRST
 from weft.tasks.spec import InvalidInput
 
 FORM = "application/x-www-form-urlencoded"
@@ -32,7 +33,7 @@ MAX_FIELDS = 1000  # of a form
 class TranslateRequest(Config):
     """Texts to translate."""
 
-    q: str | list[str]
+    q: str | Annotated[list[str], STOP_AT_FIRST]
     """A text, or a list of texts. Each line of a text is translated by itself."""
     source: str
     """The code of a language; auto: it is detected."""

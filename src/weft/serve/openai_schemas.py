@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from weft.config import Config
+from weft.serve.schemas import STOP_AT_FIRST
 
 MAX_LOGPROBS = 5
+Texts = Annotated[list[str], STOP_AT_FIRST]
+TokenIds = Annotated[list[int], STOP_AT_FIRST]
 
 
 class StreamOptions(Config):
@@ -31,7 +34,7 @@ class SamplingRequest(Config):
     """Number of outputs per prompt."""
     seed: int | None = None
     """Sampling seed; outputs of the same seed are equal. Default: a random one."""
-    stop: str | list[str] = Field(default_factory=list)
+    stop: str | Texts = Field(default_factory=list)
     """Stop before the first of these strings."""
     stream: bool = False
     """Send the text as server-sent events while it grows."""
@@ -50,7 +53,7 @@ class SamplingRequest(Config):
 class CompletionRequest(SamplingRequest):
     """A prompt to continue, or several."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
+    prompt: str | Texts | TokenIds | Annotated[list[TokenIds], STOP_AT_FIRST] = ""
     """Texts or token IDs."""
     max_tokens: int = Field(16, ge=0)
     """Maximum number of tokens to generate."""
@@ -70,7 +73,7 @@ class TextPart(Config):
 class ChatMessage(Config):
     role: Literal["system", "developer", "user", "assistant"]
     """Who wrote it; a developer writes system messages."""
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], STOP_AT_FIRST]
     """Its text."""
     name: str | None = None
     """Without effect."""
@@ -81,7 +84,7 @@ class ChatMessage(Config):
 class ChatCompletionRequest(SamplingRequest):
     """A conversation to continue."""
 
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], STOP_AT_FIRST]
     """The messages so far; the last one is of the user."""
     max_tokens: int | None = Field(None, ge=1)
     """Maximum number of tokens to generate. Default: 100."""
@@ -98,7 +101,7 @@ class EmbeddingRequest(Config):
 
     model: str
     """The name of a run."""
-    input: str | list[str]
+    input: str | Texts
     """Texts."""
     encoding_format: Literal["float", "base64"] = "float"
     """base64: little-endian float32."""
