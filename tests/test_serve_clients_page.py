@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_runs import make_runs
+from serve_runs import shared_runs
 
 from weft.serve import Engine, libretranslate, openai
 from weft.serve.access_log import Log
@@ -30,7 +30,7 @@ def snippets(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory) -> Iterator[str]:
-    runs = make_runs(tmp_path_factory.mktemp("runs"))
+    runs = shared_runs(tmp_path_factory.getbasetemp())
     engine = Engine({name: runs.get(run) for name, run in RUNS.items()}, device="cpu")
     words = re.search(r"--languages (\S+)", PAGE.read_text(encoding="utf-8"))
     assert words is not None

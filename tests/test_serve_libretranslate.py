@@ -12,7 +12,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 from seq2seq_runs import Seq2SeqRuns
-from serve_runs import ServeRuns, make_runs
+from serve_runs import ServeRuns, shared_runs
 
 import weft
 from weft.cli.main import main
@@ -29,7 +29,7 @@ PAIRS = {"mt": Pair("de", "en"), "lstm": Pair("en", "pt-BR")}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> ServeRuns:
-    return make_runs(tmp_path_factory.mktemp("runs"))
+    return shared_runs(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from serve_runs import ServeRuns, make_runs
+from serve_runs import ServeRuns, shared_runs
 
 import weft
 from weft.serve import Engine, Limits
@@ -32,7 +32,7 @@ KEY = "a-key-of-tests"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> ServeRuns:
-    return make_runs(tmp_path_factory.mktemp("runs"))
+    return shared_runs(tmp_path_factory.getbasetemp())
 
 
 class Server:
