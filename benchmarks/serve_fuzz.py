@@ -344,15 +344,30 @@ def fuzz(url: str, count: int, seed: int, jobs: int) -> list[Outcome]:
         return [outcome for outcomes in pool.map(work, range(jobs)) for outcome in outcomes]
 
 
+def with_names(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The document with the names of the runs, so that requests made from it find them."""
+    for schema in document["components"]["schemas"].values():
+        if "model" in schema.get("properties", {}):
+            schema["properties"]["model"]["enum"] = names
+    for item in document["paths"].values():
+        for operation in item.values():
+            for parameter in operation.get("parameters", []):
+                parameter["schema"]["enum"] = names
+    return document
+
+
 def schemathesis(url: str, examples: int) -> str:
     """The output of schemathesis, which checks statuses and schemas of answers."""
     program = shutil.which("schemathesis", path=str(Path(sys.executable).parent)) or shutil.which("schemathesis")
     if program is None:
         return "schemathesis is not installed"
+    names = [run["name"] for run in httpx.get(f"{url}/info", timeout=TIMEOUT).json()["runs"]]
+    document = with_names(httpx.get(f"{url}/openapi.json", timeout=TIMEOUT).json(), names)
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-    words = [program, "run", f"{url}/openapi.json", "--checks", checks, "--max-examples", str(examples), "--no-color"]
+    options = ["--url", url, "--checks", checks, "--max-examples", str(examples), "--no-color", "--request-timeout", "20"]
     with tempfile.TemporaryDirectory() as directory:  # for its files
-        result = subprocess.run([*words, "--request-timeout", "20"], capture_output=True, text=True, cwd=directory)
+        (Path(directory) / "openapi.json").write_text(json.dumps(document))
+        result = subprocess.run([program, "run", "openapi.json", *options], capture_output=True, text=True, cwd=directory)
     return result.stdout + result.stderr
 
 

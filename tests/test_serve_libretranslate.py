@@ -15,6 +15,7 @@ from seq2seq_runs import Seq2SeqRuns
 from serve_runs import ServeRuns, shared_runs
 
 import weft
+from weft.cli.commands.serve import Serve
 from weft.cli.main import main
 from weft.errors import UsageError
 from weft.serve import Engine, Limits, libretranslate
@@ -225,6 +226,8 @@ def test_runs_that_do_not_translate(server, run_dirs, capsys):
     assert Languages(server.engine, {}).codes == []  # two runs translate, and nobody says what
     assert main(["serve", str(run_dirs["labels"]), "--languages", "x"]) == 2
     assert "--languages: 'x' is not a pair of languages" in capsys.readouterr().err
+    words = Serve(runs=["a=b"], languages=["a=de,en"])._words()  # of a worker
+    assert words[words.index("--languages") + 1] == "a=de,en"
 
 
 # ---- errors

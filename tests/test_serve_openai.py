@@ -530,6 +530,17 @@ def test_prompts_with_log_probabilities_are_not_searched(runs):
             engine.submit("lm", job).result()
 
 
+def test_pages_may_send_the_headers_of_the_client(server):
+    app = create_app(server.services, tables=[dialect.ROUTES], cors_origins=["https://a.example"])
+
+    async def preflight() -> httpx.Response:
+        asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, x-stainless-lang"}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return await client.options("/v1/completions", headers={"origin": "https://a.example", **asked})
+
+    assert "x-stainless-lang" in asyncio.run(preflight()).headers["access-control-allow-headers"]
+
+
 def test_the_description_has_the_routes(server):
     document = httpx.get(f"{server.url}/openapi.json").json()
     post = document["paths"]["/v1/completions"]["post"]
