@@ -37,10 +37,10 @@ LIMITS = (
     "max_queue=16",
     "max_body_bytes=300000",
 )
-OPERATIONS = {
-    **{name: name for name in ("predict", "generate", "chat", "score", "embed", "explain")},
-    **{"completions": "generate", "embeddings": "embed"},
-}  # by the end of a path
+NATIVE = ("predict", "generate", "chat", "score", "embed", "explain")
+OPERATIONS = dict(
+    zip((*NATIVE, "completions", "embeddings"), (*NATIVE, "generate", "embed"), strict=True)
+)  # by the end of a path
 TIMEOUT = 20.0  # seconds after which an answer counts as a hang
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 1, 2, 16, 17, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e-320, 1e308, "", " ", "a",
@@ -180,7 +180,7 @@ class Bodies:
 
 
 class Fuzzer:
-    """Sends one request after the other; `names` are those of the runs."""
+    """Sends one request after the other."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.url, self._rng = url, random.Random(seed)
@@ -245,13 +245,8 @@ class Fuzzer:
             # refusals before the body is read may close the connection
             return Outcome(kind, None, None if "disconnected" in str(error) else Finding(str(error), shown))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return Outcome(
-                kind,
-                None,
-                None
-                if isinstance(error, httpx.WriteError | httpx.ReadError | httpx.InvalidURL)
-                else Finding(repr(error), shown),
-            )
+            is_closed = isinstance(error, httpx.WriteError | httpx.ReadError | httpx.InvalidURL)
+            return Outcome(kind, None, None if is_closed else Finding(repr(error), shown))
         return Outcome(kind, reply.status_code, self._check(reply, shown))
 
     def _check(self, reply: httpx.Response, shown: str) -> Finding | None:
@@ -292,8 +287,7 @@ class Fuzzer:
             "bad chunks": [head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n"],
             "endless chunks": [head + b"Transfer-Encoding: chunked\r\n\r\n" + b"10\r\n" + b" " * 16 + b"\r\n", 1.3],
             "no protocol": [bytes(rng.randrange(256) for _ in range(200)) + b"\r\n\r\n"],
-            "old protocol": [b"GET /info\r\n\r\n"],
-            "other protocol": [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+            "other protocol": [rng.choice([b"GET /info\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])],
             "upgrade": [b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"],
             "pipelined": [b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 20, None],
             "header with zero": [b"GET /info HTTP/1.1\r\nHost: a\0b\r\nX-Request-ID: \xff\r\n\r\n"],
@@ -381,8 +375,7 @@ def main() -> None:
     parser.add_argument("--schemathesis", type=int, default=0, metavar="N", help="examples per operation of schemathesis")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        log = Path(directory) / "log"
-        start = time.monotonic()
+        log, start = Path(directory) / "log", time.monotonic()
         with serving(arguments.runs, arguments.languages, log) as url:
             outcomes = fuzz(url, arguments.requests, arguments.seed, arguments.jobs)
             if arguments.schemathesis:
