@@ -381,6 +381,14 @@ def test_bad_requests(client, options, message, param):
     assert (body["type"], body["param"]) == ("invalid_request_error", param)
 
 
+def test_numbers_of_more_than_64_bits(server):
+    for number in (1 << 64, -(10**400), [{"a": 1 << 70}]):
+        reply = server.post("runs/lm/generate", prompts=["a"], options={"max_new_tokens": number})
+        assert (reply.status_code, reply.json()["error"]["message"]) == (422, "body: a number has more than 64 bits")
+    text = "1" * 30
+    assert server.post("completions", model="lm", prompt=text, seed=(1 << 64) - 1, max_tokens=1).status_code == 200
+
+
 def test_nulls_ask_for_nothing(server):
     names = ("max_tokens", "logprobs", "stop", "suffix", "logit_bias", "seed", "n", "stream", "stream_options", "best_of", "x")
     reply = server.post("completions", model="lm", prompt="the", **dict.fromkeys(names))

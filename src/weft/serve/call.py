@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from weft.serve.metrics import HttpCounters
 from weft.serve.routes import Failure, Route
 
 C = TypeVar("C", bound=Config)
+_LONG_NUMBER = re.compile(rb"\d{19}")
 MAX_FIELDS = 1000  # of an object of a body, and values of an option
 GRACE_SECONDS = 1.0  # after the deadline of a request, if the engine is busy
 
@@ -58,6 +60,22 @@ def check_sizes(body: dict[str, Any]) -> None:
     for name, value in options.items() if isinstance(options, dict) else ():
         if isinstance(value, list) and len(value) > MAX_FIELDS:
             raise TooLarge(f"options.{name}", f"{len(value):,} values are more than {MAX_FIELDS:,}")
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """Everything in a body that is not an object or a list."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict | list):
+            waiting += each.values() if isinstance(each, dict) else each
+        else:
+            yield each
+
+
+def _fits(value: Any) -> bool:
+    """Whether a number has at most 64 bits, as those of other programs do; longer ones cannot be formatted in messages."""
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -122,13 +140,16 @@ class Call:
         """The body as a JSON object, whose values are not checked."""
         if self.content_type != "application/json":
             raise WrongType("content-type", f"expected application/json, got {self.content_type or 'none'}")
+        content = await self.body()
         try:
-            values = from_json(await self.body(), allow_inf_nan=False)
+            values = from_json(content, allow_inf_nan=False)
         except ValueError as error:
             raise BadRequest("body", f"not valid JSON: {error}") from None
         if not isinstance(values, dict):
             raise UsageError("body", "expected a JSON object")
         check_sizes(values)
+        if _LONG_NUMBER.search(content) and not all(map(_fits, _scalars(values))):
+            raise UsageError("body", "a number has more than 64 bits")
         if self.services.log_texts:
             self.fields["body"] = values
         return values
