@@ -454,14 +454,14 @@ def test_every_error_is_an_exception_of_the_client(server, client, monkeypatch):
 
 
 def test_a_full_server_and_one_that_is_late(runs):
-    limits = Limits(max_rows=1, max_queue=1, request_seconds=0.4)
+    limits = Limits(max_rows=1, max_queue=1, request_seconds=1.0, max_new_tokens=10**6)
     server = Server(Engine({"lm": runs.get("lm")}, limits=limits, device="cpu"))
     errors = list[openai.APIStatusError]()
 
     def ask() -> None:
         with server.client() as client:
             try:
-                client.completions.create(model="lm", prompt="the", max_tokens=2000)
+                client.completions.create(model="lm", prompt="the", max_tokens=10**6)
             except openai.APIStatusError as error:
                 errors.append(error)
 
@@ -479,6 +479,20 @@ def test_a_full_server_and_one_that_is_late(runs):
     assert kinds[openai.RateLimitError].code == "rate_limit_exceeded"
     assert kinds[openai.InternalServerError].status_code == 503
     assert all(int(error.response.headers["retry-after"]) >= 1 for error in errors)
+
+
+def test_a_stream_ends_although_the_engine_is_busy(runs, monkeypatch):
+    server = Server(Engine({"lm": runs.get("lm")}, limits=Limits(request_seconds=0.1), device="cpu"))
+    monkeypatch.setattr("weft.serve.call.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("weft.serve.work.Worker.place", lambda worker, ticket, finish: time.sleep(1.5))
+    try:
+        with (
+            server.client() as client,
+            pytest.raises(openai.InternalServerError, match=r"run lm: not ready after 0\.2 seconds"),
+        ):
+            client.completions.create(model="lm", prompt="the", stream=True)
+    finally:
+        server.close()
 
 
 def test_a_connection_whose_body_never_ends_is_closed(runs):

@@ -192,11 +192,16 @@ class Call:
             on_event=lambda chunk: _tell(loop, lambda: queue.put_nowait(chunk)),
             on_end=lambda _: _tell(loop, lambda: queue.put_nowait(None)),
         )
+        timeout = self.limits.request_seconds + GRACE_SECONDS
+        timer = loop.call_later(timeout, queue.put_nowait, None)  # if the engine is busy
         try:
             while (chunk := await queue.get()) is not None:
                 yield chunk
+            if not ticket.has_ended:
+                raise Unavailable(f"run {name}", f"not ready after {timeout:g} seconds", "ask for less", retry_after=1)
             ticket.result(0)
         finally:
+            timer.cancel()
             self._count(ticket)
             ticket.cancel()
 
