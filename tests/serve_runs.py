@@ -64,5 +64,16 @@ def make_runs(directory: Path) -> ServeRuns:
     return ServeRuns(directory)
 
 
+_shared: dict[Path, ServeRuns] = {}
+
+
+def shared_runs(base: Path) -> ServeRuns:
+    """Runs for tests of several files, which do not change them; `base` is the directory of the session."""
+    if base not in _shared:
+        (base / "shared-runs").mkdir()
+        _shared[base] = make_runs(base / "shared-runs")
+    return _shared[base]
+
+
 def random_words(rng: random.Random, low: int = 1, high: int = 9) -> str:
     return " ".join(rng.choices(["the", "cat", "dog", "sees", "old", "river"], k=rng.randint(low, high)))

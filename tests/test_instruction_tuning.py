@@ -359,6 +359,10 @@ def test_conversations_contain_the_turns_before(run):
     assert "".join(chat(run, messages, options)) == "".join(chat(run, messages[2:], options)) == expected
     with pytest.raises(UsageError, match="messages: the last message is not of the user"):
         chat(run, messages[:2], options)
+    with pytest.raises(UsageError, match="messages: the user and the assistant must take turns, the user first"):
+        chat(run, [("user", "a"), ("user", "b")], options)
+    with pytest.raises(UsageError, match="messages: only the first message can be of the system"):
+        chat(run, [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d")], options)
 
 
 def test_explanations_of_a_response(run):

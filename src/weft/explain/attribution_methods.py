@@ -221,6 +221,17 @@ def _integrate_until_complete(
         steps, steps_done = 2 * steps, steps_done + steps
 
 
+def _output_log_probs(
+    embeddings: EmbeddingInputs, inputs: Sequence[Tensor], outputs: Sequence[ExplainedOutput], progress: ProgressCallback
+) -> np.ndarray:
+    """The log-probability of each output. There may be many, such as tags, and the callback may stop the computation."""
+    values = list[float]()
+    for output in outputs:
+        progress(0.0, "")
+        values.append(float(embeddings.log_probs(inputs, [output])[0]))
+    return np.array(values)
+
+
 def attribute(
     run: AnyRun,
     model_input: ModelInput,
@@ -232,8 +243,8 @@ def attribute(
     method, baseline = options.method or "integrated-gradients", baseline_of(run, options)
     embeddings = EmbeddingInputs(model_input, baseline, run.device)
     with torch.no_grad():
-        log_probs = np.array([float(embeddings.log_probs(embeddings.inputs, [output])[0]) for output in outputs])
-        expected = log_probs - [float(embeddings.log_probs(embeddings.baselines, [output])[0]) for output in outputs]
+        log_probs = _output_log_probs(embeddings, embeddings.inputs, outputs, progress)
+        expected = log_probs - _output_log_probs(embeddings, embeddings.baselines, outputs, progress)
         num_classes = model_input.log_probs(torch.zeros(1, dtype=torch.long, device=run.device)).size(1)
     batch_size = max(1, min(MAX_BATCH_TOKENS // sum(embeddings.lengths), MAX_BATCH_SCORES // num_classes))
     rows, max_steps = list[np.ndarray](), 0

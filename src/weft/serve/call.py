@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from weft.serve.metrics import HttpCounters
 from weft.serve.routes import Failure, Route
 
 C = TypeVar("C", bound=Config)
+_LONG_NUMBER = re.compile(rb"\d{19}")
+MAX_FIELDS = 1000  # of an object of a body, and values of an option
 GRACE_SECONDS = 1.0  # after the deadline of a request, if the engine is busy
 
 
@@ -41,6 +44,38 @@ class Services:
     @property
     def limits(self) -> Limits:
         return self.engine.limits
+
+
+def check_sizes(body: dict[str, Any]) -> None:
+    """Refuse objects with many fields, and options with many values: pydantic describes each one that is wrong, which takes
+    seconds and gigabytes for a body of a few megabytes. (Other lists stop at the first one.)"""
+    waiting: list[Any] = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise TooLarge("body", f"an object has {len(value):,} fields, more than {MAX_FIELDS:,}")
+        inner = value.values() if isinstance(value, dict) else value
+        waiting += [each for each in inner if isinstance(each, dict | list)]
+    options = body.get("options")
+    for name, value in options.items() if isinstance(options, dict) else ():
+        if isinstance(value, list) and len(value) > MAX_FIELDS:
+            raise TooLarge(f"options.{name}", f"{len(value):,} values are more than {MAX_FIELDS:,}")
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """Everything in a body that is not an object or a list."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict | list):
+            waiting += each.values() if isinstance(each, dict) else each
+        else:
+            yield each
+
+
+def _fits(value: Any) -> bool:
+    """Whether a number has at most 64 bits, as those of other programs do; longer ones cannot be formatted in messages."""
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -92,21 +127,32 @@ class Call:
             raise Cancelled("request", "the connection was closed") from None
         return bytes(content)
 
+    @property
+    def content_type(self) -> str:
+        """The type of the body, such as application/json; "" if it is not stated."""
+        return self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
     async def json(self, config_class: type[C]) -> C:
         """The body as an object of this class."""
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise WrongType("content-type", f"expected application/json, got {kind or 'none'}")
+        return parse_config(config_class, await self.json_values(), prefix="")
+
+    async def json_values(self) -> dict[str, Any]:
+        """The body as a JSON object, whose values are not checked."""
+        if self.content_type != "application/json":
+            raise WrongType("content-type", f"expected application/json, got {self.content_type or 'none'}")
+        content = await self.body()
         try:
-            values = from_json(await self.body(), allow_inf_nan=False)
+            values = from_json(content, allow_inf_nan=False)
         except ValueError as error:
             raise BadRequest("body", f"not valid JSON: {error}") from None
         if not isinstance(values, dict):
             raise UsageError("body", "expected a JSON object")
-        parsed = parse_config(config_class, values, prefix="")
+        check_sizes(values)
+        if _LONG_NUMBER.search(content) and not all(map(_fits, _scalars(values))):
+            raise UsageError("body", "a number has more than 64 bits")
         if self.services.log_texts:
             self.fields["body"] = values
-        return parsed
+        return values
 
     # ---- asking
 
@@ -146,11 +192,16 @@ class Call:
             on_event=lambda chunk: _tell(loop, lambda: queue.put_nowait(chunk)),
             on_end=lambda _: _tell(loop, lambda: queue.put_nowait(None)),
         )
+        timeout = self.limits.request_seconds + GRACE_SECONDS
+        timer = loop.call_later(timeout, queue.put_nowait, None)  # if the engine is busy
         try:
             while (chunk := await queue.get()) is not None:
                 yield chunk
+            if not ticket.has_ended:
+                raise Unavailable(f"run {name}", f"not ready after {timeout:g} seconds", "ask for less", retry_after=1)
             ticket.result(0)
         finally:
+            timer.cancel()
             self._count(ticket)
             ticket.cancel()
 

@@ -24,6 +24,7 @@ from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
 from weft.runs.run import AnyRun
 from weft.serve.errors import NotFound
 from weft.serve.jobs import Chat, Chunk, Generate, Output, TokenRecord
+from weft.serve.prompt_tokens import forced, opening, refuse_prompts, with_opening
 from weft.serve.ticket import Finish, Ticket
 
 MAX_PROCESSORS = 256
@@ -44,14 +45,20 @@ def read_prompts(run: AnyRun, job: Generate | Chat) -> Prompts:
     if decode is None or decode.frame_prompts is None:
         raise NotFound(job.operation, f"models of task {run.task!r} do not generate text")
     if isinstance(job, Generate):
-        texts, frame = decode.frame_prompts(run, job.prompts)
+        refuse_prompts(run, job)
+        texts, frame = decode.frame_prompts(run, [prompt if isinstance(prompt, str) else "" for prompt in job.prompts])
     elif decode.frame_chat is None:
         raise NotFound(job.operation, f"models of task {run.task!r} do not talk")
     else:
         text, frame = decode.frame_chat(run, job.messages, job.options)
         texts = [text]
     decoding = Decoding(run.model, run.vocabulary, job.options, frame, run.device)
-    prompts = Prompts(decoding, [encode_prompt(decoding, text) for text in texts])
+    tokens = [encode_prompt(decoding, text) for text in texts]
+    if isinstance(job, Generate):
+        for index, prompt in enumerate(job.prompts):
+            if not isinstance(prompt, str):
+                tokens[index] = with_opening(decoding, prompt)
+    prompts = Prompts(decoding, tokens)
     longest = max(map(len, prompts.tokens), default=1) + job.options.max_new_tokens - 1
     rows = Rows(job.options.beam_size or 1, longest)
     if rows.num_rows * rows.max_tokens >= MIN_CHECKED_TOKENS:
@@ -129,18 +136,30 @@ class SampleRow:
         tokens, decoding = source.prompts.tokens[prompt], source.prompts.decoding
         request = sampling_request(decoding, source.processor, tokens, (prompt, sample))
         self.request: Request = request._replace(num_top=source.ticket.job.num_top)
+        self._num_forced, self._prompt_tokens = 0, list[TokenRecord]()
+        if source.ticket.job.scores_prompts:
+            num_opening = len(opening(decoding))
+            self._num_forced = len(tokens) - num_opening
+            self.request = forced(self.request, num_opening)
         self._text, self._tokens, self._num_sent = SampledText(decoding, tokens), list[TokenRecord](), 0
 
+    def _record(self, event: Event, top: Sequence[tuple[int, float]]) -> TokenRecord:
+        text = self.source.token_text
+        return TokenRecord(text(event.token), event.log_prob, [(text(token), log_prob) for token, log_prob in top])
+
     def push(self, event: Event, top: Sequence[tuple[int, float]]) -> bool:
-        chunk, text = self._text.push(event), self.source.token_text
+        if len(self._prompt_tokens) < self._num_forced:
+            self._prompt_tokens.append(self._record(event, top))
+            return False
+        chunk = self._text.push(event)
         if event.token != NO_TOKEN:
-            best = [(text(token), log_prob) for token, log_prob in top]
-            self._tokens.append(TokenRecord(text(event.token), event.log_prob, best))
+            self._tokens.append(self._record(event, top))
             self.source.ticket.output_tokens += 1
         if event.finish_reason is not None or self._text.has_stopped:
             rest, continuation = self._text.finish()
             self._send(chunk + rest, continuation.finish_reason)
-            self.source.outputs[self.prompt][self.sample] = as_output(continuation, self._tokens)
+            output = as_output(continuation, self._tokens)._replace(prompt_tokens=self._prompt_tokens)
+            self.source.outputs[self.prompt][self.sample] = output
             self.source.finish()
             return True
         if chunk:

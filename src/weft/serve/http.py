@@ -208,9 +208,9 @@ def create_app(services: Services, *, tables: Sequence[Sequence[Route]] = (), co
 
     middleware = []
     if cors_origins:
-        allowed = ["Authorization", "Content-Type", "X-Request-ID"]
+        # any header, since clients send some of their own, such as OpenAI's in a page
         options: dict[str, Any] = {"allow_origins": list(cors_origins), "allow_methods": ["GET", "POST"]}
-        middleware.append(Middleware(CORSMiddleware, **options, allow_headers=allowed, expose_headers=["X-Request-ID"]))
+        middleware.append(Middleware(CORSMiddleware, **options, allow_headers=["*"], expose_headers=["X-Request-ID"]))
     starlette_routes = [StarletteRoute(route.path, Endpoint(route, services), methods=[route.method]) for route in routes]
     return Starlette(routes=starlette_routes, middleware=middleware, exception_handlers={HTTPException: not_routed})
 

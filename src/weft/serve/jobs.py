@@ -27,6 +27,7 @@ class Output(NamedTuple):
     score: float
     log_prob: float
     tokens: Sequence[TokenRecord]
+    prompt_tokens: Sequence[TokenRecord] = ()  # of the prompt, if its log-probabilities are requested
 
 
 class Chunk(NamedTuple):
@@ -51,9 +52,10 @@ class Generate:
     """Continue prompts: a list of outputs for each."""
 
     operation: ClassVar[str] = "generate"
-    prompts: Sequence[str]
+    prompts: Sequence[str | Sequence[int]]  # texts, or token IDs
     options: GenerationConfig
     num_top: int = 0  # most probable tokens with each token
+    scores_prompts: bool = False  # whether tokens of prompts have log-probabilities as well
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Chat:
     messages: Sequence[tuple[str, str]]
     options: GenerationConfig
     num_top: int = 0
+    scores_prompts: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

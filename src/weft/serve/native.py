@@ -73,7 +73,8 @@ def token_object(token: TokenRecord) -> dict[str, Any]:
 
 
 def output_object(output: Output) -> dict[str, Any]:
-    return {**output._asdict(), "tokens": [token_object(token) for token in output.tokens]}
+    fields = {name: value for name, value in output._asdict().items() if name != "prompt_tokens"}
+    return {**fields, "tokens": [token_object(token) for token in output.tokens]}
 
 
 def chunk_object(chunk: Chunk) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from weft import __version__
 from weft.config import Config, described_fields
-from weft.serve.routes import NATIVE, Route
+from weft.errors import UsageError
+from weft.serve.routes import Failure, Route
 from weft.serve.schemas import ErrorReply
 
 REFERENCE = "#/components/schemas/{model}"
@@ -35,8 +36,23 @@ def _schema(config_class: type[Config], schemas: dict[str, Any]) -> dict[str, An
     return {"$ref": REFERENCE.format(model=config_class.__name__)}
 
 
-def _content(config_class: type[Config], schemas: dict[str, Any]) -> dict[str, Any]:
-    return {"content": {"application/json": {"schema": _schema(config_class, schemas)}}}
+def _content(kind: Any, schemas: dict[str, Any], *, forms: bool = False) -> dict[str, Any]:
+    """The content of a body: a class, or a list of its objects."""
+    if get_origin(kind) is list:
+        schema: dict[str, Any] = {"type": "array", "items": _schema(get_args(kind)[0], schemas)}
+    else:
+        schema = _schema(kind, schemas)
+    types = ["application/json", *["application/x-www-form-urlencoded"] * forms]
+    return {"content": {content_type: {"schema": schema} for content_type in types}}
+
+
+def _statuses(route: Route) -> dict[str, str]:
+    """The errors of a route, by the status that its dialect has for them."""
+    has_name = "{" in route.path
+    which = STATUSES if route.body is not None else {status: STATUSES[status] for status in ("401", "503")}
+    which = {**which, "404": STATUSES["404"]} if has_name else which
+    problem = UsageError("", "")
+    return {str(route.dialect.error_status(Failure(problem, int(status), ""))): text for status, text in which.items()}
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -48,16 +64,17 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
             {"name": each, "in": "path", "required": True, "schema": {"type": "string"}} for each in names
         ]
     if route.body is not None:
-        operation["requestBody"] = {"required": True, **_content(route.body, schemas)}
+        operation["requestBody"] = {"required": True, **_content(route.body, schemas, forms=route.reads_forms)}
     answer: dict[str, Any] = {"description": "The result"}
     if route.reply is not None:
         answer |= _content(route.reply, schemas)
     if route.streams:
-        answer.setdefault("content", {})["text/event-stream"] = {"schema": {"type": "string"}}
+        events = {"description": "Server-sent events; the data of each is a JSON object, and [DONE] at the end"}
+        answer.setdefault("content", {})["text/event-stream"] = {"schema": events}
     errors = dict[str, Any]()
-    if route.dialect == NATIVE and not route.is_open:
-        which = STATUSES if route.body is not None else {"401": STATUSES["401"], "503": STATUSES["503"]}
-        errors = {status: {"description": text, **_content(ErrorReply, schemas)} for status, text in which.items()}
+    if not route.is_open:
+        error_content = _content(route.dialect.error_reply or ErrorReply, schemas)
+        errors = {status: {"description": text, **error_content} for status, text in _statuses(route).items()}
     if not route.is_open and not route.reads_key:
         operation["security"] = [{"bearer": []}]
     return {**operation, "responses": {"200": answer, **errors}}

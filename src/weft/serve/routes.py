@@ -36,6 +36,7 @@ class Dialect(NamedTuple):
     error_body: Callable[[Failure], dict[str, Any]] = error_object
     # the status that the clients of the API expect, such as 403 for a missing key; by default that of the error
     error_status: Callable[[Failure], int] = lambda failure: failure.status
+    error_reply: type[Config] | None = None  # what `error_body` returns; None: that of the native API
 
 
 NATIVE = Dialect("native")
@@ -51,7 +52,8 @@ class Route(NamedTuple):
     summary: str
     dialect: Dialect = NATIVE
     body: type[Config] | None = None
-    reply: type[Config] | None = None
+    reply: Any = None  # the type of the answer
     is_open: bool = False  # needs no key, and answers while the server stops
     reads_key: bool = False  # the handler itself checks the key, because it is not in the head
     streams: bool = False  # may answer with server-sent events
+    reads_forms: bool = False  # the body may be a form as well

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic_core import CoreSchema
 
 from weft.config import Config
+
+
+class _StopAtFirst:
+    """Describes only the first wrong value of a list. (pydantic's `FailFast` cannot be a part of a union.)"""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        schema: CoreSchema = {**handler(source), "fail_fast": True}
+        return schema
+
+
+STOP_AT_FIRST = _StopAtFirst()
 
 
 class PredictRequest(Config):
@@ -21,7 +33,7 @@ class PredictRequest(Config):
 class GenerateRequest(Config):
     """Prompts to continue."""
 
-    prompts: list[str]
+    prompts: Annotated[list[str], STOP_AT_FIRST]
     """Texts to continue; an empty one is the beginning of a text."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of `weft generate`, such as max_new_tokens, temperature, top_p, seed and stop."""
@@ -43,7 +55,7 @@ class Message(Config):
 class ChatRequest(Config):
     """A conversation to continue."""
 
-    messages: list[Message]
+    messages: Annotated[list[Message], STOP_AT_FIRST]
     """The messages so far; the last one is of the user."""
     options: dict[str, Any] = Field(default_factory=dict)
     """As of generate."""
@@ -67,7 +79,7 @@ class ScoreRequest(Config):
 class EmbedRequest(Config):
     """Texts whose vectors are computed."""
 
-    texts: list[str]
+    texts: Annotated[list[str], STOP_AT_FIRST]
     """The texts."""
     pooling: str = "mean"
     """mean or first."""

@@ -19,6 +19,7 @@ from weft.cli.output import print_message, write
 from weft.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from weft.serve.languages import Pair
     from weft.serve.limits import Limits
 
 EXTRA = "pip install 'weft[serve]'"
@@ -90,6 +91,14 @@ class Serve(ThreadedCommand):
         list[str] | None,
         typer.Option(rich_help_panel=SERVER, metavar="KEY=VALUE", help="Set a limit, e.g. max_queue=128. Repeatable."),
     ] = None
+    languages: Annotated[
+        list[str] | None,
+        typer.Option(
+            rich_help_panel=SERVER,
+            metavar="NAME=SOURCE,TARGET",
+            help="Languages of a run for LibreTranslate's API, e.g. my-run=de,en. Repeatable.",
+        ),
+    ] = None
     key_file: Annotated[
         Path | None,
         typer.Option(
@@ -126,7 +135,7 @@ class Serve(ThreadedCommand):
 
     def run(self) -> int:
         check_extra()
-        named_runs(self.runs)
+        self._languages()
         limits, keys = self._limits(), self._keys()
         if not keys and not self.no_key and not is_loopback(self.host):
             problem = f"{self.host} is reachable from other machines, and there is no key"
@@ -154,6 +163,11 @@ class Serve(ThreadedCommand):
         except ConfigError as error:
             raise UsageError("limits" if error.where == "run file" else error.where, error.problem, error.fix) from None
 
+    def _languages(self) -> dict[str, Pair]:
+        from weft.serve.languages import parse_languages
+
+        return parse_languages(self.languages or [], list(named_runs(self.runs)))
+
     def _keys(self) -> list[str]:
         from weft.serve.keys import parse_keys, read_keys
 
@@ -164,9 +178,11 @@ class Serve(ThreadedCommand):
 
     def _serve(self, listener: socket.socket, limits: Limits, keys: list[str]) -> int:
         from weft.cli.memory import keep_freed_memory
+        from weft.serve import libretranslate, openai
         from weft.serve.access_log import Log
         from weft.serve.engine import Engine
         from weft.serve.http import create_app, create_services
+        from weft.serve.languages import Languages
         from weft.serve.server import serve
 
         keep_freed_memory()
@@ -186,7 +202,8 @@ class Serve(ThreadedCommand):
             log_texts=self.log_texts,
             refuses_foreign_hosts=not (keys or self.no_key),
         )
-        app = create_app(services, cors_origins=self.cors_origin or [])
+        tables = [openai.ROUTES, libretranslate.routes(Languages(engine, self._languages()))]
+        app = create_app(services, tables=tables, cors_origins=self.cors_origin or [])
         if SOCKET not in os.environ:
             self._announce(listener)
         serve(app, services, listener, log)
@@ -210,6 +227,7 @@ class Serve(ThreadedCommand):
         words += [] if self.limits is None else ["--limits", str(self.limits)]
         words += [] if self.key_file is None else ["--key-file", str(self.key_file)]
         words += [word for limit in self.limit or [] for word in ("--limit", limit)]
+        words += [word for pair in self.languages or [] for word in ("--languages", pair)]
         words += [word for origin in self.cors_origin or [] for word in ("--cors-origin", origin)]
         return words + ["--no-key"] * self.no_key + ["--log-texts"] * self.log_texts
 

@@ -210,8 +210,13 @@ def frame_chat(run: Run[str, None], messages: Sequence[Message], options: Genera
     responder: Responder = run.predictor
     system = check_text(messages[0][1], "system message") if messages and messages[0][0] == "system" else ""
     turns = [check_text(text, f"message {number}") for number, (role, text) in enumerate(messages, 1) if role != "system"]
+    roles = [role for role, _ in messages if role != "system"]
     if not turns or messages[-1][0] != "user":
         raise UsageError("messages", "the last message is not of the user")
+    if roles[::2] != ["user"] * len(roles[::2]) or roles[1::2] != ["assistant"] * len(roles[1::2]):
+        raise UsageError("messages", "the user and the assistant must take turns, the user first")
+    if any(role == "system" for role, _ in messages[1:]):
+        raise UsageError("messages", "only the first message can be of the system")
     for skipped in range(0, len(turns), 2):
         *earlier, last = responder.template.prompts(system, turns[skipped::2])
         before = responder.history(earlier, turns[skipped + 1 :: 2])
