@@ -5,13 +5,13 @@
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS build
 COPY wheels /wheels
-RUN python -m venv /opt/weft && /opt/weft/bin/pip install --no-cache-dir --no-index --find-links /wheels 'weft[serve,ctranslate2]'
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --no-index --find-links /wheels 'weft[serve,ctranslate2]'
 
 FROM python:${PYTHON}-slim
-COPY --from=build /opt/weft /opt/weft
+COPY --from=build /venv /venv
 # a fixed number, which Kubernetes needs to check that it is not root
 USER 10001:10001
-ENV PATH=/opt/weft/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]

@@ -386,7 +386,11 @@ def test_predictions_without_a_format_of_lines():
 
 def test_metrics_are_in_the_format_of_prometheus(client):
     client.post("lm", "generate", prompts=["the"], options={"max_new_tokens": 3})
-    response = client.get("/metrics")
+    for _ in range(100):  # a request is counted after its answer
+        response = client.get("/metrics")
+        if "weft_output_tokens" in response.text:
+            break
+        time.sleep(0.02)
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = {family.name: family for family in text_string_to_metric_families(response.text)}
     tokens = {sample.labels["run"]: sample.value for sample in families["weft_output_tokens"].samples}
