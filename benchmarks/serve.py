@@ -1,7 +1,7 @@
 """Serving: many clients against one after the other, the cost of HTTP, and an overload.
 
     python benchmarks/serve.py [--lm RUN] [--seq2seq RUN] [--clients 32] [--requests 96] [--seconds 8]
-        [--parts lm,seq2seq,static,overhead,overload]
+        [--parts lm,seq2seq,static,overhead,overload,gone,equal]
 
 Without run directories, small models are trained for a minute: a `gpt` on Tiny Shakespeare and a Transformer on a part of
 Multi30k. The server is a process of its own with one thread; so is the client. Throughput is per CPU second of the server,
@@ -11,7 +11,9 @@ since both share the machine. Parts:
 - static: the engine in this process with all requests at once, against one call of `Run.generate` and `Run.predict`.
 - overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99; CPU share of HTTP.
 - overload: 5 times the sustainable rate of requests for `--seconds`, with as many rows and places in the queue as clients:
-  answers, refusals, and how long each takes.
+  answers, refusals, and how long each takes; memory, and the throughput two seconds later.
+- gone: 1,000 streams whose clients leave at a random moment: rows, memory and descriptors afterwards.
+- equal: 1,000 requests with different options from `--clients` clients, against `Run.generate` and `Run.predict` alone.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import argparse
 import asyncio
 import gzip
 import os
+import random
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,6 +77,23 @@ class Server:
 
     def cpu(self) -> float:
         return cpu_seconds(self.process.pid)
+
+    def http_cpu(self) -> float:
+        """CPU seconds of the main thread, which does all of HTTP and nothing else."""
+        pid = self.process.pid
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory(self) -> float:
+        """Resident megabytes."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def gauge(self, name: str) -> float:
+        text = httpx.get(f"{self.url}/metrics", timeout=30).text
+        return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
 
 
 async def send_all(url: str, bodies: Sequence[dict[str, Any]], clients: int) -> list[tuple[int, float]]:
@@ -161,23 +180,14 @@ def measure_overhead(server: Server, run: Path, bodies: list[dict[str, Any]], cl
             engine.generate("lm", "", max_new_tokens=1, temperature=0)
             times.append(time.perf_counter() - start)
         in_engine = sorted(times[5:])
-
-        def load() -> None:
-            jobs = [Generate(body["prompts"], GenerationConfig(**body["options"])) for body in bodies]
-            for start in range(0, len(jobs), clients):
-                for ticket in [engine.submit("lm", job) for job in jobs[start : start + clients]]:
-                    ticket.result()
-
-        load()
-        engine_cpu = cpu_of(load)
-    before = server.cpu()
+    before, http_before = server.cpu(), server.http_cpu()
     asyncio.run(send_all(url, bodies, clients))
-    http_cpu = server.cpu() - before
+    share = (server.http_cpu() - http_before) / (server.cpu() - before)
     for quantile in (0.5, 0.99):
         index = int(quantile * (count - 1))
         added = 1000 * (over_http[index] - in_engine[index])
         print(f"overhead of HTTP at batch 1, p{100 * quantile:g}: {added:.2f} ms ({1000 * over_http[index]:.2f} ms in all)")
-    print(f"share of HTTP in the CPU time, {clients} clients: {max(0.0, 1 - engine_cpu / http_cpu):.0%}", flush=True)
+    print(f"share of HTTP in the CPU time, {clients} clients: {share:.1%}", flush=True)
 
 
 async def flood(url: str, body: dict[str, Any], rate: float, seconds: float) -> list[tuple[int, float]]:
@@ -206,7 +216,7 @@ async def flood(url: str, body: dict[str, Any], rate: float, seconds: float) -> 
 def overload(server: Server, bodies: list[dict[str, Any]], args: argparse.Namespace) -> None:
     """Five times as many requests as the server can answer."""
     url = f"{server.url}/v1/runs/lm/generate"
-    sustainable = throughput(server, url, bodies, args.clients)[1]
+    sustainable, memory = throughput(server, url, bodies, args.clients)[1], server.memory()
     start = time.perf_counter()
     results = asyncio.run(flood(url, bodies[0], 5 * sustainable, args.seconds))
     seconds = time.perf_counter() - start
@@ -219,11 +229,87 @@ def overload(server: Server, bodies: list[dict[str, Any]], args: argparse.Namesp
     )
     for name, times in (("answered", answered), ("refused", refused)):
         if times:
-            print(
-                f"  {name}: median {1000 * statistics.median(times):.0f} ms, p95 {1000 * times[int(0.95 * len(times))]:.0f} ms"
-            )
-    health = httpx.get(f"{server.url}/healthz", timeout=10).status_code
-    print(f"  afterwards: /healthz {health}", flush=True)
+            quantiles = [1000 * times[int(quantile * (len(times) - 1))] for quantile in (0.5, 0.95, 0.99)]
+            print(f"  {name}: p50, p95, p99 {quantiles[0]:.0f}, {quantiles[1]:.0f}, {quantiles[2]:.0f} ms")
+    grown = server.memory() - memory
+    time.sleep(2)
+    again = throughput(server, url, bodies, args.clients)[1]
+    print(f"  memory grew by {grown:.0f} MB; after 2 s, {again / sustainable:.2f} of the sustainable rate", flush=True)
+
+
+async def leave_streams(url: str, count: int, clients: int) -> None:
+    """Streams whose clients close the connection at a random moment."""
+    rng, left = random.Random(0), list(range(count))
+    body = {"prompts": ["The "], "options": {"max_new_tokens": 200}, "stream": True}
+
+    async def work() -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            while left:
+                left.pop()
+                async with client.stream("POST", url, json=body) as response:
+                    until = time.perf_counter() + rng.uniform(0, 0.3)
+                    async for _ in response.aiter_raw():
+                        if time.perf_counter() >= until:
+                            break
+
+    await asyncio.gather(*(work() for _ in range(clients)))
+
+
+def clients_leave(server: Server) -> None:
+    """Rows, memory and descriptors after 1,000 streams that nobody reads to the end."""
+    url = f"{server.url}/v1/runs/lm/generate"
+    asyncio.run(leave_streams(url, 100, 8))
+    memory, descriptors = server.memory(), server.descriptors()
+    asyncio.run(leave_streams(url, 1000, 8))
+    start = time.perf_counter()
+    while server.gauge("weft_rows") and time.perf_counter() < start + 10:
+        time.sleep(0.01)
+    seconds = time.perf_counter() - start
+    print(f"1,000 clients gone: {server.gauge('weft_rows'):.0f} rows left after {1000 * seconds:.0f} ms, ", end="")
+    print(f"memory {server.memory() - memory:+.1f} MB, descriptors {server.descriptors() - descriptors:+d}", flush=True)
+
+
+async def answers(url: str, requests: Sequence[tuple[str, dict[str, Any]]], clients: int) -> list[Any]:
+    found, left = [None] * len(requests), list(range(len(requests)))
+    async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=clients)) as client:
+
+        async def work() -> None:
+            while left:
+                index = left.pop()
+                path, body = requests[index]
+                found[index] = (await client.post(f"{url}{path}", json=body)).json()
+
+        await asyncio.gather(*(work() for _ in range(clients)))
+    return found
+
+
+def compare_outputs(server: Server, runs: dict[str, Path], prompts: list[str], sources: list[str], clients: int) -> None:
+    """Outputs of requests that share steps with others, against the same requests alone."""
+    lm, seq2seq, rng = weft.load(runs["lm"], device="cpu"), weft.load(runs["seq2seq"], device="cpu"), random.Random(1)
+    kinds = ({"temperature": 0}, {"top_p": 0.9}, {"top_k": 20, "temperature": 0.8}, {"beam_size": 3, "n_best": 2})
+    requests, expected = list[tuple[str, dict[str, Any]]](), list[list[str]]()
+    for number in range(500):
+        options: dict[str, Any] = {**rng.choice(kinds), "max_new_tokens": rng.randint(1, 24)}
+        options |= {} if "beam_size" in options else {"seed": number}
+        prompt = prompts[number % len(prompts)]
+        requests.append(("/v1/runs/lm/generate", {"prompts": [prompt], "options": options}))
+        expected.append([output.text for output in lm.generate(prompt, **options).ranked()])
+        options = {"beam_size": rng.randint(1, 5), "length_penalty": rng.choice([0.6, 1.0])}
+        requests.append(("/v1/runs/seq2seq/predict", {"inputs": [sources[number]], "options": options}))
+        expected.append([seq2seq.predict(sources[number], **options).text])
+    found = asyncio.run(answers(server.url, requests, clients))
+    texts = [
+        [
+            output["text"]
+            for output in (answer["continuations"][0] if "continuations" in answer else answer["predictions"][0]["predictions"])
+        ]
+        for answer in found
+    ]
+    equal = sum(ours == alone for ours, alone in zip(texts, expected, strict=True))
+    print(f"equal to the same request alone: {equal:,} of {len(requests):,}", flush=True)
+    for (path, body), ours, alone in zip(requests, texts, expected, strict=True):
+        if ours != alone:
+            print(f"  {path} {body}: {ours} instead of {alone}")
 
 
 # ---- small models
@@ -269,7 +355,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--parts", default="lm,seq2seq,static,overhead,overload")
+    parser.add_argument("--parts", default="lm,seq2seq,static,overhead,overload,gone,equal")
     args = parser.parse_args()
     require_data(parser, MULTI30K)
     require_data(parser, SHAKESPEARE)
@@ -296,6 +382,10 @@ def main() -> None:
                 compare_clients(server, "seq2seq", f"{server.url}/v1/runs/seq2seq/predict", predict, args)
             if "overhead" in parts:
                 measure_overhead(server, runs["lm"], generate, args.clients)
+            if "gone" in parts:
+                clients_leave(server)
+            if "equal" in parts:
+                compare_outputs(server, runs, prompts, sources, args.clients)
         if "overload" in parts:
             limits = ["--limit", f"max_rows={args.clients}", "--limit", f"max_queue={args.clients}"]
             with Server({"lm": runs["lm"]}, limits) as server:
