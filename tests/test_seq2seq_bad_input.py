@@ -151,7 +151,7 @@ def test_batches_are_full_and_ordered_and_end_with_the_input():
 
 def test_an_output_with_a_newline_is_printed_on_one_line(runs, capsys, monkeypatch):
     prediction = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
-    monkeypatch.setattr("weft.tasks.seq2seq.decoding.Seq2SeqPredictor.search", lambda self, prepared, *rest: [[prediction]])
+    monkeypatch.setattr("weft.tasks.seq2seq.decoding.Seq2SeqPredictor.search", lambda self, prepared, *rest: [prediction])
     folder = str(runs.run_dir("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
     assert predicted(capsys, folder, "abc", "--n-best", "2") == (0, ["1\t-1.0000\tA\\nB\\0\\nC"], "")
