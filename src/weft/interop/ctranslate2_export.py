@@ -59,12 +59,12 @@ def check_quantization(name: str) -> None:
         raise UsageError("quantization", *unknown_name("quantization", name, tuple(TOLERANCES)))
 
 
-def check_run(run: AnyRun) -> None:
+def check_run(run: AnyRun, where: str = "export") -> None:
     """Refuse a run that CTranslate2 cannot compute."""
     if found := problems(run.config):
-        raise UsageError("export", f"CTranslate2 cannot compute this run: {'; '.join(found)}")
+        raise UsageError(where, f"CTranslate2 cannot compute this run: {'; '.join(found)}")
     if len(run.members) > 1 or run.lm is not None or run.cache is not None:
-        raise UsageError("export", "CTranslate2 has no ensembles, no shallow fusion and no neural caches", "export one run")
+        raise UsageError(where, "CTranslate2 has no ensembles, no shallow fusion and no neural caches", "use one run alone")
 
 
 # ---- the model
