@@ -67,6 +67,9 @@ USAGE = {
     "analyze geometry x --max-words 1": "--max-words: must be at least 2, got 1",
     "export runs/x --format onx -o y": "--format: unknown format 'onx'; did you mean 'onnx'?",
     "export runs/x --format hf": "--output-dir: required with --format; set --output-dir",
+    "export runs/x --quantization int8": "--output-dir: required with --quantization; set --output-dir",
+    "export runs/x --license mit": "--output-dir: required with --license; set --output-dir",
+    "export runs/x --scores scores.json": "--output-dir: required with --scores; set --output-dir",
     "export runs/x --format 77 -o y": f"--format: unknown format '77'; choose from {', '.join(FORMATS)}",
     "export runs/x --format gguv -o y": "--format: unknown format 'gguv'; did you mean 'gguf'?",
 }

@@ -24,7 +24,7 @@ from weft.decode import predict as prediction
 from weft.decode.generate import Continuation
 from weft.decode.options import GenerationConfig
 from weft.decode.prediction import Prediction
-from weft.errors import ResourceError, UsageError
+from weft.errors import ModelError, ResourceError, UsageError
 from weft.interop import ctranslate2_cache, ctranslate2_engine
 from weft.runs.run_dir import RunDir
 from weft.text.start_tokens import StartTokens, post_processor
@@ -283,6 +283,19 @@ def test_a_run_directory_that_cannot_be_written_to(tmp_path, runs):
     assert (run_dir / "ctranslate2").read_text() == ""
 
 
+def test_a_record_without_files_and_a_link(tmp_path, runs):
+    run_dir = shutil.copytree(runs.run_dir("transformer"), tmp_path / "run", ignore=shutil.ignore_patterns("ctranslate2"))
+    before = weft.load(run_dir, device="cpu", engine="ctranslate2").predict(WORDS)
+    (directory,) = (run_dir / "ctranslate2").iterdir()
+    (directory / "export.json").write_text('{"files": {}}')
+    (directory / "model.bin").unlink()
+    assert_equal(weft.load(run_dir, device="cpu", engine="ctranslate2").predict(WORDS), before)
+    (run_dir / "ctranslate2").rename(tmp_path / "elsewhere")
+    (run_dir / "ctranslate2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match="symbolic links are not followed inside a weft directory"):
+        weft.load(run_dir, device="cpu", engine="ctranslate2")
+
+
 # ---- refusals
 
 
@@ -296,7 +309,7 @@ def test_refusals_in_python(seq2seq, gpt, runs, monkeypatch):
         weft.load(path, engine="ctranslate2", quantization="int7")
     with pytest.raises(UsageError, match="engine: cannot be combined with `cache`; use one of them"):
         weft.load(gpt.ours.path, engine="ctranslate2", cache=True)
-    with pytest.raises(UsageError, match=r"CTranslate2 cannot compute this run: model.layer_type = \"lstm\""):
+    with pytest.raises(UsageError, match=r"^engine: CTranslate2 cannot compute this run: model.layer_type = \"lstm\""):
         weft.load(runs.run_dir("lstm"), engine="ctranslate2")
     for options in ({"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"num_samples": 2}):
         (name,) = options

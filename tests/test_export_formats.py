@@ -16,7 +16,7 @@ from small_runs import make_text, train_here
 
 import weft
 from weft.cli.main import main
-from weft.errors import UsageError
+from weft.errors import ResourceError, UsageError
 from weft.interop.export_record import ExportOptions
 from weft.interop.formats import FORMATS, all_problems, check_export, export_run, lost_formats
 from weft.interop.model_card import card, read_scores, without_paths
@@ -215,6 +215,61 @@ def test_an_n_gram_model_is_a_file(tmp_path):
     export_run(run, "arpa", tmp_path / "out.arpa", ExportOptions())
     assert "\\data\\\n" in (tmp_path / "out.arpa").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.arpa", "run", "text.txt"]
+
+
+# ---- directories are complete or absent
+
+
+def test_a_directory_is_complete_or_absent(tmp_path, monkeypatch):
+    run = lm_run(tmp_path, LLAMA)
+
+    def fail(run, name, directory, options, notes):
+        assert not (tmp_path / "a" / "b").exists()  # the model card is written before the directory gets its name
+        raise ResourceError("README.md", "no space left on disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("weft.interop.model_card.write_card", fail)
+        assert main(["export", str(run.path), "-o", str(tmp_path / "a" / "b"), "-q"]) == 5
+    assert not (tmp_path / "a").exists()
+
+    def written_by_another(run, name, directory, options, notes):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "model.bin").write_text("theirs")
+
+    monkeypatch.setattr("weft.interop.model_card.write_card", written_by_another)
+    assert main(["export", str(run.path), "-o", str(tmp_path / "out"), "-q"]) == 5
+    assert (tmp_path / "out" / "model.bin").read_text() == "theirs"
+
+
+def test_the_current_directory_stays_the_same_directory(tmp_path, monkeypatch):
+    run = lm_run(tmp_path, LLAMA)
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    assert main(["export", "../run", "-o", ".", "-q"]) == 0
+    assert {"README.md", "export.json", "config.json"} <= {path.name for path in Path().iterdir()}
+    monkeypatch.chdir(run.path)
+    assert main(["export", ".", "-o", "../named", "-q"]) == 0
+    assert json.loads((tmp_path / "named" / "export.json").read_text())["run"] == "run"
+    assert "# run\n" in (tmp_path / "named" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"license": "mit"}, "license: format 'arpa' has no model card; remove it"),
+        ({"scores": Path("scores.json")}, "scores: format 'arpa' has no model card; remove it"),
+    ],
+)
+def test_files_have_no_model_card(tmp_path, options, message):
+    with pytest.raises(UsageError, match="^" + re.escape(message)):
+        check_export("arpa", lm_run(tmp_path, LLAMA).config, ExportOptions(**options))
+
+
+@pytest.mark.parametrize("name", ["", "a\nb: c", "x" * 101])
+def test_a_license_is_an_id(tmp_path, name):
+    with pytest.raises(UsageError) as caught:
+        check_export("hf", lm_run(tmp_path, LLAMA).config, ExportOptions(license=name))
+    assert str(caught.value) == f"license: expected an ID, got {name!r}; use one such as apache-2.0"
 
 
 # ---- documentation

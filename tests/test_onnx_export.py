@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import subprocess
@@ -10,6 +11,7 @@ import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -35,7 +37,7 @@ from toy_seq2seq import VOCAB_SIZE, build
 
 import weft
 from weft.cli.main import main
-from weft.errors import ModelError, UsageError
+from weft.errors import ModelError, ResourceError, UsageError
 from weft.interop import onnx_check, onnx_export
 from weft.interop.export_record import ExportOptions
 from weft.interop.onnx_decoders import encoder_decoder_graphs
@@ -427,6 +429,11 @@ def test_wrong_calls_are_refused(exports, tmp_path, monkeypatch):
         onnx_export.export(run, tmp_path / "file", ExportOptions())
     with pytest.raises(UsageError, match="is not empty; choose another `output_dir`"):
         onnx_export.export(run, tmp_path, ExportOptions())
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr("weft.interop.onnx_check.write_graph", Mock(side_effect=full))
+        with pytest.raises(ResourceError, match="out: no space left on disk; nothing was changed; free some space and try"):
+            onnx_export.export(run, tmp_path / "out", ExportOptions())
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"export: ONNX requires the package onnx; run pip install 'weft\[onnx\]'"):
         onnx_export.export(run, tmp_path / "out", ExportOptions())

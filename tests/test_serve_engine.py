@@ -230,6 +230,43 @@ def test_explanations_name_the_run_and_not_its_path(engine, loaded):
 # ---- limits, cancelling, failures
 
 
+def test_an_explanation_does_not_hold_up_others(runs):
+    with Engine({"lm": runs.get("lm")}, limits=Limits(explain_seconds=0.3), device="cpu") as engine:
+        start = time.monotonic()
+        slow = engine.submit("lm", Explain("the", "beam-search", {"beam_size": 50, "max_new_tokens": 10**6}))
+        with pytest.raises(Unavailable, match="run lm: the explanation is not ready after 0 seconds; use a shorter text"):
+            slow.result(30)
+        assert engine.explain("lm", "the", "surprisal").data
+        assert time.monotonic() - start < 10
+
+
+def test_the_end_does_not_wait_for_a_call_that_takes_long(runs, monkeypatch):
+    monkeypatch.setattr("weft.serve.engine.JOIN_SECONDS", 0.1)
+    end, started = threading.Event(), threading.Event()
+    engine = Engine({"labels": runs.get("labels")}, device="cpu")
+
+    def wait(*_: Any) -> list[Any]:
+        started.set()
+        end.wait(30)
+        return []
+
+    monkeypatch.setattr("weft.serve.work.compute", wait)
+    ticket = engine.submit("labels", Embed(["the"]))
+    assert started.wait(10)
+    start = time.monotonic()
+    engine.close()
+    assert time.monotonic() - start < 5
+    with pytest.raises(Unavailable, match="is stopping"):
+        ticket.result(0)
+    end.set()
+
+
+def test_an_engine_that_no_run_uses_is_refused(runs):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    with pytest.raises(UsageError, match="engine: 'ctranslate2' is not used: there is no encoder-decoder; remove it"):
+        Engine({"labels": runs.get("labels")}, device="cpu", engine="ctranslate2")
+
+
 def test_unknown_runs_and_operations(engine):
     with pytest.raises(NotFound, match="run: unknown run 'label'; did you mean 'labels'"):
         engine.generate("label", "")

@@ -166,6 +166,9 @@ def test_chat_score_embed_and_explain(client, runs):
     assert view["view"] == "surprisal"
     assert view["pictures"][0].startswith("<svg")
     assert problem(client.post("lm", "explain", input=3), 422) == "input: expected a text or a list of texts"
+    for name, value in (("beam_size", 1000), ("max_new_tokens", 10**6)):
+        message = problem(client.post("lm", "explain", input="the", view="beam-search", options={name: value}), 422)
+        assert message.startswith(f"{name}: {value:,} is more than the limit of ")
 
 
 # ---- statuses

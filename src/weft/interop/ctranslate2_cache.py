@@ -35,7 +35,9 @@ def is_complete(directory: Path) -> bool:
     """Whether an exported model has all its files, undamaged."""
     try:
         record = files.read_json(directory / RECORD)
-        return all(files.sha256(directory / name) == entry["sha256"] for name, entry in record["files"].items())
+        return "model.bin" in record["files"] and all(
+            files.sha256(directory / name) == entry["sha256"] for name, entry in record["files"].items()
+        )
     except (OSError, WeftError, ValueError, KeyError, TypeError):
         return False
 
@@ -55,6 +57,8 @@ def with_model_dir(run: AnyRun, quantization: str, load: Callable[[Path], T]) ->
     """Call `load` with the directory of the exported model, which is written if there is none. If the run directory is
     read-only, it is a temporary directory."""
     directory = cache_dir(run, quantization)
+    for path in (directory.parent, directory):
+        files.refuse_link(path)
     if not is_complete(directory):
         with suppress(ResourceError, OSError):  # read-only, a full disk, or another process has just written it
             _write(run, directory, quantization)

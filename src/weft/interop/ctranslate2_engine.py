@@ -51,7 +51,7 @@ def open_decoder(run: AnyRun, quantization: str | None) -> Decoder:
     name = quantization or "float32"
     check_quantization(name)
     check_package()
-    check_run(run)
+    check_run(run, "engine")
     device, threads = run.device.type, torch.get_num_threads()
     model = with_model_dir(run, name, lambda path: open_model(run, path, name, device=device, threads=threads))
     return CTranslate2Decoder(run, model, name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weft import files
 from weft.errors import ModelError, ResourceError, UsageError, unknown_name
 from weft.interop.ctranslate2_options import problems, translates
-from weft.interop.export_record import RECORD, ExportCheck, ExportOptions, write_export_record
+from weft.interop.export_record import RECORD, ExportCheck, ExportOptions, check_output_dir, write_export_record
 from weft.runs.atomic_dir import staged_directory
 from weft.runs.run import AnyRun
 from weft.text.tokenizer_pair import TokenizerPair, save_tokenizer_pair
@@ -59,12 +59,12 @@ def check_quantization(name: str) -> None:
         raise UsageError("quantization", *unknown_name("quantization", name, tuple(TOLERANCES)))
 
 
-def check_run(run: AnyRun) -> None:
+def check_run(run: AnyRun, where: str = "export") -> None:
     """Refuse a run that CTranslate2 cannot compute."""
     if found := problems(run.config):
-        raise UsageError("export", f"CTranslate2 cannot compute this run: {'; '.join(found)}")
+        raise UsageError(where, f"CTranslate2 cannot compute this run: {'; '.join(found)}")
     if len(run.members) > 1 or run.lm is not None or run.cache is not None:
-        raise UsageError("export", "CTranslate2 has no ensembles, no shallow fusion and no neural caches", "export one run")
+        raise UsageError(where, "CTranslate2 has no ensembles, no shallow fusion and no neural caches", "use one run alone")
 
 
 # ---- the model
@@ -241,14 +241,14 @@ def write_model(run: AnyRun, directory: Path, quantization: str) -> ExportCheck:
 def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
     """Write a model for `ctranslate2.Translator` or `ctranslate2.Generator`, and export.json with the call that gives the
     outputs of weft. Returns notes on differences."""
+    from weft.interop.model_card import write_card
+
     quantization = options.quantization or "float32"
     check_quantization(quantization)
-    if (file := files.blocking_file(output_dir)) is not None:
-        raise UsageError("export", f"{file} is a file, not a directory", "choose another `output_dir`")
-    if output_dir.exists() and any(output_dir.iterdir()):
-        raise UsageError("export", f"{output_dir} is not empty", "choose another `output_dir`")
+    check_output_dir(output_dir)
     check_package()
     check_run(run)
     with staged_directory(output_dir, last=RECORD) as staging_dir:
         write_model(run, staging_dir, quantization)
-    return _notes(run)
+        write_card(run, NAME, staging_dir, options, notes := _notes(run))
+    return notes

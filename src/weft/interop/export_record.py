@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import __version__, files
+from weft.errors import UsageError
 
 RECORD = "export.json"
+
+
+def check_output_dir(output_dir: Path) -> None:
+    """Refuse a file, and a directory that is not empty."""
+    if (file := files.blocking_file(output_dir)) is not None:
+        raise UsageError("export", f"{file} is a file, not a directory", "choose another `output_dir`")
+    if output_dir.exists() and any(output_dir.iterdir()):
+        raise UsageError("export", f"{output_dir} is not empty", "choose another `output_dir`")
 
 
 class ExportOptions(NamedTuple):
@@ -36,7 +45,7 @@ def write_export_record(
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != RECORD)
     record: Mapping[str, Any] = {
         "format": name,
-        "run": run.name,
+        "run": run.resolve().name,
         "versions": {"weft": __version__, **{package: version(package) for package in packages}},
         "check": None if check is None else check._asdict(),
         "call": call,

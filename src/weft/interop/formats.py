@@ -4,7 +4,8 @@ The module of a format has two functions:
 
 - `problems(config)`: why a model with this resolved configuration cannot be written, each with what to change; [] if it can. It
   needs no weights, and imports neither torch nor the package of the format, because `weft check` calls it before training.
-- `export(run, output_dir, options)`: write the run, and return notes on differences. A directory contains export.json.
+- `export(run, output_dir, options)`: write the run, and return notes on differences. A directory contains export.json
+  and the model card, and gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 _OPTION = re.compile(r"\b((?:model|tokenizer)\.[\w.]+) = ")
+_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .+()-]{0,99}")  # also expressions of SPDX: MIT OR Apache-2.0
 
 
 def format_names() -> list[str]:
@@ -117,6 +119,11 @@ def check_export(name: str, config: RunConfig, options: ExportOptions) -> Format
         raise UsageError(
             "quantization", problem, f"choose from {', '.join(row.quantizations)}" if row.quantizations else "remove it"
         )
+    for option, value in (("license", options.license), ("scores", options.scores)):
+        if value is not None and not row.is_directory:
+            raise UsageError(option, f"format {name!r} has no model card", "remove it")
+    if options.license is not None and _LICENSE.fullmatch(options.license) is None:
+        raise UsageError("license", f"expected an ID, got {options.license!r}", "use one such as apache-2.0")
     if found := row.problems(config):
         raise UsageError("export", "; ".join(found))
     if row.package and find_spec(row.package) is None:
@@ -126,12 +133,9 @@ def check_export(name: str, config: RunConfig, options: ExportOptions) -> Format
 
 def export_run(run: AnyRun, name: str, output_dir: Path, options: ExportOptions) -> list[str]:
     """Write a run in a format, with a model card if it is a directory. Returns notes on differences."""
-    from weft.interop.model_card import read_scores, write_card
+    from weft.interop.model_card import read_scores
 
     row = check_export(name, run.config, options)
     if options.scores is not None:
         read_scores(options.scores)  # before anything is written
-    notes = row.write(run, output_dir, options)
-    if row.is_directory:
-        write_card(run, name, output_dir, options, notes)
-    return notes
+    return row.write(run, output_dir, options)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import UsageError
-from weft.interop.export_record import ExportCheck, ExportOptions, write_export_record
+from weft.interop.export_record import ExportCheck, ExportOptions, check_output_dir, write_export_record
 from weft.interop.gguf_tokenizer import FIX, OTHER_SPLIT, split_name, tokenizer_problems
 from weft.interop.hf_architectures import LANGUAGE_MODELS, language_model_problems, nearest_language_model
-from weft.interop.hf_export import check_output_dir
 from weft.models.config import LanguageModelConfig
 from weft.runs.atomic_dir import staged_directory
 from weft.runs.config import RunConfig
@@ -164,7 +163,9 @@ def _compare(run: AnyRun, path: Path, *, is_exact: bool) -> ExportCheck:
 
 
 def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
-    """Write model.gguf, compare it with the run, and write export.json. Returns notes."""
+    """Write model.gguf, compare it with the run, and write export.json and the model card. Returns notes."""
+    from weft.interop.model_card import write_card
+
     check_output_dir(output_dir)
     found = nearest_language_model(run.config.model, ARCHITECTURES)
     with staged_directory(output_dir, last=FILE) as staging_dir:
@@ -172,4 +173,5 @@ def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
         check = _compare(run, staging_dir / FILE, is_exact=options.quantization is None)
         call = f"llama-completion -m {FILE} -p PROMPT --temp 0"
         write_export_record(staging_dir, run=run.path, name="gguf", check=check, call=call, packages=["gguf", "torch"])
+        write_card(run, "gguf", staging_dir, options, notes)
     return notes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft import files
 from weft.errors import UsageError
-from weft.interop.export_record import ExportOptions, write_export_record
+from weft.interop.export_record import ExportOptions, check_output_dir, write_export_record
 from weft.interop.hf_architectures import LANGUAGE_MODELS, SEQ2SEQ, nearest, problems
 from weft.runs.atomic_dir import staged_directory
 from weft.runs.run import AnyRun
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from weft.interop.hf_export_parts import Exported
 
 __all__ = ["export", "export_model", "problems"]
-
-
-def check_output_dir(output_dir: Path) -> None:
-    """Refuse a file, and a directory that is not empty."""
-    if (file := files.blocking_file(output_dir)) is not None:
-        raise UsageError("export", f"{file} is a file, not a directory", "choose another `output_dir`")
-    if output_dir.exists() and any(output_dir.iterdir()):
-        raise UsageError("export", f"{output_dir} is not empty", "choose another `output_dir`")
 
 
 def convert(run: AnyRun) -> Exported:
@@ -59,9 +51,11 @@ def write_model(exported: Exported, directory: Path) -> None:
     files.write_json(directory / "config.json", exported.config)
 
 
-def export_model(run: AnyRun, output_dir: Path) -> list[str]:
-    """Write a run for transformers, compare the two if transformers is installed, and write export.json. Returns notes on
-    differences."""
+def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
+    """Write a run for transformers, compare the two if transformers is installed, and write export.json and the model card.
+    Returns notes on differences."""
+    from weft.interop.model_card import write_card
+
     check_output_dir(output_dir)
     exported = convert(run)
     class_name = exported.config["architectures"][0]
@@ -78,8 +72,10 @@ def export_model(run: AnyRun, output_dir: Path) -> list[str]:
             packages = ["torch", "transformers"]
         call = f"transformers.{class_name}.from_pretrained(DIR)"
         write_export_record(staging_dir, run=run.path, name="hf", check=check, call=call, packages=packages)
+        write_card(run, "hf", staging_dir, options, notes)
     return notes
 
 
-def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
-    return export_model(run, output_dir)
+def export_model(run: AnyRun, output_dir: Path) -> list[str]:
+    """`export` with default options."""
+    return export(run, output_dir, ExportOptions())

@@ -76,7 +76,7 @@ def _head(run: AnyRun, name: str, options: ExportOptions, scores: Scores) -> Ite
             for score in default_scores(scores.scores)
         ]
         result = {"task": {"type": tag or run.task}, "dataset": {"name": dataset, "type": "file"}, "metrics": metrics}
-        values["model-index"] = [{"name": run.path.name, "results": [result]}]
+        values["model-index"] = [{"name": run.path.resolve().name, "results": [result]}]
     yield "---"
     yield from (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     yield "---"
@@ -178,7 +178,7 @@ def card(run: AnyRun, name: str, directory: Path, options: ExportOptions, notes:
         "Settings": _settings(run),
     }
     intro = f"Trained with weft and exported by weft {__version__}.{difference}"
-    lines = [*_head(run, name, options, scores), "", f"# {run.path.name}", "", intro]
+    lines = [*_head(run, name, options, scores), "", f"# {run.path.resolve().name}", "", intro]
     for title, content in sections.items():
         lines += ["", f"## {title}", "", *content]
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft import files
 from weft.errors import UsageError
-from weft.interop.export_record import ExportCheck, ExportOptions, write_export_record
+from weft.interop.export_record import ExportCheck, ExportOptions, check_output_dir, write_export_record
 from weft.models.config import LanguageModelConfig
 from weft.models.encoder_config import ClassifierConfig, MaskedLMConfig, QAConfig, TaggerConfig
 from weft.models.frame_to_text_config import FrameToTextConfig
@@ -48,13 +48,15 @@ def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
     Each graph is compared with the run on inputs of several shapes before the directory gets its name.
     """
     _check(run, output_dir, options)
+    from weft.interop.model_card import write_card
     from weft.interop.onnx_check import check_graph, difference, quantize, write_graph
     from weft.interop.onnx_graphs import shapes
     from weft.interop.onnx_models import EXPORTERS
 
     exported = next(EXPORTERS[base] for base in type(run.config.model).__mro__ if base in EXPORTERS)(run)
     sizes, largest, notes = shapes(exported.max_length, exported.longer), 0.0, list[str]()
-    with staged_directory(output_dir, last=SETTINGS) as directory:
+    # wrapped, because torch and onnxruntime write some of the files
+    with files.wrap_os_errors(output_dir), staged_directory(output_dir, last=SETTINGS) as directory:
         for graph in exported.graphs:
             path = write_graph(graph, directory)
             change = check_graph(graph, path, sizes)
@@ -68,6 +70,7 @@ def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
         check = ExportCheck(largest, sizes)
         call = f"python example.py {exported.arguments}"
         write_export_record(directory, run=run.path, name="onnx", check=check, call=call, packages=[*PACKAGES, "torch"])
+        write_card(run, "onnx", directory, options, notes)
     return notes
 
 
@@ -80,10 +83,7 @@ def _check(run: AnyRun, output_dir: Path, options: ExportOptions) -> None:
         raise UsageError("export", found[0])
     if options.quantization not in (None, *QUANTIZATIONS):
         raise UsageError("quantization", f"ONNX has no {options.quantization!r}", f"use {' or '.join(QUANTIZATIONS)}")
-    if (file := files.blocking_file(output_dir)) is not None:
-        raise UsageError("export", f"{file} is a file, not a directory", "choose another `output_dir`")
-    if output_dir.exists() and any(output_dir.iterdir()):
-        raise UsageError("export", f"{output_dir} is not empty", "choose another `output_dir`")
+    check_output_dir(output_dir)
 
 
 def _write_files(run: AnyRun, exported: Exported, directory: Path) -> None:

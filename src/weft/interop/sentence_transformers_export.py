@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft import files
-from weft.interop.export_record import ExportCheck, ExportOptions, write_export_record
+from weft.interop.export_record import ExportCheck, ExportOptions, check_output_dir, write_export_record
 from weft.interop.hf_architectures import ENCODERS, encoder_problems
-from weft.interop.hf_export import check_output_dir, write_model
+from weft.interop.hf_export import write_model
 from weft.models.encoder_config import TaggerConfig
 from weft.runs.atomic_dir import staged_directory
 from weft.runs.config import RunConfig
@@ -71,7 +71,9 @@ def _compare(run: AnyRun, directory: Path) -> ExportCheck:
 
 def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
     """Write the encoder, compare its vectors with those of the run if sentence-transformers is installed, and write
-    export.json. Returns notes."""
+    export.json and the model card. Returns notes."""
+    from weft.interop.model_card import write_card
+
     check_output_dir(output_dir)
     exported = _convert(run)
     notes = list(exported.notes)
@@ -85,4 +87,5 @@ def export(run: AnyRun, output_dir: Path, options: ExportOptions) -> list[str]:
             check, packages = _compare(run, staging_dir), ["torch", "transformers", "sentence-transformers"]
         call = "sentence_transformers.SentenceTransformer(DIR).encode(texts)"
         write_export_record(staging_dir, run=run.path, name="sentence-transformers", check=check, call=call, packages=packages)
+        write_card(run, "sentence-transformers", staging_dir, options, notes)
     return notes

@@ -17,8 +17,9 @@ from weft.errors import ResourceError
 
 
 def _can_rename_to(final: Path) -> bool:
-    """Whether a sibling of `final` can be renamed to it: not if it is a mounted volume or its parent is read-only."""
-    return os.access(final.parent, os.W_OK) and not os.path.ismount(final)
+    """Whether a sibling of `final` can be renamed to it: not if it is a mounted volume, its parent is read-only, or it is the
+    current directory, which would be gone."""
+    return os.access(final.parent, os.W_OK) and not os.path.ismount(final) and final != Path(os.path.realpath("."))
 
 
 def _lock(directory: Path) -> int | None:

@@ -30,6 +30,20 @@ def remove_on_failure(out: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def remove_empty_parents(out: Path) -> Iterator[None]:
+    """If the block fails, remove the parents of `out` that it created. `out` itself stays: it is written atomically, so if it
+    exists, another process has written it."""
+    created = [path for path in out.parents if not os.path.exists(path)]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for path in created:
+                path.rmdir()
+        raise
+
+
 def _remove(directories: list[Path]) -> None:
     """Remove directories, innermost first, unless another process uses them."""
     with suppress(OSError, ResourceError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from weft.config import Config
@@ -93,6 +94,18 @@ def check_gathered(run: AnyRun, job: Gathered) -> None:
         raise UsageError("options", f"expected {spec.predict_options.__name__}, got {type(job.options).__name__}")
 
 
+@contextmanager
+def _checking(run: AnyRun, check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each layer of the network computes something, so that no view can hold up the others for long."""
+    modules = [] if run.network is None else list(run.network.modules())
+    hooks = [module.register_forward_pre_hook(lambda module, inputs: check()) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def explain(run: AnyRun, name: str, job: Explain, check: Callable[[], None]) -> Any:
     """The explanation of one input, with the name of the run in place of its path. `check` is called now and then, and may
     raise."""
@@ -107,7 +120,7 @@ def explain(run: AnyRun, name: str, job: Explain, check: Callable[[], None]) -> 
 
     if run.spec.explain is None and run.spec.file_views is None:
         raise NotFound("explain", f"not available for a {run.spec.model_noun}")
-    with stored([job.input]) as files:
+    with stored([job.input]) as files, _checking(run, check):
         value = str(files.inputs[0]) if files.directory else files.inputs[0]
         try:
             explanation = explain_text(run, value, job.view, options, progress=progress)

@@ -30,6 +30,7 @@ from weft.tasks.spec import InvalidInput, raise_first_invalid
 
 POLL_SECONDS = 0.05  # between checks of deadlines
 MAX_RETRY_SECONDS = 60
+JOIN_SECONDS = 5.0  # at the end, for the current call; a process does not wait longer for its thread
 Runs = Mapping[str, str | Path]
 
 
@@ -69,6 +70,8 @@ class Engine:
             raise UsageError("runs", "there is no run to serve")
         for each in served.values():
             _ = each.info  # before the thread owns the models
+        if engine != TORCH and not any(each.run.decoder is not None for each in served.values()):
+            raise UsageError("engine", f"{engine!r} is not used: there is no encoder-decoder", "remove it")
         self._worker = Worker(served, self.counters, self.log)
         self._condition = threading.Condition()
         self._inbox: deque[Ticket[Any]] = deque()
@@ -243,7 +246,7 @@ class Engine:
             self._worker.is_closed = True
             self._condition.notify()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(JOIN_SECONDS)
 
     def __enter__(self) -> Engine:
         return self

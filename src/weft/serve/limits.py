@@ -36,6 +36,8 @@ class Limits(Config):
     """Seconds that an input waits for others, if requests arrive at the same time."""
     request_seconds: float = Field(default=60.0, gt=0.0)
     """Seconds until a request ends with status 503."""
+    explain_seconds: float = Field(default=10.0, gt=0.0)
+    """Seconds that an explanation may take, because all others wait for it. Status 503 otherwise."""
     head_seconds: float = Field(default=10.0, gt=0.0)
     """Seconds until the head of a request must be there. The connection is closed otherwise."""
     body_seconds: float = Field(default=20.0, gt=0.0)

@@ -11,6 +11,7 @@ from weft import __version__
 from weft.decode.options import GenerationConfig, options_from
 from weft.decode.score_record import score_record
 from weft.errors import UsageError, WeftError
+from weft.explain.options import ExplainConfig
 from weft.serve import schemas
 from weft.serve.call import Call, json_response
 from weft.serve.errors import NotFound
@@ -173,6 +174,7 @@ async def embed(call: Call) -> Response:
 async def explain(call: Call) -> Response:
     served, body = served_run(call, "explain"), await call.json(schemas.ExplainRequest)
     check_texts([body.input], "input", call.limits)
+    check_options(options_from(ExplainConfig, None, body.options), call.limits)
     value: Any = body.input
     if reads_files(served.run):
         media = read_media(value)

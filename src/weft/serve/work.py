@@ -151,7 +151,8 @@ class Worker:
             ticket = parts[0].progress.ticket
             self.counters.batches[key] += 1
             self.counters.batch_inputs[key] += 1
-            finish(ticket, explain(served.run, served.name, job, lambda: _check(ticket)))
+            until = min(ticket.deadline, time.monotonic() + served.limits.explain_seconds)
+            finish(ticket, explain(served.run, served.name, job, lambda: _check(ticket, until)))
             return
         inputs = [value for part in parts for value in part.progress.inputs[part.start : part.stop]]
         numbers = [number + 1 for part in parts for number in range(part.start, part.stop)]
@@ -178,10 +179,11 @@ def _failing(finish: Finish) -> Fail:
     return lambda ticket, error: finish(ticket, None, error)
 
 
-def _check(ticket: Ticket[Any]) -> None:
-    """Stop an explanation that nobody waits for."""
+def _check(ticket: Ticket[Any], until: float) -> None:
+    """Stop an explanation that nobody waits for, or that others wait for too long."""
     if ticket.is_cancelled or ticket.has_ended:
         raise Cancelled(f"run {ticket.run}", "the request was given up")
-    if time.monotonic() >= ticket.deadline:
-        problem = f"not ready after {ticket.seconds:g} seconds"
+    if (now := time.monotonic()) >= until:
+        seconds = now - (ticket.timing.started or ticket.timing.submitted)
+        problem = f"the explanation is not ready after {seconds:.0f} seconds"
         raise Unavailable(f"run {ticket.run}", problem, "use a shorter text", retry_after=1)

@@ -64,7 +64,7 @@ class Export(QuietCommand):
         if self.format is not None:
             find_format(self.format)  # before the run is read
         from weft.interop.export_record import ExportOptions
-        from weft.runs.finished import remove_on_failure
+        from weft.runs.finished import remove_empty_parents
         from weft.runs.load import load
 
         if self.output_dir is None:
@@ -73,7 +73,7 @@ class Export(QuietCommand):
         run, name = load(self.run_dir, device="cpu"), self.format or DEFAULT
         options = ExportOptions(self.quantization, self.license, self.scores)
         check_export(name, run.config, options)
-        with remove_on_failure(self.output_dir):
+        with remove_empty_parents(self.output_dir):
             notes = export_run(run, name, self.output_dir, options)
         for text in notes:
             warn(text, quiet=self.quiet)
@@ -82,8 +82,10 @@ class Export(QuietCommand):
 
     def _list(self) -> None:
         """Print the formats with what prevents them."""
-        if self.format is not None:
-            raise UsageError("output_dir", "required with `format`", "set `output_dir`")
+        given = {"`format`": self.format, "`quantization`": self.quantization}
+        given |= {"`license`": self.license, "`scores`": None if self.scores is None else str(self.scores)}
+        for option in (option for option, value in given.items() if value is not None):
+            raise UsageError("output_dir", f"required with {option}", "set `output_dir`")
         from weft.cli.export_table import export_lines
         from weft.runs.load import load
 
