@@ -525,6 +525,13 @@ def test_a_client_that_goes_away_before_the_answer(server):
     wait_until(lambda: engine.num_rows == 1)
     connection.close()
     wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
+    # a stream of a beam search has its first event at the end
+    body = STREAM.replace('"options": {', '"options": {"beam_size": 2, ')
+    assert body != STREAM
+    connection = open_socket(port, HEAD.replace(str(len(STREAM)), str(len(body))) + body)
+    wait_until(lambda: engine.num_rows == 2)
+    connection.close()
+    wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
 
 
 def test_answers_are_sent_at_once(server):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from weft.serve.metrics import HttpCounters
 from weft.serve.routes import Failure, Route
 
 C = TypeVar("C", bound=Config)
+R = TypeVar("R")
 GRACE_SECONDS = 1.0  # after the deadline of a request, if the engine is busy
 
 
@@ -132,6 +133,19 @@ class Call:
             waiting.cancel()
             ticket.cancel()
 
+    async def _unless_gone(self, result: Awaitable[R]) -> R:
+        """A result; an error if the client goes away before."""
+        gone, waiting = asyncio.ensure_future(self._disconnected()), asyncio.ensure_future(result)
+        try:
+            await asyncio.wait([gone, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            raise Cancelled("request", "the connection was closed")
+        finally:
+            gone.cancel()
+
     async def _disconnected(self) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
@@ -170,7 +184,7 @@ class Call:
         the first chunk are raised, so that they have their status."""
         chunks = self.chunks(name, job)
         try:
-            first = await anext(chunks, None)
+            first = await self._unless_gone(anext(chunks, None))
         except BaseException:
             await chunks.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
             raise
