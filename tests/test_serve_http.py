@@ -169,6 +169,8 @@ def test_chat_score_embed_and_explain(client, runs):
     for name, value in (("beam_size", 1000), ("max_new_tokens", 10**6)):
         message = problem(client.post("lm", "explain", input="the", view="beam-search", options={name: value}), 422)
         assert message.startswith(f"{name}: {value:,} is more than the limit of ")
+    message = problem(client.post("labels", "explain", input="the", view="units", options={"unit": [1] * 1001}), 422)
+    assert message == "unit: 1,001 units are more than 1,000"
 
 
 # ---- statuses
