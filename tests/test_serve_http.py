@@ -169,6 +169,8 @@ def test_chat_score_embed_and_explain(client, runs):
     for name, value in (("beam_size", 1000), ("max_new_tokens", 10**6)):
         message = problem(client.post("lm", "explain", input="the", view="beam-search", options={name: value}), 422)
         assert message.startswith(f"{name}: {value:,} is more than the limit of ")
+    message = problem(client.post("labels", "explain", input="the", view="units", options={"unit": [1] * 1001}), 422)
+    assert message == "unit: 1,001 units are more than 1,000"
 
 
 # ---- statuses
@@ -527,6 +529,13 @@ def test_a_client_that_goes_away_before_the_answer(server):
     head = HEAD.replace(str(len(STREAM)), str(len(body)))
     connection = open_socket(port, head + body)
     wait_until(lambda: engine.num_rows == 1)
+    connection.close()
+    wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
+    # a stream of a beam search has its first event at the end
+    body = STREAM.replace('"options": {', '"options": {"beam_size": 2, ')
+    assert body != STREAM
+    connection = open_socket(port, HEAD.replace(str(len(STREAM)), str(len(body))) + body)
+    wait_until(lambda: engine.num_rows == 2)
     connection.close()
     wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
 

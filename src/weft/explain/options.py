@@ -26,6 +26,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 10**3),
     "top_k": (1, 10**9),
 }
+MAX_UNITS = 1000  # each has a picture
 CHOICES = {"component": COMPONENTS, "method": METHODS, "baseline": BASELINES}
 
 
@@ -94,5 +95,7 @@ def _check_values(options: ExplainConfig) -> None:
         value = getattr(options, name)
         if value is not None and not (0 <= value <= 1 and (value or bracket == "[")):
             raise UsageError(name, f"must be in {bracket}0, 1], got {value:g}")
+    if len(options.unit) > MAX_UNITS:
+        raise UsageError("unit", f"{len(options.unit):,} units are more than {MAX_UNITS:,}")
     if invalid := [unit for unit in options.unit if unit < 1]:
         raise UsageError("unit", f"must be at least 1, got {invalid[0]}")

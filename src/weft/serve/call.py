@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from weft.serve.routes import Failure, Route
 C = TypeVar("C", bound=Config)
 _LONG_NUMBER = re.compile(rb"\d{19}")
 MAX_FIELDS = 1000  # of an object of a body, and values of an option
+R = TypeVar("R")
 GRACE_SECONDS = 1.0  # after the deadline of a request, if the engine is busy
 
 
@@ -178,6 +179,19 @@ class Call:
             waiting.cancel()
             ticket.cancel()
 
+    async def _unless_gone(self, result: Awaitable[R]) -> R:
+        """A result; an error if the client goes away before."""
+        gone, waiting = asyncio.ensure_future(self._disconnected()), asyncio.ensure_future(result)
+        try:
+            await asyncio.wait([gone, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            raise Cancelled("request", "the connection was closed")
+        finally:
+            gone.cancel()
+
     async def _disconnected(self) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
@@ -221,7 +235,7 @@ class Call:
         the first chunk are raised, so that they have their status."""
         chunks = self.chunks(name, job)
         try:
-            first = await anext(chunks, None)
+            first = await self._unless_gone(anext(chunks, None))
         except BaseException:
             await chunks.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
             raise
