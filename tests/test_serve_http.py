@@ -169,8 +169,10 @@ def test_chat_score_embed_and_explain(client, runs):
     for name, value in (("beam_size", 1000), ("max_new_tokens", 10**6)):
         message = problem(client.post("lm", "explain", input="the", view="beam-search", options={name: value}), 422)
         assert message.startswith(f"{name}: {value:,} is more than the limit of ")
-    message = problem(client.post("labels", "explain", input="the", view="units", options={"unit": [1] * 1001}), 422)
-    assert message == "unit: 1,001 units are more than 1,000"
+    message = problem(client.post("labels", "explain", input="the", view="units", options={"unit": [1] * 1001}), 413)
+    assert message == "options.unit: 1,001 values are more than 1,000"
+    with pytest.raises(UsageError, match="^unit: 1,001 units are more than 1,000$"):
+        ExplainConfig(unit=[1] * 1001)
 
 
 # ---- statuses
@@ -393,7 +395,11 @@ def test_metrics_are_in_the_format_of_prometheus(client):
     client.post("lm", "generate", prompts=["the"], options={"max_new_tokens": 3})
     for _ in range(100):  # a request is counted after its answer
         response = client.get("/metrics")
-        if "weft_output_tokens" in response.text:
+        if (
+            "weft_output_tokens" in response.text
+            and "weft_first_token_seconds" in response.text
+            and "/generate" in response.text
+        ):
             break
         time.sleep(0.02)
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
