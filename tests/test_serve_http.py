@@ -21,6 +21,7 @@ from speech_runs import make_recordings, speech_run_file
 import weft
 from weft.cli.main import main
 from weft.errors import UsageError
+from weft.explain.options import ExplainConfig
 from weft.serve import Engine, Limits
 from weft.serve.access_log import Log
 from weft.serve.call import Services
@@ -171,7 +172,7 @@ def test_chat_score_embed_and_explain(client, runs):
         assert message.startswith(f"{name}: {value:,} is more than the limit of ")
     message = problem(client.post("labels", "explain", input="the", view="units", options={"unit": [1] * 1001}), 413)
     assert message == "options.unit: 1,001 values are more than 1,000"
-    with pytest.raises(UsageError, match="^unit: 1,001 units are more than 1,000$"):
+    with pytest.raises(UsageError, match=r"^unit: 1,001 units are more than 1,000$"):
         ExplainConfig(unit=[1] * 1001)
 
 
