@@ -177,11 +177,11 @@ def test_pages_name_flags_that_their_commands_have():
     for page in PAGES:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
         for name, rest in re.findall(r"\bweft ((?:analyze )?[a-z]+(?:-[a-z]+)*)((?: [^`\n|]*)?)", text):
-            named = re.findall(r"(?<= )--[a-z-]+", rest) if name in known else []
+            named = re.findall(r"(?<= )--[a-z0-9-]+", rest) if name in known else []
             wrong += [f"{page_id(page)}: weft {name} {flag}" for flag in named if flag not in known[name]]
         everywhere = set[str]().union(*known.values())
         if page.parent.name == "how-to":
-            wrong += [f"{page_id(page)}: {flag}" for flag in re.findall(r"`(--[a-z-]+)", text) if flag not in everywhere]
+            wrong += [f"{page_id(page)}: {flag}" for flag in re.findall(r"`(--[a-z0-9-]+)", text) if flag not in everywhere]
     assert wrong == []
 
 
@@ -280,5 +280,5 @@ def test_scripts_named_in_results_exist_and_have_the_flags(name):
     shared = (ROOT / "benchmarks" / "_common.py").read_text(encoding="utf-8")
     for script, rest in (match.groups() for match in commands):
         source = (ROOT / "benchmarks" / script).read_text(encoding="utf-8") + shared
-        assert [flag for flag in re.findall(r"(?<=\s)--[a-z-]+", rest) if f'"{flag}"' not in source] == [], script
+        assert [flag for flag in re.findall(r"(?<=\s)--[a-z0-9-]+", rest) if f'"{flag}"' not in source] == [], script
     assert [test for test in re.findall(r"tests/\w+\.py", text) if not (ROOT / test).is_file()] == []
