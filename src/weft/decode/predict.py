@@ -48,12 +48,17 @@ class PredictionRequest(NamedTuple):
         return [*([self.tokenizer.bos_id] if self.start is None else self.start), *self.prefixes[row]]
 
 
+def default_max_new_tokens(source_length: int) -> int:
+    """Maximum number of new tokens for a source of this length, unless it is set."""
+    return 2 * -(-source_length // LENGTH_STEP) * LENGTH_STEP + 32
+
+
 def max_new_tokens_for(request: PredictionRequest, row: int, options: PredictionConfig) -> int:
     """Maximum number of new tokens for a source: by default twice its length plus 32, within the positions of the model. It
     depends on this source and its prefix alone, not on the batch."""
     if options.max_new_tokens is not None:
         return options.max_new_tokens
-    limit = max(2 * -(-request.lengths[row] // LENGTH_STEP) * LENGTH_STEP + 32, options.min_new_tokens + 1)
+    limit = max(default_max_new_tokens(request.lengths[row]), options.min_new_tokens + 1)
     max_positions = request.model.max_positions
     return limit if max_positions is None else max(1, min(limit, max_positions + 1 - len(request.prompt(row))))
 

@@ -36,7 +36,7 @@ TOLERANCES = {
     "int8_float16": 1.0,
     "int8_bfloat16": 1.0,
 }
-LENGTH_STEP = 16  # see weft.decode.predict.max_new_tokens_for
+MAX_PREFIX = 16  # tokens of a prefix that the tables of positions have room for
 
 
 class Vocabularies(NamedTuple):
@@ -96,10 +96,11 @@ def vocabularies_of(run: AnyRun) -> Vocabularies:
 def num_positions(run: AnyRun) -> tuple[int, int]:
     """The rows of tables of positions, of the source and of the target: room for the longest source, and for the default
     length of its output with a prefix. Twice the context of a language model."""
+    from weft.decode.predict import default_max_new_tokens
+
     if translates(run.config):
         longest: int = run.config.data.max_length
-        limit = 2 * -(-longest // LENGTH_STEP) * LENGTH_STEP + 32
-        return longest, limit + LENGTH_STEP
+        return longest, default_max_new_tokens(longest) + MAX_PREFIX
     return 0, 2 * run.model.context_length
 
 

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from weft.metrics.lm import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.instruction_tuning.data import InstructionDataConfig
 from weft.tasks.instruction_tuning.presets import PRESETS
 from weft.tasks.responses.data import check, columns, in_memory, limit_lengths, lines, open_input, texts
-from weft.tasks.responses.decoding import DECODE
+from weft.tasks.responses.decoding import DECODE, find_explain
 from weft.tasks.responses.predict import COMPARE, Responder, evaluate, unknown_tokens
 from weft.tasks.responses.samples import SAMPLES
 from weft.tasks.responses.tokenizer import SubwordTokenizerConfig
 from weft.tasks.responses.weights import WEIGHTS
 from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly
-
-if TYPE_CHECKING:
-    from weft.tasks.spec import Explain
-
-
-def find_explain() -> Explain:
-    from weft.tasks.responses.explain import EXPLAIN
-
-    return EXPLAIN
-
 
 INSTRUCTION_TUNING: Task[str, None] = Task(
     name="instruction-tuning",

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from weft.metrics.feedback import FEEDBACK, FEEDBACK_VALIDATION
 from weft.tasks.policy_gradient.config import PromptDataConfig
 from weft.tasks.policy_gradient.data import columns, limit_lengths
 from weft.tasks.policy_gradient.predict import COMPARE, evaluate
 from weft.tasks.policy_gradient.presets import PRESETS
-from weft.tasks.responses.decoding import DECODE
+from weft.tasks.responses.decoding import DECODE, find_explain
 from weft.tasks.responses.predict import Responder, unknown_tokens
 from weft.tasks.responses.samples import PROMPT_SAMPLES
 from weft.tasks.responses.tokenizer import SubwordTokenizerConfig
 from weft.tasks.responses.weights import WEIGHTS
 from weft.tasks.spec import Task
 from weft.tasks.table_data import table_data
-
-if TYPE_CHECKING:
-    from weft.tasks.spec import Explain
-
-
-def find_explain() -> Explain:
-    from weft.tasks.responses.explain import EXPLAIN
-
-    return EXPLAIN
-
 
 POLICY_GRADIENT: Task[str, None] = Task(
     name="policy-gradient",

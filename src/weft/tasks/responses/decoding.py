@@ -1,10 +1,15 @@
-"""How models that respond score and generate texts."""
+"""How models that respond score and generate texts, and how they are explained."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from weft.tasks.responses.predict import chat, frame_chat, frame_prompts, generate, prompt_ids, score, stream
 from weft.tasks.spec import Decode
 from weft.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
 
 BEAM_SIZE, MAX_NEW_TOKENS = 3, 100
 
@@ -25,3 +30,9 @@ DECODE: Decode[str] = Decode(
     invalid_prompts=lambda run, prompts, options: run.predictor.invalid_prompts(prompts, options),
     is_single_line=lambda run: False,
 )
+
+
+def find_explain() -> Explain:
+    from weft.tasks.responses.explain import EXPLAIN
+
+    return EXPLAIN
