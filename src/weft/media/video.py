@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -226,7 +227,7 @@ class _Clip:
     def _open(self) -> InputContainer:
         av = import_extra("av", "av", "video")
         try:
-            container: InputContainer = av.open(BytesIO(self.content), format=self.format, metadata_errors="ignore")
+            container: InputContainer = av.open(BytesIO(self.content), format=self.format, **_open_options(av))
         except Exception as error:  # FFmpeg's errors, and ValueError for odd headers
             raise self._not_a_video(one_line(error)) from None
         try:
@@ -286,6 +287,11 @@ class _Clip:
                     return
                 if time >= start - TOLERANCE:
                     yield time, _image(self.file, frame, converter)
+
+
+def _open_options(av: ModuleType) -> dict[str, Any]:
+    """Titles in any encoding are accepted: PyAV before 19 has an option for it, later versions always do."""
+    return {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 def _start_time(stream: VideoStream) -> float:

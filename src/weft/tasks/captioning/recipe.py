@@ -32,8 +32,8 @@ def recipes(profile: DataProfile, tables: Tables) -> Sequence[Recipe]:
     }  # fmt: skip
     # CTC spells: with words as tokens, 700 clips did not suffice to learn more than which words are frequent
     if has_ctc:  # batches are measured in frames, which are many more than tokens
-        steps = scaled_steps(12_000, profile.num_examples, 700, (4000, 50_000))
-        return [Recipe(reason, {"arch": arch}, {**train, "max_steps": steps, "batch_tokens": 1600}, tokenizer)]
+        steps = scaled_steps(8_000, profile.num_examples, 700, (4000, 50_000))
+        return [Recipe(reason, {"arch": arch}, {**train, "max_steps": steps, "batch_tokens": 3200, "lr": 2e-3}, tokenizer)]
     steps = scaled_steps(8_000, profile.num_examples, FILES, (1500, 100_000))
     tokens = round(text.mean_words if tokenizer.get("type") == "whitespace" else text.mean_chars) + 2
     train |= {"max_steps": steps, "batch_tokens": BATCH_FILES * tokens, "label_smoothing": 0.1}
