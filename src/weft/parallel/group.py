@@ -1,0 +1,132 @@
+"""The processes that work on one run together, and the values that they exchange.
+
+The default `Group()` is one process alone: every method returns what it was given, and torch.distributed is never imported.
+`weft.parallel.join` makes a group of several.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import GroupError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TIMEOUT_SECONDS = 600.0  # of each collective: how long the processes wait for one that is alive but does not come
+Diagnose = Callable[[], str]  # why an exchange failed: names the process that is missing
+
+
+@dataclass
+class Group:
+    """The processes of a run. All of them must call the same methods in the same order; a background thread uses a group of its
+    own from `duplicate`."""
+
+    rank: int = 0
+    size: int = 1
+    hosts: Sequence[str] = ("",)  # the host name of each rank
+    local_rank: int = 0  # the number of this process on its host
+    process_group: Any = None  # of torch.distributed; None for one process alone
+    timeout: float = TIMEOUT_SECONDS
+    diagnose: Diagnose = lambda: "a process of the group does not answer"
+    seconds: float = field(default=0.0, compare=False)  # time that this process has spent in exchanges
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes, prints and locks."""
+        return self.rank == 0
+
+    def name(self, rank: int) -> str:
+        """A process in messages: 'rank 1 (host b)'."""
+        return f"rank {rank} (host {self.hosts[rank]})" if self.hosts[rank] else f"rank {rank}"
+
+    # ---- exchanges
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        self.gather(None)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every process, by rank. A value is what JSON can hold."""
+        if self.size == 1:
+            return [value]
+        import torch
+        import torch.distributed as dist
+
+        sent = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = torch.zeros(self.size, 1, dtype=torch.long)
+        with self._exchange():
+            dist.all_gather(list(lengths.unbind()), torch.tensor([len(sent)]), group=self.process_group)
+            received = torch.zeros(self.size, int(lengths.max()), dtype=torch.uint8)
+            padded = torch.nn.functional.pad(sent, (0, received.size(1) - len(sent)))
+            dist.all_gather(list(received.unbind()), padded, group=self.process_group)
+        return [json.loads(row[:length].numpy().tobytes()) for row, length in zip(received, lengths, strict=True)]
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by its sum over all processes, in place."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            with self._exchange():
+                dist.all_reduce(tensor, group=self.process_group)
+        return tensor
+
+    def broadcast_(self, tensor: Tensor, source: int = 0) -> Tensor:
+        """Replace a tensor by that of the process `source`, in place."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            with self._exchange():
+                dist.broadcast(tensor, source, group=self.process_group)
+        return tensor
+
+    def duplicate(self) -> Group:
+        """The same processes with connections of their own, for a background thread: its exchanges cannot be mistaken for those
+        of the training. All processes must call it."""
+        if self.size == 1:
+            return Group()
+        from datetime import timedelta
+
+        import torch.distributed as dist
+
+        with self._exchange():
+            other = dist.new_group(timeout=timedelta(seconds=self.timeout))
+        return Group(self.rank, self.size, self.hosts, self.local_rank, other, self.timeout, self.diagnose)
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        start = time.perf_counter()
+        with self.failures():
+            yield
+        self.seconds += time.perf_counter() - start
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Context manager in which a failed exchange, also one inside torch, becomes an error that names the process that is
+        missing."""
+        if self.size == 1:
+            yield
+            return
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_exchange_error(error):
+                raise
+            raise GroupError("", self.diagnose()) from error
+
+
+# torch has no exception type for a lost connection of gloo: its errors are RuntimeErrors with these words
+EXCHANGE_ERRORS = ("connection closed by peer", "timed out", "gloo", "nccl", "tcpstore", "connection reset", "broken pipe")
+
+
+def is_exchange_error(error: RuntimeError) -> bool:
+    """Whether an error of torch means that a process or a connection is lost."""
+    import torch.distributed as dist
+
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(words in text for words in EXCHANGE_ERRORS)
