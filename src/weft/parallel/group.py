@@ -85,6 +85,41 @@ class Group:
                 dist.broadcast(tensor, source, group=self.process_group)
         return tensor
 
+    def gather_tensor(self, tensor: Tensor) -> Tensor:
+        """The tensors of all processes, which have the same shape, along a new first axis (W, ...)."""
+        if self.size == 1:
+            return tensor[None]
+        import torch.distributed as dist
+
+        received = tensor.new_empty(self.size, *tensor.shape)
+        with self._exchange():
+            dist.all_gather(list(received.unbind()), tensor.contiguous(), group=self.process_group)
+        return received
+
+    def exchange(self, tensor: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """What all processes send to this one, in the order of ranks: `given` elements of the flat `tensor` go to each process,
+        `taken` come from each."""
+        if self.size == 1:
+            return tensor
+        import torch.distributed as dist
+
+        received = tensor.new_empty(sum(taken))
+        with self._exchange():
+            dist.all_to_all_single(received, tensor.contiguous(), list(taken), list(given), group=self.process_group)
+        return received
+
+    def from_leader(self, value: float) -> float:
+        """The number of the first process, such as a time: no two clocks are equal."""
+        if self.size == 1:
+            return value
+        import torch
+
+        return float(self.broadcast_(torch.tensor(value, dtype=torch.float64)))
+
+    def any(self, value: bool) -> bool:
+        """Whether the value is true in some process."""
+        return value if self.size == 1 else any(self.gather(value))
+
     def duplicate(self) -> Group:
         """The same processes with connections of their own, for a background thread: its exchanges cannot be mistaken for those
         of the training. All processes must call it."""
@@ -119,6 +154,8 @@ class Group:
                 raise
             raise GroupError("", self.diagnose()) from error
 
+
+ALONE = Group()
 
 # torch has no exception type for a lost connection of gloo: its errors are RuntimeErrors with these words
 EXCHANGE_ERRORS = ("connection closed by peer", "timed out", "gloo", "nccl", "tcpstore", "connection reset", "broken pipe")
