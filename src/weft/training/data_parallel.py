@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from weft.errors import UsageError
 from weft.nn.stack import Layer
 from weft.parallel.group import Group
 from weft.parallel.shards import whole
@@ -21,6 +23,13 @@ from weft.training.objective import Loss
 
 # parameters from which "auto" shards a model: with AdamW it takes 16 bytes per parameter, half of the memory of a large GPU
 SHARDED_PARAMETERS = 2_000_000_000
+
+# whether every forward pass copies the buffers of the first process; torch 2.13 has renamed the option
+_SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in signature(nn.parallel.DistributedDataParallel).parameters
+)
 
 
 class Replica:
@@ -54,12 +63,9 @@ class Replicated(Replica):
         weights = [weight for weight in loss_module.parameters() if weight.requires_grad]
         self.gradient_factor = group.size  # it averages
         self.exchanged_bytes = 2 * sum(weight.nbytes for weight in weights) * (group.size - 1) // group.size
+        options: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
         self.module = nn.parallel.DistributedDataParallel(
-            loss_module,
-            process_group=group.process_group,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=has_unused,
+            loss_module, process_group=group.process_group, find_unused_parameters=has_unused, **options
         )
 
     def __call__(self, batch: Any, carry: Any, counts: bool = True) -> Loss:
@@ -77,7 +83,7 @@ class Sharded(Replica):
     def __init__(self, loss_module: LossModule, group: Group, device: torch.device) -> None:
         super().__init__(loss_module)
         from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         model = loss_module.model
         # in main memory: validation moves it to the device
@@ -88,6 +94,7 @@ class Sharded(Replica):
         mesh = DeviceMesh.from_group(group.process_group, device.type)
         for layer in outermost_layers(model):
             fully_shard(layer, mesh=mesh)
+            register_fsdp_forward_method(layer, "init_state")  # cross-attention projects the memory in it
         self.module: Any = fully_shard(loss_module, mesh=mesh)
 
     def backward(self, *, is_last: bool) -> AbstractContextManager[Any]:
@@ -112,36 +119,33 @@ class Sharded(Replica):
             self.copy.cpu()
 
 
-def outermost_layers(model: nn.Module) -> list[nn.Module]:
+def outermost_layers(model: nn.Module) -> list[Layer]:
     """The layers of a model whose weights are gathered together. Layers inside another layer are not listed: they may be called
     once per position."""
-    found: list[nn.Module] = []
+    found: list[Layer] = []
     for module in model.children():
         found += [module] if isinstance(module, Layer) else outermost_layers(module)
     return found
 
 
 def checkpoint_activations(model: nn.Module) -> None:
-    """Compute the activations of each layer again in the backward pass, instead of keeping them. Names of weights stay."""
-    from torch.utils.checkpoint import checkpoint
-
-    def checkpointed(layer: Any) -> Any:
-        forward = layer.forward
-
-        def run(x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> Any:
-            if not (layer.training and torch.is_grad_enabled()):
-                return forward(x, state, token_mask)
-            return checkpoint(forward, x, state, token_mask, use_reentrant=False)
-
-        return run
-
+    """Compute the activations of each layer again in the backward pass, instead of keeping them."""
     for layer in outermost_layers(model):
-        layer.forward = checkpointed(layer)  # type: ignore[method-assign]
+        layer.recomputes = True
 
 
-def pick_strategy(setting: str, model: nn.Module) -> str:
+def check_rows(rows: int, group: Group) -> None:
+    """Refuse more processes than a batch has rows: some would have nothing to do, and no state of a stream to carry."""
+    if rows < group.size:
+        raise UsageError(
+            "train.batch_tokens",
+            f"a batch has {rows} row{'' if rows == 1 else 's'}, too few for {group.size} processes",
+            f"use at most {rows} process{'' if rows == 1 else 'es'} or a larger train.batch_tokens",
+        )
+
+
+def pick_strategy(setting: str, num_parameters: int) -> str:
     """The value of train.parallel that "auto" stands for: "ddp", or "fsdp" for a large model."""
     if setting != "auto":
         return setting
-    num_parameters = sum(weight.numel() for weight in model.parameters())
     return "fsdp" if num_parameters >= SHARDED_PARAMETERS else "ddp"
