@@ -18,11 +18,11 @@ from weft.errors import GroupError, UsageError, WeftError
 from weft.parallel.agreement import check_equal
 from weft.parallel.group import ALONE, Group
 from weft.parallel.heartbeat import Failure
-from weft.parallel.join import Place, join, leave, lost_message
+from weft.parallel.join import Place, check_gpus, join, leave, lost_message
 
 SUPERVISED = "WEFT_SUPERVISED"  # set if weft has started this process, and reports processes that die
 LISTEN_FD = "WEFT_LISTEN_FD"  # the socket on which the first process listens
-LEADER_SECONDS = 3.0  # how long another process waits whether the first one reports the same error
+LEADER_SECONDS = 3.0  # how long another process waits whether the first one reports an error, which may be the same
 FIX = "use the same files and the same version of weft on all hosts"
 # of exchanges inside torch; nothing that a user could change
 NOISE = ("Grad strides do not match bucket view strides", "FSDP2-wrapped module")
@@ -48,6 +48,7 @@ def place_of_process() -> Place | None:
         environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
         int(environment[LISTEN_FD]) if LISTEN_FD in environment else None,
         environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
     )
 
 
@@ -80,6 +81,12 @@ def joined(device: str) -> Iterator[Group]:
         return
     for message in NOISE:
         warnings.filterwarnings("ignore", message=message)
+    try:
+        check_gpus(place, device)
+    except UsageError as error:
+        if place.local_rank > 0:  # the first process of the host says it
+            raise SystemExit(error.exit_code) from None
+        raise
     group = join(place, device=device, on_lost=_on_lost)
     if is_child():
         group.diagnose = lambda: "another process is gone"  # the one that started this one says which
@@ -128,8 +135,8 @@ def _report(group: Group, error: WeftError) -> None:
     end = time.monotonic() + LEADER_SECONDS
     while group.heartbeats is not None and time.monotonic() < end:
         leader = group.heartbeats.failure(0)
-        if leader is not None and leader.message == " ".join(str(error).split()):
-            raise SystemExit(error.exit_code) from None
+        if leader is not None and leader.exit_code != GroupError.exit_code:
+            raise SystemExit(leader.exit_code) from None
         time.sleep(0.05)
     raise type(error)(f"{group.name(group.rank)}: {error.where}", error.problem, error.fix) from error
 
