@@ -206,11 +206,8 @@ def _finish_together(command: Compare, plan: SharedPlan, trained: TrainedCompari
             return trained.failures[0].code if trained.failures else 0
         lease = leases.claim(TABLE, number) if leases.is_free(TABLE, number) else None
         if lease is not None:
-            with Heartbeat([lease], command.lease_seconds / BEATS):
-                try:
-                    return _finish(command, plan, trained)
-                finally:
-                    lease.end()
+            with Heartbeat([lease], command.lease_seconds / BEATS), lease:
+                return _finish(command, plan, trained)
         if command.exit_when_idle:
             return 0
         time.sleep(min(1.0, command.lease_seconds / BEATS))

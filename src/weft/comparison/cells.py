@@ -19,7 +19,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
-from weft.comparison.lease import FAILED, MAX_BYTES, RETRIED, Lease, LeaseContent, Leases, Worker, create, read_bytes
+from weft.comparison.lease import (
+    FAILED,
+    MAX_BYTES,
+    RETRIED,
+    Lease,
+    LeaseContent,
+    Leases,
+    Worker,
+    create,
+    lease_path,
+    read_bytes,
+)
 from weft.comparison.plan import PlannedRun
 from weft.comparison.train import Outcome
 from weft.errors import InUseError, ResourceError, WeftError
@@ -34,6 +45,7 @@ CELLS = "cells"
 MAX_HOST_FAILURES = 2  # a run that failed on this many leases for a reason that may be the host's has failed
 MAX_DEATHS = 4  # of workers in a row without a new checkpoint
 HOST_CODES = (1, ResourceError.exit_code)  # memory, disk, or a process that was killed: another host may succeed
+WAIT_SECONDS = 0.2  # between two looks at a lease that may have expired
 LINKED = ("data", "checkpoints")  # their files are written once, so a copy can share them
 _RUN = re.compile(r"(.+)\.run-(\d{4})", re.DOTALL)
 
@@ -231,12 +243,16 @@ def check_no_workers(output_dir: Path, worker: Worker) -> None:
     for root in (output_dir, output_dir / "tune"):
         cells = Cells(root, worker, 60.0)
         for name, number in cells.leases.numbers().items():
-            if cells.ended(name) is not None:
-                continue
-            before = read_bytes(cells.directory / f"{name}.lease-{number:04d}")
-            while not cells.leases.is_free(name, number):
-                if read_bytes(cells.directory / f"{name}.lease-{number:04d}") != before:
-                    owner = cells.leases.read(name, number)
-                    host = "" if owner is None else f" on {owner.worker.host} (process {owner.worker.process})"
-                    raise InUseError(output_dir, f"a worker{host} is training {name}", "stop it first")
-                time.sleep(0.2)
+            if cells.ended(name) is None:
+                _wait_for_expiry(cells, name, number)
+
+
+def _wait_for_expiry(cells: Cells, name: str, number: int) -> None:
+    path = lease_path(cells.directory, name, number)
+    content = read_bytes(path)
+    while not cells.leases.is_free(name, number):
+        if read_bytes(path) != content:
+            owner = cells.leases.read(name, number)
+            host = "" if owner is None else f" on {owner.worker.host} (process {owner.worker.process})"
+            raise InUseError(cells.root, f"a worker{host} is training {name}", "stop it first")
+        time.sleep(WAIT_SECONDS)

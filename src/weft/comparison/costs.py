@@ -32,7 +32,8 @@ class Cost(NamedTuple):
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """The inverse of `_asdict`, after JSON has turned tuples into lists."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return cls(**values)
 
 
 def active_parameters(network: nn.Module | None) -> int | None:

@@ -14,10 +14,11 @@ import math
 import os
 import re
 import stat
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from weft import files
 from weft.errors import ResourceError
@@ -35,8 +36,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 def now() -> float:
     """Seconds of a clock that nobody sets, and that runs while the machine sleeps."""
-    clock = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
-    return time.clock_gettime(clock)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class Worker(NamedTuple):
@@ -150,13 +150,20 @@ def _rewrite(path: Path, data: bytes) -> None:
 
 
 class Lease:
-    """A lease that this process owns, unless it is lost. `renew` is called from a thread."""
+    """A lease that this process owns, unless it is lost. `renew` is called from a thread. A context manager, which releases
+    it."""
 
     def __init__(self, directory: Path, name: str, number: int, content: LeaseContent) -> None:
         self.directory, self.name, self.number, self.content = directory, name, number, content
         self.path = lease_path(directory, name, number)
         self.lost = ""  # why this process no longer owns it
         self._renewal_time = now()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.end()
 
     def check(self) -> bool:
         """Whether this process still owns the work."""

@@ -48,6 +48,13 @@ from weft.training.device import pick_device
 TUNE = "tune"  # the directory of trials
 
 
+OnPrepared = Callable[[list[Variant]], None]
+
+
+def _do_nothing(variants: list[Variant]) -> None:
+    pass
+
+
 class RunnerConfig(NamedTuple):
     """Where a comparison is stored, and the resources it may use."""
 
@@ -145,7 +152,7 @@ class ComparisonRunner:
             observer.clear()
         return collect(variants, outcomes, self.plan.failed, self.tuned)
 
-    def prepare(self, observer: Observer, on_prepared: Callable[[list[Variant]], None] | None = None) -> list[Variant]:
+    def prepare(self, observer: Observer, on_prepared: OnPrepared = _do_nothing) -> list[Variant]:
         """Create the directory of the comparison, or continue an existing one, and prepare tokenizer and sizes.
         `on_prepared(variants)` is called under the lock; if it fails, a replaced comparison is restored."""
         output_dir, overwrite = self.runner_config.output_dir, self.runner_config.overwrite
@@ -161,8 +168,7 @@ class ComparisonRunner:
                 with restore_on_failure(output_dir, overwrite=overwrite):
                     begin(output_dir, plan, overwrite=overwrite)
                     variants = self._prepare(observer)
-                    if on_prepared is not None:
-                        on_prepared(variants)
+                    on_prepared(variants)
         return variants
 
     def _prepare(self, observer: Observer) -> list[Variant]:

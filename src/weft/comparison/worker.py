@@ -120,14 +120,17 @@ class SharedTrainer:
         with Heartbeat(self.claims, self.cells.leases.seconds / BEATS):
             try:
                 while len(self._ended) < len(plan):
-                    is_idle = self._look(plan) and not self.claims
-                    if is_idle and not self.options.waits and len(self._ended) < len(plan):
-                        raise Idle
-                    self._poll(plan)
-                    self._check_stop()
+                    self._step(plan)
             finally:
                 self._stop()
         return [self._ended[planned.output_dir.name] for planned in plan]
+
+    def _step(self, plan: Sequence[PlannedRun]) -> None:
+        is_idle = self._look(plan) and not self.claims
+        if is_idle and not self.options.waits and len(self._ended) < len(plan):
+            raise Idle
+        self._poll(plan)
+        self._check_stop()
 
     def _read(self, planned: PlannedRun) -> None:
         """Read the configuration of a run; an invalid one has failed for all workers."""
