@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -408,7 +409,7 @@ def test_workers_make_the_table_of_one_command(work_dir, capsys, monkeypatch):
     code, table, err = compare(capsys, "d", "--worker")
     assert code == 0 and "ngram" in table and err.endswith("Report: d/report.html\n")
     assert InProcessChild.trained[2:] == ["lstm-5.run-0002", "ngram-6.run-0001", "lstm-6.run-0001"]
-    code, out, err = compare(capsys, "d", "--worker", "--exit-when-idle")
+    code, out, err = compare(capsys, "d", "--worker")
     assert (code, out) == (0, "") and "has made the table; weft compare d prints it" in err
     again = compare(capsys, "d")
     assert (again[0], again[1]) == (0, table)  # the same table, whoever prints it
@@ -458,6 +459,21 @@ def test_a_failed_run_is_in_the_table_and_can_be_tried_again(work_dir, capsys, m
     code, out, err = compare(capsys, "d", "--worker", "--retry-failed")
     assert code == 0 and err.startswith("Trying 1 failed run again\n") and "smoothing=mle" in out
     assert len(rows(work_dir / "d")) == 2
+
+
+def test_a_worker_ends_when_idle_if_it_is_told_so(work_dir, capsys):
+    assert compare(capsys, *WORDS, "--output-dir", "d", "--plan-only")[0] == 0
+    other = Cells(work_dir / "d", Worker("other-1", "node2", 1), 600.0)
+    other.make_directory()
+    assert other.leases.claim("lstm-5", 0) is not None
+    code, out, err = compare(capsys, "d", "--worker", "--exit-when-idle")
+    assert (code, out) == (0, "") and err.endswith(
+        "Nothing left to take; other workers are not finished. Status: weft compare d --status\n"
+    )
+    assert InProcessChild.trained == ["ngram-5.run-0001", "ngram-6.run-0001", "lstm-6.run-0001"]
+    _, out, _ = compare(capsys, "d", "--status")
+    assert re.search(r"^lstm-5 +training +node2 +1 +0% +\d+s$", out, re.MULTILINE)
+    assert out.endswith("\ntraining: 4 runs, 3 trained, 1 training\n")
 
 
 def test_another_host_must_have_the_same_weft_and_data(work_dir, capsys, monkeypatch):
@@ -555,18 +571,21 @@ def test_wrong_uses_are_refused(work_dir, capsys):
     assert not (work_dir / "d" / "workers.json").exists()
 
 
-def owners(cells: Cells) -> set[int]:
-    """The processes that own a run now."""
-    contents = [cells.leases.read(name, number) for name, number in cells.leases.numbers().items()]
-    return {content.worker.process for content in contents if content is not None and content.is_held}
+def owners(cells: Cells) -> list[tuple[int, int]]:
+    """The processes that own a run now, and its last checkpoint."""
+    found = []
+    for name, number in cells.leases.numbers().items():
+        content = cells.leases.read(name, number)
+        if content is not None and content.is_held:
+            found.append((content.worker.process, cells.step(PlannedRun(Variant("", {}), 0, cells.root / name))))
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_24_runs_by_4_workers_two_of_them_killed(work_dir):
-    """Two of four workers are killed at random moments, as often as it takes to hit them at work; the table is that of one."""
-    (work_dir / "run.toml").write_text(RUN.replace("steps = 6", "steps = 150").replace("validations = 2", "validations = 6"))
-    random = np.random.default_rng(0)
+    """One of them while its run has a checkpoint, the other at a random moment of its run."""
+    (work_dir / "run.toml").write_text(RUN.replace("steps = 6", "steps = 400").replace("validations = 2", "validations = 20"))
     words = ["--models", "ngram,rnn,lstm,gru,conv,transformer", "--seeds", "4"]
     command = [sys.executable, "-m", "weft", "compare"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -574,17 +593,19 @@ def test_24_runs_by_4_workers_two_of_them_killed(work_dir):
         subprocess.run([*command, "run.toml", *words, "-o", name, "--plan-only"], env=environment, check=True)
     workers = [subprocess.Popen([*command, "d", "--worker", "--lease-seconds", "10"], env=environment) for _ in range(4)]
     mine = Cells(work_dir / "d", this_worker(), 10.0)
-    for victim in workers[:2]:
-        while victim.pid not in owners(mine):
+    for victim, needs_checkpoint in zip(workers, (True, False), strict=False):
+        while not any(process == victim.pid and step >= needs_checkpoint for process, step in owners(mine)):
             assert victim.poll() is None
-            time.sleep(0.1)
-        time.sleep(float(random.uniform(0.0, 8.0)))
+            time.sleep(0.02)
+        time.sleep(0.0 if needs_checkpoint else float(np.random.default_rng(0).uniform(0.0, 8.0)))
         victim.kill()
         victim.wait()
     assert [process.wait(1200) for process in workers[2:]] == [0, 0]
     assert len(list((work_dir / "d").glob("*-[5678]"))) == 24
     taken = [number for name, number in mine.leases.numbers().items() if name != "table"]
-    assert len(taken) == 24 and max(taken) > 1
+    assert len(taken) == 24 and sum(number > 1 for number in taken) == 2
+    resumed = [mine.leases.read(name, 2) for name, number in mine.leases.numbers().items() if number == 2]
+    assert any(content is not None and content.step > 0 for content in resumed)
     subprocess.run([*command, "alone", "--worker"], env=environment, check=True)
     assert rows(work_dir / "d") == rows(work_dir / "alone")
     check_same_runs(work_dir / "d", work_dir / "alone")

@@ -1,7 +1,7 @@
 """Runs a command that stops with its parent process: when standard input closes, it saves and stops as after SIGTERM.
 
 `weft compare` starts its runs this way: a comparison that is killed leaves no process behind. A worker of a comparison also
-sends a number of seconds from time to time. If nothing more comes for so long, the worker is paused and about to lose its
+sends a number of seconds from time to time. If nothing more comes for that time, the worker is paused and about to lose its
 lease, so the command saves and stops; if that takes long as well, it ends at once.
 """
 

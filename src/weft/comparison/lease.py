@@ -51,7 +51,7 @@ class LeaseContent(NamedTuple):
     """What the file of a lease states."""
 
     worker: Worker
-    seconds: float  # without a change for so long, the lease has expired
+    seconds: float  # without a change for this time, the lease has expired
     # or "released": the owner stopped; "failed": possibly because of the host; "retried": failures before do not count
     state: str = HELD
     step: int = 0  # of training, when the owner began

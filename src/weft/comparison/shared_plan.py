@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from weft import __version__, files
 from weft.comparison.plan import FailedRun, Variant
@@ -50,7 +50,7 @@ class SharedPlan(Config):
     command: str
     task: str
     seed: int
-    seeds: int
+    seeds: int = Field(ge=1, le=1000)
     tune_trials: int | None
     fixed: list[str]  # options that the search does not change
     metric: str | None
@@ -58,7 +58,7 @@ class SharedPlan(Config):
     context: str | None
     minimal_pairs: list[str]
     about: dict[str, str]
-    variants: list[PlannedVariant]
+    variants: list[PlannedVariant] = Field(min_length=1)
     failed: list[Failure]
     data: dict[str, str]  # checksums by path
 

@@ -28,7 +28,7 @@ from weft.runs.finished import is_finished
 from weft.runs.resolve import resolve
 
 MAX_LOOK_SECONDS = 2.0  # between two looks at the leases
-LIFE = 0.5  # of the lease time: a training process that hears nothing for so long saves and stops
+LIFE = 0.5  # of the lease time: a training process that gets no message for this time saves and stops
 INTERRUPTED = (129, 130, 143)  # exit codes of a training process that a signal stopped
 
 
