@@ -32,7 +32,7 @@ from weft.comparison.lease import RELEASED, LeaseContent, Worker, lease_path
 from weft.comparison.plan import PlannedRun, Variant
 from weft.comparison.shared_plan import HostCheck, SharedPlan
 from weft.comparison.train import Outcome, Progress
-from weft.errors import DataError, InUseError, ModelError, UsageError, WeftError
+from weft.errors import DataError, InUseError, ModelError, TrainingInterrupted, UsageError, WeftError
 from weft.runs.job import train
 from weft.runs.machine import Machine
 from weft.tensors import read_arrays
@@ -169,16 +169,14 @@ def test_a_paused_worker_gives_up_and_leaves_the_run_to_its_new_owner(tmp_path):
 
 
 def test_a_worker_that_stops_releases_its_run_at_once(tmp_path):
-    with started(tmp_path, "a", seconds=600) as first:
-        wait_for(first, "running a-0")
-        while not steps(tmp_path):
-            time.sleep(0.01)
-        first.send_signal(signal.SIGINT)
-        assert first.wait(20) == 130
+    callback = Callback(lambda report: setattr(callback, "stopped", bool(steps(tmp_path))))
+    with pytest.raises(TrainingInterrupted):
+        work(tmp_path, 600.0, ["a"], callback)
     begun = time.monotonic()
     second = Here(tmp_path, "a", seconds=600)
     assert second.codes == [0] and second.notes() == [] and time.monotonic() - begun < 60  # not the lease time
     check_one_owner_at_a_time(tmp_path)
+    assert len({process for _, process in steps(tmp_path)["a-0"]}) == 2
 
 
 def test_failures_are_recorded_and_do_not_block_the_others(tmp_path):

@@ -165,9 +165,9 @@ class Compare(ModelCommand):
         return self._compare_runs()
 
     def _check_worker_options(self) -> None:
-        modes = [name for name in ("plan_only", "worker", "status") if getattr(self, name)]
+        modes = [f"`{name}`" for name in ("plan_only", "worker", "status") if getattr(self, name)]
         if len(modes) > 1:
-            raise UsageError("", f"`{modes[0]}` and `{modes[1]}` cannot be combined")
+            raise UsageError("", f"{' and '.join(modes)} cannot be combined")
         for name in ("exit_when_idle", "retry_failed"):
             if getattr(self, name) and not self.worker:
                 raise UsageError(name, "requires `worker`")
