@@ -142,6 +142,7 @@ TITLES = [
     "Neural cache",
     "Server",
     "Access",
+    "Several machines",
     "Input and output",
     "Common options",
 ]

@@ -17,7 +17,7 @@ from toy_qa import make_questions, qa_run_file, write_tsv
 
 from weft import files
 from weft.comparison import results as module
-from weft.comparison.costs import compute_cost
+from weft.comparison.costs import Cost, compute_cost
 from weft.comparison.results import RunResults, evaluate_run, load, load_or_evaluate, save
 from weft.comparison.scores import metrics
 from weft.comparison.to_json import to_document
@@ -26,6 +26,7 @@ from weft.log import Log, read_log
 from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import total
 from weft.runs.load import load as load_run
+from weft.runs.machine import read_machines, this_machine, write_machine
 from weft.runs.run_dir import RunDir, open_run_dir
 from weft.tasks.lm.compare import text_edges
 from weft.tensors import read_tensors, write_tensors
@@ -402,7 +403,21 @@ def test_costs_are_those_recorded_by_the_run(tmp_path):
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
     result = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
-    assert result == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s", None)
+    assert result[:8] == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s", None)
+    assert result.train_hosts == result.train_hardware == ()  # not recorded
+    here = this_machine()
+    assert (result.inference_host, result.inference_hardware) == (here.host, here.hardware)
+    write_machine(tmp_path, 0)
+    with Log(tmp_path / "machines.jsonl") as machines:
+        machines.write({"step": 4, "host": "other", "processor": "P", "gpu": "none", "threads": 2})
+        machines.write({"step": 6, "host": "third", "processor": "P", "gpu": "G", "threads": 2})
+    write_machine(tmp_path, 8)
+    moved = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
+    assert moved.train_hosts == (here.host, "other", "third")
+    assert moved.train_hardware == (here.hardware, "P, 2 threads", "G")
+    assert Cost.from_json(json.loads(json.dumps(moved._asdict()))) == moved
+    (tmp_path / "machines.jsonl").write_text("damaged\n")
+    assert read_machines(tmp_path) == []
     (tmp_path / "timings.jsonl").unlink()
     assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []

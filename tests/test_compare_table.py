@@ -313,7 +313,8 @@ def test_json_rows():
     data = json.loads(table.json(odd_rows()))
     assert set(data[0]) == {"name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p",
         "difference", "num_parameters", "seconds", "tokens_per_second",
-        "peak_memory", "model_bytes", "score", "scores", "inference_rate", "inference_unit"}  # fmt: skip
+        "peak_memory", "model_bytes", "score", "scores", "inference_rate", "inference_unit",
+        "train_hosts", "train_hardware", "inference_hardware"}  # fmt: skip
     assert (data[0]["inference_rate"], data[0]["inference_unit"]) == (50.0, "tokens/s scored")
     assert data[0]["score"] == data[0]["scores"]["loss"]
 

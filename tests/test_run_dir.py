@@ -75,6 +75,7 @@ def test_contents_of_a_run_directory(finished):
         "checkpoints",
         "data",
         "environment.json",
+        "machines.jsonl",
         "metrics.jsonl",
         "model.safetensors",
         "resolved.toml",
@@ -508,7 +509,7 @@ def test_a_changed_environment_gives_a_note(run, text, monkeypatch):
 
 def test_environment_has_what_numbers_depend_on(finished):
     actual = folder.read_environment(finished)
-    assert set(actual) == {"weft", "python", "torch", "system", "threads", "gpu"}
+    assert set(actual) == {"weft", "python", "torch", "system", "processor", "threads", "gpu"}
     assert actual["torch"] == torch.__version__
     assert actual["weft"] == weft.__version__
 

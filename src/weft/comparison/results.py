@@ -26,7 +26,7 @@ from weft.tasks.spec import Evaluation, Progress
 from weft.tensors import read_arrays, write_tensors
 
 ProgressCallback = Callable[[int, int], None]
-VERSION = 6  # of the stored format
+VERSION = 7  # of the stored format
 JSON_FIELDS = (  # fields of RunResults that are stored unchanged
     "arch",
     "seed",
@@ -245,7 +245,7 @@ def load(directory: Path) -> RunResults:
         scores=[Score(name, *_bounds(values), signature) for (name, signature), values in named_scores],
         items=ItemStatistics(arrays["keys"], _with_prefix(arrays, "statistics."), document["outputs"]),
         lengths=arrays["lengths"],
-        cost=Cost(**document["cost"]),
+        cost=Cost.from_json(document["cost"]),
         labels=tuple(document["labels"]),
         frequencies=_with_prefix(arrays, "frequencies."),
         rarest=arrays.get("rarest"),

@@ -20,6 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 TEXTS = ("run", "arch", "task", "data", "cache_key", "item", "policy", "context")
 LISTS = ("inputs", "references", "labels", "samples")  # of texts
 OPTIONAL = ("seconds", "tokens_per_second", "peak_memory", "num_active_parameters")  # fields of a cost
+COST_TEXTS, COST_LISTS = ("inference_unit", "inference_host", "inference_hardware"), ("train_hosts", "train_hardware")
 MAX_NUMBER = 1e300
 
 
@@ -43,8 +44,13 @@ def _cost(cost: Any) -> Iterator[str]:
         yield "cost"
         return
     for name, value in cost.items():
-        is_text = name == "inference_unit"
-        if not (isinstance(value, str) if is_text else _is_number(value) or (value is None and name in OPTIONAL)):
+        if name in COST_LISTS:
+            is_valid = _are_texts(value)
+        elif name in COST_TEXTS:
+            is_valid = isinstance(value, str)
+        else:
+            is_valid = _is_number(value) or (value is None and name in OPTIONAL)
+        if not is_valid:
             yield f"cost.{name}"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
 from weft.comparison import shared_tokenizer, tune
 from weft.comparison.architectures import ALL, default_archs, describe_choice
+from weft.comparison.cells import check_no_workers, this_worker
 from weft.comparison.context_policy import check_context
 from weft.comparison.match_params import match_num_params
 from weft.comparison.observer import Observer
@@ -30,6 +31,7 @@ from weft.comparison.plan import (
     with_absolute_paths,
 )
 from weft.comparison.recommended_options import with_recommended_options
+from weft.comparison.shared_plan import is_shared
 from weft.comparison.train import BeforeStart, Outcome, ParallelTrainer, ThreadBudget, as_planned
 from weft.data.config import training
 from weft.errors import ConfigError, UsageError
@@ -44,6 +46,13 @@ from weft.training.config import BUDGETS
 from weft.training.device import pick_device
 
 TUNE = "tune"  # the directory of trials
+
+
+OnPrepared = Callable[[list[Variant]], None]
+
+
+def _do_nothing(variants: list[Variant]) -> None:
+    pass
 
 
 class RunnerConfig(NamedTuple):
@@ -131,24 +140,36 @@ class ComparisonRunner:
         """Prepare tokenizer, sizes and hyperparameters, then train all runs; the work of an earlier process is reused.
         `before_start` can change a run or leave it out."""
         output_dir = self.runner_config.output_dir
-        plan = to_toml(self.values, self.options)
-        with remove_on_failure(output_dir):
-            make_directory(output_dir)
-            check_is_comparison(output_dir)
-            with Lock(output_dir):
-                if self.runner_config.overwrite:  # before the existing comparison becomes a backup
-                    check_files_exist(self.values)
-                    check_unused(output_dir)
-                with restore_on_failure(output_dir, overwrite=self.runner_config.overwrite):
-                    begin(output_dir, plan, overwrite=self.runner_config.overwrite)
-                    variants = self._prepare(observer)
+        if is_shared(output_dir) and not self.runner_config.overwrite:
+            fix = f"run weft compare {output_dir} --worker, or use `overwrite`"
+            raise UsageError(output_dir, "contains a comparison for workers", fix)
+        variants = self.prepare(observer)
         observer.saving()  # from here on, runs save when a signal arrives
         with Lock(output_dir):
             variants = self._tune(variants, observer)
             runs = plan_runs(variants, range(self.seed, self.seed + self.options.seeds), output_dir)
             outcomes = self._trainer(observer, "training", output_dir / RUN_FILES, before_start).train(runs)
             observer.clear()
-        return self._collect(variants, outcomes)
+        return collect(variants, outcomes, self.plan.failed, self.tuned)
+
+    def prepare(self, observer: Observer, on_prepared: OnPrepared = _do_nothing) -> list[Variant]:
+        """Create the directory of the comparison, or continue an existing one, and prepare tokenizer and sizes.
+        `on_prepared(variants)` is called under the lock; if it fails, a replaced comparison is restored."""
+        output_dir, overwrite = self.runner_config.output_dir, self.runner_config.overwrite
+        plan = to_toml(self.values, self.options)
+        with remove_on_failure(output_dir):
+            make_directory(output_dir)
+            check_is_comparison(output_dir)
+            with Lock(output_dir):
+                if overwrite:  # before the existing comparison becomes a backup
+                    check_files_exist(self.values)
+                    check_unused(output_dir)
+                    check_no_workers(output_dir, this_worker())
+                with restore_on_failure(output_dir, overwrite=overwrite):
+                    begin(output_dir, plan, overwrite=overwrite)
+                    variants = self._prepare(observer)
+                    on_prepared(variants)
+        return variants
 
     def _prepare(self, observer: Observer) -> list[Variant]:
         """The variants with the shared tokenizer and, with match_params, the matched hidden size."""
@@ -181,16 +202,11 @@ class ComparisonRunner:
         output_dir = self.runner_config.output_dir / TUNE
         files.make_subdirectory(output_dir)
         trainer = self._trainer(observer, "tuning", output_dir / RUN_FILES)
-        search = tune.Search(self.options.tune_trials, self._fixed_options(), self.seed, output_dir, trainer.train, best)
-        winners = {winner.variant.name: winner for winner in tune.tune(variants, search)}
-        files.write_json(output_dir / "trials.json", {name: winner.trials for name, winner in winners.items()})
-        self.tuned = {name: winner.to_json() for name, winner in winners.items()}
-        observer.clear()
-        for name, winner in winners.items():
-            observer.line(_describe_winner(name, winner))
-        return [winners[variant.name].variant for variant in variants]
+        search = tune.Search(self.options.tune_trials, self.fixed_options(), self.seed, output_dir, trainer.train, best)
+        variants, self.tuned = run_search(variants, search, observer)
+        return variants
 
-    def _fixed_options(self) -> list[str]:
+    def fixed_options(self) -> list[str]:
         """The hyperparameters that the search keeps fixed: those of the grid and of match_params."""
         names = {"train.lr": "lr", "model.dropout": "dropout", "model.hidden_size": "hidden_size"}
         fixed = [names.get(option, option.removeprefix("model.")) for option, _ in self.options.grid]
@@ -202,16 +218,31 @@ class ComparisonRunner:
         budget = ThreadBudget(run_files, self.runner_config.jobs, self.runner_config.threads)
         return ParallelTrainer(budget, observer.runs(phase), is_finished, before_start)
 
-    def _collect(self, variants: Sequence[Variant], outcomes: Sequence[Outcome]) -> TrainedComparison:
-        rows: dict[str, list[Path]] = {variant.name: [] for variant in variants}
-        failures = list(self.plan.failed)
-        for outcome in outcomes:
-            run: PlannedRun = outcome.planned
-            if outcome.code == 0:
-                rows[run.variant.name].append(run.output_dir)
-            else:
-                failures.append(FailedRun(run.variant.name, run.seed, outcome.reason, outcome.code))
-        return TrainedComparison({name: runs for name, runs in rows.items() if runs}, failures, self.tuned)
+
+def collect(
+    variants: Sequence[Variant], outcomes: Sequence[Outcome], failed: Sequence[FailedRun], tuned: dict[str, Any]
+) -> TrainedComparison:
+    """The trained runs of each variant; `failed` are the variants that were not trained at all."""
+    rows: dict[str, list[Path]] = {variant.name: [] for variant in variants}
+    failures = list(failed)
+    for outcome in outcomes:
+        run: PlannedRun = outcome.planned
+        if outcome.code == 0:
+            rows[run.variant.name].append(run.output_dir)
+        else:
+            failures.append(FailedRun(run.variant.name, run.seed, outcome.reason, outcome.code))
+    return TrainedComparison({name: runs for name, runs in rows.items() if runs}, failures, tuned)
+
+
+def run_search(variants: Sequence[Variant], search: tune.Search, observer: Observer) -> tuple[list[Variant], dict[str, Any]]:
+    """The variants with the hyperparameters of their best trials, and the search of each variant for comparison.json."""
+    winners = {winner.variant.name: winner for winner in tune.tune(variants, search)}
+    files.write_json(search.output_dir / "trials.json", {name: winner.trials for name, winner in winners.items()})
+    observer.clear()
+    for name, winner in winners.items():
+        observer.line(_describe_winner(name, winner))
+    tuned = {name: winner.to_json() for name, winner in winners.items()}
+    return [winners[variant.name].variant for variant in variants], tuned
 
 
 def _describe_tokenizer(table: Mapping[str, Any]) -> str:

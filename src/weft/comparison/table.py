@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,9 @@ class Row(NamedTuple):
     inference_unit: str
     model_bytes: int
     num_active_parameters: int | None = None  # that one token uses, in a mixture of experts; None: all
+    train_hosts: tuple[str, ...] = ()
+    train_hardware: tuple[str, ...] = ()  # of all seeds
+    inference_hardware: tuple[str, ...] = ()
 
 
 # ---- rows
@@ -260,7 +263,20 @@ def _row(name: str, runs: Sequence[RunResults], metric: Metric, scores: dict[str
         inference_unit=costs[0].inference_unit,
         model_bytes=costs[0].model_bytes,
         num_active_parameters=costs[0].num_active_parameters,
+        train_hosts=_unique(host for cost in costs for host in cost.train_hosts),
+        train_hardware=_unique(name for cost in costs for name in cost.train_hardware),
+        inference_hardware=_unique(cost.inference_hardware for cost in costs if cost.inference_hardware),
     )
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def mixed_hardware(rows: Sequence[Row]) -> list[str]:
+    """The hardware that runs were trained on, if it differs between them: then training times cannot be compared."""
+    names = _unique(name for row in rows for name in row.train_hardware)
+    return list(names) if len(names) > 1 else []
 
 
 # ---- JSON
@@ -280,8 +296,10 @@ def row_json(row: Row) -> dict[str, Any]:
     """A row of comparison.json."""
     fields = ("name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p")
     costs = ("num_parameters", "seconds", "tokens_per_second", "peak_memory", "model_bytes", "inference_rate", "inference_unit")
+    machines = ("train_hosts", "train_hardware", "inference_hardware")
     return {
         **{name: getattr(row, name) for name in (*fields, *costs)},
+        **{name: list(getattr(row, name)) for name in machines},
         **({} if row.num_active_parameters is None else {"num_active_parameters": row.num_active_parameters}),
         "score": estimate_json(row.score),
         "difference": None if row.difference is None else estimate_json(row.difference),

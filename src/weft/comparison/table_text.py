@@ -10,11 +10,13 @@ from typing import Any
 
 from weft.comparison.scores import metric_label
 from weft.comparison.significance import LEVEL, Estimate
-from weft.comparison.table import Row
+from weft.comparison.table import Row, mixed_hardware
 from weft.metrics.metric import Metric
 from weft.text.table_layout import align
 
 MISSING = "-"
+MIXED_HARDWARE = " (mixed hardware)"  # in the titles of timings that cannot be compared
+MIXED_MARK = "~"  # instead of it, in a terminal
 MIN_COLUMNS = 4  # model, score, interval and p are shown even on a narrow terminal
 
 
@@ -85,14 +87,16 @@ def metric_title(metric: Metric) -> str:
     return metric_label(metric).removesuffix(" (nats/token)")
 
 
-def _titles(rows: Sequence[Row]) -> list[str]:
-    costs = ["params", "active", "train time", "train tok/s", "peak memory"]
+def _titles(rows: Sequence[Row], mark: str) -> list[str]:
+    timing = mark if mixed_hardware(rows) else ""
+    costs = ["params", "active", f"train time{timing}", f"train tok/s{timing}", "peak memory"]
     return ["model", metric_title(rows[0].metric), "95% CI", "p", *costs]
 
 
-def cells(rows: Sequence[Row]) -> list[list[str]]:
-    """The cells of the table for terminal, Markdown and LaTeX, titles first; columns without any value are left out."""
-    table, has_experts = [_titles(rows)], any(row.num_active_parameters is not None for row in rows)
+def cells(rows: Sequence[Row], mark: str = MIXED_HARDWARE) -> list[list[str]]:
+    """The cells of the table for terminal, Markdown and LaTeX, titles first; columns without any value are left out. Timings of
+    different hardware have `mark` in their titles."""
+    table, has_experts = [_titles(rows, mark)], any(row.num_active_parameters is not None for row in rows)
     for row in rows:
         num_active = row.num_parameters if row.num_active_parameters is None else row.num_active_parameters
         table.append(
@@ -114,14 +118,17 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
 
 def terminal(rows: Sequence[Row], width: int | None = None) -> str:
     """Aligned columns and the legend of their marks. `*` marks the best model and those that are not significantly worse, `?`
-    those that the test data is too small to tell from it. If the table is wider than `width`, the last columns are left out."""
+    those that the test data is too small to tell from it, `~` timings of different hardware. If the table is wider than
+    `width`, the last columns are left out."""
     marks = ["", *("*" if row.tied_with_best else "" if row.has_enough_items else "?" for row in rows)]
-    table = [[f" {mark:1} {line[0]}", *line[1:]] for line, mark in zip(cells(rows), marks, strict=True)]
+    table = [[f" {mark:1} {line[0]}", *line[1:]] for line, mark in zip(cells(rows, MIXED_MARK), marks, strict=True)]
     lines = align(table)
     while width is not None and len(table[0]) > MIN_COLUMNS and max(map(len, lines)) > width:
         table = [line[:-1] for line in table]
         lines = align(table)
     legend = ["", f" * best model, or not significantly worse (p >= {LEVEL:g})"] if len(rows) > 1 else []
+    if hardware := mixed_hardware(rows):
+        legend = [*(legend or [""]), f" {MIXED_MARK} measured on different hardware: {'; '.join(hardware)}"]
     return "".join(f"{line}\n" for line in [*lines, *legend])
 
 
@@ -131,6 +138,7 @@ def csv(rows: Sequence[Row]) -> str:
     titles = ["name", "seeds", "metric", "value", "low", "high", "p", "best", "tied_with_best", "has_enough_items"]
     titles += ["difference", "difference_low", "difference_high", "num_parameters", "seconds"]
     titles += ["tokens_per_second", "peak_memory", "inference_rate", "inference_unit", "model_bytes"]
+    titles += ["train_hosts", "train_hardware", "inference_hardware"]
     titles += [f"{name}{part}" for name in names for part in ("", "_low", "_high")]
     text = io.StringIO()
     writer = csv_format.writer(text, lineterminator="\n")
@@ -142,6 +150,7 @@ def csv(rows: Sequence[Row]) -> str:
         line += row.difference or ["", "", ""]
         line += [row.num_parameters, row.seconds, row.tokens_per_second, row.peak_memory]
         line += [row.inference_rate, row.inference_unit, row.model_bytes]
+        line += ["; ".join(names) for names in (row.train_hosts, row.train_hardware, row.inference_hardware)]
         line += [value for name in names for value in row.scores[name]]
         writer.writerow(["" if value is None else value for value in line])
     return text.getvalue()

@@ -126,7 +126,7 @@ def lock_holder(output_dir: Path) -> str | None:
         return None
 
 
-class _Child:
+class ChildRun:
     """One run in its own process."""
 
     def __init__(self, planned: PlannedRun, config: RunConfig, budget: ThreadBudget) -> None:
@@ -183,6 +183,17 @@ class _Child:
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGINT)
 
+    def kill(self) -> None:
+        """End the process without saving."""
+        self.process.kill()
+        self.wait()
+
+    def keep_alive(self, seconds: float) -> None:
+        """Tell the process to save and stop unless it is told again within some seconds: this process may be paused."""
+        if self.process.stdin is not None:
+            with suppress(OSError, ValueError):  # it has ended
+                os.write(self.process.stdin.fileno(), f"{seconds:.3f}\n".encode())
+
 
 class ParallelTrainer:
     """Trains runs, `budget.jobs` at a time; finished runs of an earlier process are kept, unfinished ones resume."""
@@ -212,7 +223,7 @@ class ParallelTrainer:
             else:
                 waiting.append((planned, config))
                 self._progress[planned.output_dir] = progress(planned.output_dir, config.train)
-        running = list[_Child]()
+        running = list[ChildRun]()
         try:
             while waiting or running:
                 self._start(waiting, running, ended, budget)
@@ -237,7 +248,7 @@ class ParallelTrainer:
     def _start(
         self,
         waiting: list[tuple[PlannedRun, RunConfig]],
-        running: list[_Child],
+        running: list[ChildRun],
         ended: dict[Path, Outcome],
         budget: ThreadBudget,
     ) -> None:
@@ -251,15 +262,17 @@ class ParallelTrainer:
                 self._locked.add(planned.output_dir)
                 self.callback.on_note(f"{holder}; waiting for it")
 
-    def _start_one(self, planned: PlannedRun, running: list[_Child], ended: dict[Path, Outcome], budget: ThreadBudget) -> None:
+    def _start_one(
+        self, planned: PlannedRun, running: list[ChildRun], ended: dict[Path, Outcome], budget: ThreadBudget
+    ) -> None:
         run = self.before_start(planned)
         if isinstance(run, Outcome):
             ended[planned.output_dir] = run
             self.callback.on_run_end(run)
         else:
-            running.append(_Child(run, resolve(run.values, base=run.output_dir.parent), budget))
+            running.append(ChildRun(run, resolve(run.values, base=run.output_dir.parent), budget))
 
-    def _poll(self, plan: Sequence[PlannedRun], running: list[_Child], ended: dict[Path, Outcome]) -> None:
+    def _poll(self, plan: Sequence[PlannedRun], running: list[ChildRun], ended: dict[Path, Outcome]) -> None:
         """Wait a moment, then report the state of all runs."""
         time.sleep(POLL_SECONDS)
         for child in list(running):
@@ -271,7 +284,7 @@ class ParallelTrainer:
         self._progress |= current | {output_dir: Progress(1.0) for output_dir in ended}
         self.callback.on_runs([State(run, self._progress[run.output_dir], run.output_dir in current) for run in plan])
 
-    def _stop(self, running: list[_Child]) -> None:
+    def _stop(self, running: list[ChildRun]) -> None:
         for child in running:
             child.stop()
         for child in list(running):

@@ -16,7 +16,7 @@ from weft.plots.formatting import html
 from weft.report import page_parts as parts
 from weft.report.page_curves import other_curves
 from weft.report.page_data import Document, embedded, has_previews, page_data
-from weft.report.page_table import score_table, table
+from weft.report.page_table import mixed_hardware, score_table, table
 from weft.report.page_tuning import tuning
 from weft.tasks.registry import known_task
 from weft.text.table_layout import count_of
@@ -165,7 +165,7 @@ def _facts(document: Document) -> str:
     facts = {
         **{name: about.get(name) for name in ("training data", "tokenizer", "budget")},
         "tuning": f"{count_of(trials, 'trial')} per model" if trials else None,
-        "hardware": _hardware(environment),
+        "hardware": "; ".join(mixed_hardware(document)) or _hardware(environment),
         "versions": ", ".join(f"{title} {environment[name]}" for name, title in versions.items() if environment.get(name)),
         "date": about.get("date"),
     }

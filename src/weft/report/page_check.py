@@ -132,6 +132,7 @@ ROW = _object(
         **dict.fromkeys(("peak_memory", "model_bytes"), _number),
         "inference_rate": _number,
         "inference_unit": _text,
+        **dict.fromkeys(("train_hosts", "train_hardware", "inference_hardware"), _list(_text)),
     },
 )
 POINTS = _list(_object({"step": _count}, dict.fromkeys(("tokens", "seconds", "value"), _number)))

@@ -120,6 +120,18 @@ def _seeds(row: Mapping[str, Any]) -> Cell:
     return Cell(f'<span title="{html(", ".join(map(str, seeds)))}">{len(seeds)}</span>', len(seeds))
 
 
+def mixed_hardware(document: Document) -> list[str]:
+    """The hardware that runs were trained on, if it differs between them."""
+    names = list(dict.fromkeys(name for row in document["rows"] for name in row.get("train_hardware") or []))
+    return names if len(names) > 1 else []
+
+
+def mixed_hardware_mark(document: Document) -> str:
+    """The mark of columns whose numbers cannot be compared, because they were measured on different hardware."""
+    names = mixed_hardware(document)
+    return f'<small title="{html("; ".join(names))}"> (mixed hardware)</small>' if names else ""
+
+
 def _columns(document: Document) -> list[Column]:
     """All columns but the name and the main score."""
     units = [row.get("inference_unit") for row in document["rows"]]
@@ -131,14 +143,15 @@ def _columns(document: Document) -> list[Column]:
     active = Column("active params", _number_column("num_active_parameters", short), "lower")
     active_columns = [active] if has_experts else []
     seed_columns = [Column("seeds", _seeds, None)] if {len(row.get("seeds") or [0]) for row in rows} != {1} else []
+    mark = mixed_hardware_mark(document)
     return [
         *difference_columns,
         Column("p", _p_cell, None),
         *seed_columns,
         Column("params", _number_column("num_parameters", short), "lower"),
         *active_columns,
-        Column("train time", _number_column("seconds", duration), "lower"),
-        Column("train tok/s", _number_column("tokens_per_second", short), "higher"),
+        Column(f"train time{mark}", _number_column("seconds", duration), "lower"),
+        Column(f"train tok/s{mark}", _number_column("tokens_per_second", short), "higher"),
         Column("peak memory", _number_column("peak_memory", size), "lower"),
         Column(html(unit), _number_column("inference_rate", short), "higher"),
         Column("size on disk", _number_column("model_bytes", size), "lower"),

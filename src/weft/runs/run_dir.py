@@ -1,8 +1,8 @@
 """The run directory, which training writes and all other commands read.
 
 run.toml as written, resolved.toml with every option, tokenizer.json, data/ (token files), model.safetensors (the best weights),
-metrics.jsonl (depends on the run only), timings.jsonl, checkpoints/, environment.json; with train.num_samples, samples.jsonl;
-for data from memory, inputs/.
+metrics.jsonl (depends on the run only), timings.jsonl, checkpoints/, environment.json, machines.jsonl; with train.num_samples,
+samples.jsonl; for data from memory, inputs/.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, U
 from weft.lock import Lock
 from weft.runs import suggestions
 from weft.runs.config import RunConfig
+from weft.runs.machine import processor, write_machine
 from weft.runs.resolve import resolve
 from weft.tensors import not_finite, read_arrays, read_metadata, read_tensors, write_tensors
 from weft.training import checkpoint
@@ -246,6 +247,7 @@ class RunDir:
     def write_environment(self) -> list[str]:
         """Write environment.json, or return the differences from the existing one, as text."""
         current = environment()
+        write_machine(self.path, max(map(int, checkpoint.names(self.path)), default=0))
         path = self.path / "environment.json"
         if not path.exists():
             files.write_json(path, log.with_checksum(current))
@@ -339,6 +341,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }

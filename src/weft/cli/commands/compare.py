@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import FILES, Context, Csv, Data, Device, ModelCommand, Overrides
+from weft.cli.options import FILES, WORKERS, Context, Csv, Data, Device, ModelCommand, Overrides
 from weft.cli.output import note, status, warn
 from weft.cli.usage import one_line, with_flags
 from weft.errors import UsageError
@@ -31,6 +30,9 @@ class Compare(ModelCommand):
     With a run file, each model is trained on the same data, with the same tokenizer and budget; the same command resumes a
     comparison that was stopped. With run directories nothing is trained; the runs must have one task and the same data, or
     are evaluated on --data. With a comparison, or with --report, only the HTML report is written.
+
+    On several machines, plan the comparison in a shared directory (--plan-only), then start workers there (DIR --worker). The
+    last worker prints the table, and so does the command with DIR alone.
 
     Ctrl-C saves and stops; press it twice to stop at once.
     """
@@ -83,6 +85,44 @@ class Compare(ModelCommand):
         list[Path] | None,
         typer.Option(metavar="FILE", readable=False, help="Also test language models on minimal pairs. Repeatable."),
     ] = None
+    plan_only: Annotated[
+        bool,
+        typer.Option("--plan-only", rich_help_panel=WORKERS, help="Plan the comparison for workers, and train nothing."),
+    ] = False
+    worker: Annotated[
+        bool,
+        typer.Option(
+            "--worker", rich_help_panel=WORKERS, help="Train and evaluate runs of a planned comparison, with other workers."
+        ),
+    ] = False
+    status: Annotated[
+        bool,
+        typer.Option(
+            "--status", rich_help_panel=WORKERS, help="Print the state of each run of a planned comparison, and its worker."
+        ),
+    ] = False
+    exit_when_idle: Annotated[
+        bool,
+        typer.Option(
+            "--exit-when-idle",
+            rich_help_panel=WORKERS,
+            help="End a worker when no run is left to take.  [default: wait until all runs have ended]",
+        ),
+    ] = False
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", rich_help_panel=WORKERS, help="Let workers take failed runs again."),
+    ] = False
+    lease_seconds: Annotated[
+        float,
+        typer.Option(
+            rich_help_panel=WORKERS,
+            min=1.0,
+            max=86400.0,
+            metavar="X",
+            help="Seconds without a sign of life after which other workers take the runs of this one.",
+        ),
+    ] = 120.0
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -110,15 +150,27 @@ class Compare(ModelCommand):
     device: Device = "auto"
 
     def run(self) -> int:
+        from weft.cli.compare_worker import is_shared_input, run_shared
         from weft.cli.report_command import check_report_file, is_comparison
 
         check_report_file(self.report)
+        self._check_worker_options()
+        if self.worker or self.status or is_shared_input(self.inputs):
+            return run_shared(self)
         is_run_file = len(self.inputs) == 1 and not self.inputs[0].is_dir() and self.inputs[0].suffix != ".json"
         if is_run_file:
             return self._compare_models(self.inputs[0])
         if self.report is not None or (len(self.inputs) == 1 and is_comparison(self.inputs[0])):
             return self._write_report()
         return self._compare_runs()
+
+    def _check_worker_options(self) -> None:
+        modes = [f"`{name}`" for name in ("plan_only", "worker", "status") if getattr(self, name)]
+        if len(modes) > 1:
+            raise UsageError("", f"{' and '.join(modes)} cannot be combined")
+        for name in ("exit_when_idle", "retry_failed"):
+            if getattr(self, name) and not self.worker:
+                raise UsageError(name, "requires `worker`")
 
     def _write_report(self) -> int:
         from weft.cli.report_command import ReportOptions, write_report
@@ -152,6 +204,7 @@ class Compare(ModelCommand):
         import torch
 
         from weft.cli.compare_progress import CompareObserver
+        from weft.cli.compare_worker import plan
         from weft.cli.display import Display
         from weft.cli.signals import Stop
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
@@ -173,6 +226,8 @@ class Compare(ModelCommand):
         check_tokenizer_option(runner.task, self.tokenize)
         runner.check_context(self.context)
         pairs = self._pairs(runner.task)
+        if self.plan_only:
+            return plan(self, runner, run_file)
         had_backup, replaces = previous_plan(output_dir).exists(), self.overwrite and (output_dir / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
@@ -190,7 +245,7 @@ class Compare(ModelCommand):
         if runner.single_model_note is not None and trained.rows:
             note(with_flags(runner.single_model_note), quiet=self.quiet)
         info = self._info(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=runner.about)
-        return self._finish(trained.rows, info, output_dir)
+        return self._finish(trained.rows, info, output_dir, has_own_run_file=True)
 
     def _how_to_resume(self, output_dir: Path) -> str:
         from weft.comparison.plan import previous_plan
@@ -273,7 +328,14 @@ class Compare(ModelCommand):
         words += [word for path in self.data or () for word in ("--data", str(path))]
         return shlex.join(words if self.output_dir is None else [*words, "--output-dir", str(self.output_dir)])
 
-    def _finish(self, rows: Mapping[str, Sequence[Path]], info: ComparisonInfo, output_dir: Path) -> int:
+    def _finish(
+        self,
+        rows: Mapping[str, Sequence[Path]],
+        info: ComparisonInfo,
+        output_dir: Path,
+        *,
+        has_own_run_file: bool = False,
+    ) -> int:
         """Evaluate, write and print; the exit code is that of the first run that failed, if any."""
         from weft.cli.compare_result import print_results, write_failures, write_results
         from weft.cli.display import Display
@@ -284,10 +346,9 @@ class Compare(ModelCommand):
         evaluation = EvaluationOptions(tokenize=self.tokenize, context=self.context)
         try:
             with Lock(output_dir), Display(quiet=self.quiet) as display:
-                is_run_file = all(map(os.path.isfile, self.inputs))
                 stored = cached_results(rows, output_dir)
                 results, damaged = evaluate_runs(
-                    rows, stored, display, evaluation, data=self.data, device=self.device, has_own_run_file=is_run_file
+                    rows, stored, display, evaluation, data=self.data, device=self.device, has_own_run_file=has_own_run_file
                 )
                 info = info._replace(failures=[*info.failures, *damaged])
                 document = write_results(results, info, output_dir, display) if results else {}
