@@ -79,10 +79,10 @@ def run_workers(preparation: Preparation, shares: Sequence[Share], progress: Cal
     config, directory = preparation.config.to_dict(), str(preparation.directory)
     with ExitStack() as stack:
         workers = list[_Worker]()
-        stack.callback(lambda: [worker.stop() for worker in workers])
         for share in shares:
             job = {"run": config, "directory": directory, "shard_chars": preparation.shard_chars, "share": list(share)}
             workers.append(_Worker(job, stack.enter_context(tempfile.TemporaryFile())))
+            stack.callback(workers[-1].stop)
         while any(worker.process.poll() is None for worker in workers):
             progress(sum(worker.fraction for worker in workers) / len(workers))
             _raise_failure(workers)

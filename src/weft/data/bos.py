@@ -24,7 +24,7 @@ TOKENS_PER_OCCURRENCE = 10_000  # a candidate must occur at least once per this 
 MIN_OCCURRENCES = 2  # <s> occurs once
 LINE_ENDS_PER_OCCURRENCE = 10  # a candidate with a newline must be at least one in this many line ends
 CHUNK_TOKENS = 1 << 22  # tokens searched at once
-MAX_CHUNKS = 32  # of a longer text, this many chunks at equal distances are searched
+MAX_CHUNKS = 16  # of a longer text, this many chunks at equal distances are searched
 FILE = "bos.json"
 
 

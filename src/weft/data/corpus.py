@@ -57,6 +57,10 @@ class Corpus:
             raise DataError("data.read_as", f"{self.name} is running text and has no lines", 'set data.read_as = "lines"')
         return self.starts
 
+    def in_memory(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Tokens and starts as NumPy arrays. Those of a corpus in one file stay memory-mapped, shards are read."""
+        return np.asarray(self.tokens), None if self.starts is None else np.asarray(self.starts)
+
     def line_edges(self) -> np.ndarray:
         """int64 (M,): token offset of every line start and of the end, also in running text."""
         return np.asarray(self.cumulative_counts[:, 0])

@@ -117,13 +117,12 @@ class ShardedArray:
     def _rows(self, number: int, key: Any) -> np.ndarray:
         """Rows of one part."""
         self._before_read()
-        part, rows = self.parts[number], self._map(number)[key]
+        part, rows = self.parts[number], np.asarray(self._map(number)[key])
         bytes_per_row = max(1, rows.nbytes // max(1, len(rows)))
-        is_range = isinstance(key, slice)
-        self._read_bytes += rows.nbytes + READ_AHEAD if is_range else _scattered_bytes(key, bytes_per_row)
+        self._read_bytes += rows.nbytes + READ_AHEAD if isinstance(key, slice) else _scattered_bytes(key, bytes_per_row)
         if self._read_bytes > RELEASE_BYTES:
             self._release()
-        return rows if isinstance(part.offset, int) and not part.offset else rows + part.offset
+        return rows if isinstance(part.offset, int) and part.offset == 0 else np.add(rows, part.offset)
 
     def _map(self, number: int) -> np.ndarray:
         if number in self._mapped:

@@ -30,13 +30,13 @@ AGAIN = "run weft prepare --verify to write it again"
 
 
 class Share(NamedTuple):
-    """The shards that a process writes: every `count`-th one, from `index`."""
+    """The shards that a process writes: every `step`-th one, from `first`."""
 
-    index: int = 0
-    count: int = 1
+    first: int = 0
+    step: int = 1
 
     def has(self, shard: int) -> bool:
-        return shard % self.count == self.index
+        return shard % self.step == self.first
 
 
 ALL = Share()
