@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from weft.data.array_files import provenance_hash
 from weft.data.batching import Lines, Streams, Windows, by_length, carried_windows, sliding_windows
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.sharded_array import ArrayPart, ShardedArray
-from weft.data.shards import ALL, Share, ShardWriter, open_shards, split_lines, unverified
+from weft.data.shards import ALL, ShardWriter, Share, open_shards, split_lines, unverified
 from weft.data.source import Source
 from weft.data.verification import BackgroundVerifier, read_verified, write_states
 from weft.errors import DataError, ModelError, ResourceError
@@ -27,7 +27,7 @@ from weft.lock import Lock
 from weft.text import reading
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
-WORDS = "the cat sat on a mat é and Straße ran 東京 far away from here".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "é", "and", "Straße", "ran", "東京", "far", "away", "from", "here"]
 
 
 def make_text(path: Path, lines: int = 120) -> Path:
@@ -79,7 +79,7 @@ def test_an_array_in_several_files_is_indexed_like_one(tmp_path_factory, edges, 
     whole = np.arange(120, dtype="<i8").reshape(40, 3)
     bounds = [0, *sorted(edges), 40]
     parts = []
-    for number, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (low, high) in enumerate(pairwise(bounds)):
         path = folder / str(number)
         path.write_bytes((np.concatenate([whole[low:high], whole[:1]]) - low).astype("<i8").tobytes())  # a row more
         parts.append(ArrayPart(path, high - low, np.full(3, low)))
@@ -293,7 +293,7 @@ def test_missing_and_truncated_shards_are_errors_when_they_are_opened(prepared):
     with pytest.raises(ModelError, match=rf"00001.tokens: corrupted: {len(data) - 2:,} bytes, expected {len(data):,}"):
         unverified(directory / "train", entry, {})
     path.unlink()
-    with pytest.raises(ModelError, match="00001.tokens: file not found; run weft prepare"):
+    with pytest.raises(ModelError, match=r"00001.tokens: file not found; run weft prepare"):
         unverified(directory / "train", entry, {})
 
 

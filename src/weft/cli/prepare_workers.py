@@ -63,6 +63,8 @@ class _Worker:
             self.process.stdin.close()
         self.process.wait()
         self._reader.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
     def failure(self) -> WorkerFailed:
         self.stderr.seek(0)
