@@ -246,9 +246,16 @@ def test_data_of_another_run_file_is_refused(folder):
     masked = {**masked_lm(), "tokenizer": lm()["tokenizer"], "data": {**values["data"]}}
     assert refusal(masked) == f"task: {data} was prepared for task lm, not masked-lm; {again}"
     assert refusal(with_data(values, prepared="missing")).endswith("directory not found; run weft prepare first")
-    vectors = _task("word-vectors", {"train": "text.txt", "prepared": "data"}, {"arch": "skip-gram", "vector_size": 4})
-    del vectors["train"]["batch_tokens"], vectors["train"]["num_validations"], vectors["train"]["max_steps"]
-    assert "word-vectors" in refusal({**vectors, "train": {"max_epochs": 1}})
+
+
+def test_models_that_do_not_read_tokens_are_refused(folder, capsys):
+    vectors = _task("word-vectors", {"train": "text.txt"}, {"arch": "skip-gram", "vector_size": 4})
+    write_run({**vectors, "train": {"max_epochs": 1}})
+    message = "task word-vectors with model.arch 'skip-gram' does not read tokens that are prepared ahead of training"
+    assert expect_error(capsys, "prepare", "run.toml", "-o", "data", "--quiet") == (
+        2,
+        f"data.prepared: {message}; train without it",
+    )
 
 
 def test_a_changed_text_is_refused_even_if_its_size_is_the_same(folder):

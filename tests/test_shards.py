@@ -19,7 +19,7 @@ from weft.data.array_files import provenance_hash
 from weft.data.batching import Lines, Streams, Windows, by_length, carried_windows, sliding_windows
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.sharded_array import ArrayPart, ShardedArray
-from weft.data.shards import ALL, ShardWriter, Share, open_shards, split_lines, unverified
+from weft.data.shards import ALL, ShardWriter, Subset, open_shards, split_lines, unverified
 from weft.data.source import Source
 from weft.data.verification import BackgroundVerifier, read_verified, write_states
 from weft.errors import DataError, ModelError, ResourceError
@@ -198,8 +198,8 @@ def test_shares_write_the_same_files_as_one_process(tmp_path):
     one.write()
     assert one.missing() == [] and shared.missing() is None
     for first in (2, 0, 1):
-        shared.write(Share(first, 3))
-        assert shared.has_all(Share(first, 3)) and shared.has_all(ALL) == (first == 1)
+        shared.write(Subset(first, 3))
+        assert shared.has_all(Subset(first, 3)) and shared.has_all(ALL) == (first == 1)
     names = {path.name for path in (tmp_path / "one").iterdir()}
     assert names == {path.name for path in (tmp_path / "shared").iterdir()} and len(names) > 12
     for name in names:

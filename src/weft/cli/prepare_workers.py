@@ -1,4 +1,4 @@
-"""Processes that each write a share of the shards of prepared data.
+"""Processes that each write some of the shards of prepared data.
 
 A worker reads its job from standard input, one line of JSON, and stops when standard input closes: a command that is killed
 leaves no process behind. It writes its progress to standard output.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.data.shards import Share
+    from weft.data.shards import Subset
     from weft.tasks.prepare_shards import Preparation
 
 POLL_SECONDS = 0.1
@@ -37,7 +37,7 @@ class WorkerFailed(Exception):
 
 
 class _Worker:
-    """One process that writes a share."""
+    """One process that writes a subset."""
 
     def __init__(self, job: dict[str, Any], stderr: IO[bytes]) -> None:
         # one thread: the processes use all CPUs
@@ -76,13 +76,13 @@ class _Worker:
         return WorkerFailed(message, code if code > 0 else 1)
 
 
-def run_workers(preparation: Preparation, shares: Sequence[Share], progress: Callable[[float], None]) -> None:
-    """Write each share in a process of its own. If one fails, all stop."""
+def run_workers(preparation: Preparation, subsets: Sequence[Subset], progress: Callable[[float], None]) -> None:
+    """Write each subset in a process of its own. If one fails, all stop."""
     config, directory = preparation.config.to_dict(), str(preparation.directory)
     with ExitStack() as stack:
         workers = list[_Worker]()
-        for share in shares:
-            job = {"run": config, "directory": directory, "shard_chars": preparation.shard_chars, "share": list(share)}
+        for subset in subsets:
+            job = {"run": config, "directory": directory, "shard_chars": preparation.shard_chars, "subset": list(subset)}
             workers.append(_Worker(job, stack.enter_context(tempfile.TemporaryFile())))
             stack.callback(workers[-1].stop)
         while any(worker.process.poll() is None for worker in workers):
@@ -132,7 +132,7 @@ def work() -> int:
     """Do the job of a worker and return its exit code."""
     from weft.cli.output import print_message
     from weft.data.prepared_index import PLAN, read_checked
-    from weft.data.shards import Share
+    from weft.data.shards import Subset
     from weft.errors import WeftError
     from weft.runs.resolve import resolve
     from weft.tasks.prepare_shards import Preparation
@@ -141,7 +141,7 @@ def work() -> int:
     threading.Thread(target=_wait_for_parent, daemon=True).start()
     try:
         preparation = Preparation(resolve(job["run"], base=Path()), Path(job["directory"]), job["shard_chars"])
-        preparation.write(read_checked(preparation.directory / PLAN), Share(*job["share"]), _WorkerProgress())
+        preparation.write(read_checked(preparation.directory / PLAN), Subset(*job["subset"]), _WorkerProgress())
     except WeftError as error:
         print_message("error", str(error))
         return error.exit_code

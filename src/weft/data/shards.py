@@ -29,7 +29,7 @@ END = "end.json"
 AGAIN = "run weft prepare --verify to write it again"
 
 
-class Share(NamedTuple):
+class Subset(NamedTuple):
     """The shards that a process writes: every `step`-th one, from `first`."""
 
     first: int = 0
@@ -39,7 +39,7 @@ class Share(NamedTuple):
         return shard % self.step == self.first
 
 
-ALL = Share()
+ALL = Subset()
 
 
 def shard_path(directory: Path, number: int) -> Path:
@@ -98,9 +98,9 @@ class ShardWriter(NamedTuple):
     provenance: str  # SHA-256 of what the tokens depend on
     shard_chars: int
 
-    def write(self, share: Share = ALL, report: Callable[[int], None] | None = None) -> None:
-        """Write the shards of `share` that are not finished. `report` gets the characters that were read."""
-        if self.has_all(share):
+    def write(self, subset: Subset = ALL, report: Callable[[int], None] | None = None) -> None:
+        """Write the shards of `subset` that are not finished. `report` gets the characters that were read."""
+        if self.has_all(subset):
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         done, count = 0, 0
@@ -115,7 +115,7 @@ class ShardWriter(NamedTuple):
 
         for number, group in groupby(split_lines(self.source.batches(), self.shard_chars), key=itemgetter(0)):
             batches, count = read(group), number + 1
-            if share.has(number) and not self.is_finished(number):
+            if subset.has(number) and not self.is_finished(number):
                 self._write_shard(shard_path(self.directory, number), batches)
             for _ in batches:  # of another process, or finished
                 pass
@@ -132,17 +132,17 @@ class ShardWriter(NamedTuple):
     def is_finished(self, number: int) -> bool:
         return _read_finished(shard_path(self.directory, number), self.provenance) is not None
 
-    def has_all(self, share: Share) -> bool:
-        """Whether all shards of `share` are finished."""
+    def has_all(self, subset: Subset) -> bool:
+        """Whether all shards of `subset` are finished."""
         missing = self.missing()
-        return missing is not None and not any(map(share.has, missing))
+        return missing is not None and not any(map(subset.has, missing))
 
-    def remove_damaged(self, share: Share = ALL) -> list[Path]:
-        """Read all shards of `share`, and remove those whose checksums are wrong. Returns the wrong files."""
+    def remove_damaged(self, subset: Subset = ALL) -> list[Path]:
+        """Read all shards of `subset`, and remove those whose checksums are wrong. Returns the wrong files."""
         damaged = list[Path]()
         for number in range(self.num_shards() or 0):
             base = shard_path(self.directory, number)
-            content = _read_finished(base, self.provenance) if share.has(number) else None
+            content = _read_finished(base, self.provenance) if subset.has(number) else None
             expected = {} if content is None else content["checksums"]
             wrong = [array_path(base, name) for name in expected if checksum(array_path(base, name)) != expected[name]]
             if wrong:

@@ -1,6 +1,6 @@
 """Preparation of large data ahead of training: the vocabulary of a run file, and the corpora of its splits in shards.
 
-Several processes on several machines can each write a share of the shards. Everything is written atomically: a process that is
+Several processes on several machines can each write some of the shards. Everything is written atomically: a process that is
 killed loses the shard that it was writing.
 """
 
@@ -28,7 +28,7 @@ from weft.data.prepared_index import (
     write_checked,
 )
 from weft.data.profile import profile_data
-from weft.data.shards import ShardWriter, Share
+from weft.data.shards import ShardWriter, Subset
 from weft.data.source import Source, file_state, known_digests
 from weft.data.verification import write_states
 from weft.errors import DataError, InUseError, UsageError
@@ -187,15 +187,15 @@ class Preparation:
             for column in columns
         }
 
-    def write(self, plan: Mapping[str, Any], share: Share, callback: PrepareCallback) -> None:
-        """Write the shards of a share that are not finished."""
+    def write(self, plan: Mapping[str, Any], subset: Subset, callback: PrepareCallback) -> None:
+        """Write the shards of a subset that are not finished."""
         total, before = max(1, sum(plan["sizes"].values())), 0
         for name, writer in self.writers(plan).items():
 
             def report(done: int, before: int = before, size: int = plan["sizes"][name]) -> None:
                 callback.on_progress("tokenizing", before + min(done, size), total)
 
-            writer.write(share, report)
+            writer.write(subset, report)
             before += plan["sizes"][name]
             callback.on_progress("tokenizing", before, total)
 
@@ -222,13 +222,13 @@ class Preparation:
                 if file_state(path) not in known and files.sha256(path) not in known.values():
                     raise DataError(path, "changed while it was read", "use `overwrite` to prepare the data again")
 
-    def verify(self, plan: Mapping[str, Any], share: Share, callback: PrepareCallback) -> list[Path]:
-        """Read all shards of a share, and remove those whose checksums are wrong. Returns the wrong files."""
+    def verify(self, plan: Mapping[str, Any], subset: Subset, callback: PrepareCallback) -> list[Path]:
+        """Read all shards of a subset, and remove those whose checksums are wrong. Returns the wrong files."""
         damaged = list[Path]()
         writers = self.writers(plan)
         for number, writer in enumerate(writers.values()):
             callback.on_progress("verifying", number, len(writers))
-            damaged += writer.remove_damaged(share)
+            damaged += writer.remove_damaged(subset)
         if damaged:
             files.remove(self.directory / INDEX)
         return damaged

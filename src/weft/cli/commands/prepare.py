@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from weft.cli.display import Display
-    from weft.data.shards import Share
+    from weft.data.shards import Subset
     from weft.tasks.prepare_shards import Preparation
 
 MEGA = 1_000_000
@@ -78,7 +79,7 @@ class Prepare(ModelCommand):
         from weft.cli.prepare_workers import WorkerFailed
         from weft.cli.threads import cpus
         from weft.config import override, read_toml
-        from weft.data.shards import Share
+        from weft.data.shards import Subset
 
         index, count = _parse_shard(self.shard)
         if self.shard_size is not None and not 0 < self.shard_size < 1e6:
@@ -91,13 +92,13 @@ class Prepare(ModelCommand):
             progress = PrepareProgress(display)
             plan = preparation.plan(progress, verify=self.verify)
             num_processes = self.processes or cpus()
-            shares = [Share(index + count * process, count * num_processes) for process in range(num_processes)]
-            damaged = preparation.verify(plan, Share(index, count), progress) if self.verify else []
+            subsets = [Subset(index + count * process, count * num_processes) for process in range(num_processes)]
+            damaged = preparation.verify(plan, Subset(index, count), progress) if self.verify else []
             for path in damaged:
                 display.clear()
                 print_message("warning", f"{path}: checksum mismatch; it is written again")
             try:
-                self._write(preparation, plan, shares, display)
+                self._write(preparation, plan, subsets, display)
             except WorkerFailed as failure:
                 display.clear()
                 print_message("error", failure.message)
@@ -133,13 +134,13 @@ class Prepare(ModelCommand):
         default = SHARD_SIZE * MEGA if stored is None else int(stored["shard_size"])
         return Preparation(config, output_dir, default if self.shard_size is None else max(1, round(self.shard_size * MEGA)))
 
-    def _write(self, preparation: Preparation, plan: Mapping[str, Any], shares: list[Share], display: Display) -> None:
+    def _write(self, preparation: Preparation, plan: Mapping[str, Any], subsets: list[Subset], display: Display) -> None:
         from weft.cli.prepare_workers import run_workers
 
-        if len(shares) == 1:
-            preparation.write(plan, shares[0], PrepareProgress(display))
+        if len(subsets) == 1:
+            preparation.write(plan, subsets[0], PrepareProgress(display))
             return
-        run_workers(preparation, shares, lambda fraction: display.show("tokenizing", fraction))
+        run_workers(preparation, subsets, lambda fraction: display.show("tokenizing", fraction))
 
     def _summarize(self, output_dir: Path, unfinished: Mapping[str, int | None], damaged: list[Path], seconds: float) -> None:
         from weft.data.prepared_index import read_index
@@ -166,7 +167,9 @@ class Prepare(ModelCommand):
             names = ", ".join(name if number is None else f"{name} ({number})" for name, number in unfinished.items())
             print_error(f"Part {self.shard} written to {output_dir}. Other parts are missing shards of {names}.")
         else:
-            print_error(f'Prepared data saved to {output_dir} ({format_duration(seconds)}). Set data.prepared = "{output_dir}"')
+            # as in the run file, whose paths are relative to its directory
+            name = os.path.relpath(output_dir, self.run_file.parent) if not output_dir.is_absolute() else output_dir
+            print_error(f'Prepared data saved to {output_dir} ({format_duration(seconds)}). Set data.prepared = "{name}"')
 
 
 def _parse_shard(text: str | None) -> tuple[int, int]:
