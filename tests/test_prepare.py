@@ -22,9 +22,12 @@ from small_runs import SilentCallback, flip_bit, run_file, run_hashes
 from weft import files
 from weft.cli.main import main
 from weft.data.prepared_index import read_index
+from weft.data.shards import ALL
 from weft.errors import DataError, TrainingInterrupted, WeftError
 from weft.runs.job import train
 from weft.runs.load import load
+from weft.runs.resolve import resolve
+from weft.tasks.prepare_shards import Preparation
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "it", "ran", "far", "away", "from", "here", "to", "there"]
 COMMAND = [sys.executable, "-P", "-m", "weft", "prepare", "run.toml", "--output-dir", "data", "--quiet"]
@@ -276,6 +279,27 @@ def refusal_of_prepare(text: Path, content: str) -> str:
     return process.stderr
 
 
+def test_a_text_that_changes_while_it_is_read_is_refused(folder):
+    preparation = Preparation(resolve(lm(), base=folder), Path("data"), 1000)
+    plan = preparation.plan(SilentCallback())
+    preparation.write(plan, ALL, SilentCallback())
+    content = Path("text.txt").read_text()
+    Path("text.txt").write_text(content + "more\n")
+    with pytest.raises(DataError, match=r"text.txt: changed while it was read"):
+        preparation.join(plan)
+    Path("text.txt").write_text(content)
+    assert preparation.join(plan) == {}
+
+
+def test_data_for_models_with_another_vocabulary_is_refused(folder):
+    values = tagging()
+    values["model"]["char_encoder"] = False
+    write_run(values)
+    prepare("--processes", "1")
+    values["model"]["char_encoder"] = {}
+    assert "was prepared for models with another vocabulary" in refusal(with_data(values, prepared="data"))
+
+
 def test_damage_is_found_and_repaired(folder, capsys):
     prepare("--processes", "1")
     expected, values = arrays(Path("data")), with_data(lm(), prepared="data")
@@ -298,7 +322,10 @@ def test_damage_is_found_and_repaired(folder, capsys):
     assert "00003.tokens: checksum mismatch; it is written again" in captured.err
     assert arrays(Path("data")) == expected
     Path("data/tokenizer.json").write_text(Path("data/tokenizer.json").read_text() + " ")
-    assert "its tokenizer is not the one that its tokens are from" in refusal(values)
+    assert "corrupted: its tokenizer is not the one that its tokens are from" in refusal(values)
+    code, message = expect_error(capsys, "prepare", "run.toml", "-o", "data", "--quiet")
+    assert code == DataError.exit_code
+    assert message == "data: the vocabulary has changed since the preparation began; use --overwrite"
 
 
 def test_a_copy_with_a_damaged_shard_stops_training(folder):

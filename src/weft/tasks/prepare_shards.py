@@ -69,7 +69,7 @@ class Preparation:
             stored = read_checked(path) if path.exists() else None
             if stored is not None:
                 self._refuse_other_options(stored)
-            vocabulary = self._build(callback) if stored is None else self.load()
+            vocabulary = self._build(callback) if stored is None else self._load(stored)
             with known_digests({} if stored is None or verify else digests(stored)):
                 corpora = self._provenance(vocabulary)
             if stored is not None:
@@ -101,9 +101,12 @@ class Preparation:
         builder.save(vocabulary, self.directory)
         return vocabulary
 
-    def load(self) -> Any:
-        """The vocabulary."""
-        return self.config.spec.data.vocabulary.load(self.directory)
+    def _load(self, plan: Mapping[str, Any]) -> Any:
+        """The vocabulary of a plan."""
+        vocabulary = self.config.spec.data.vocabulary.load(self.directory)
+        if vocabulary.hash != plan["vocabulary"]:
+            raise DataError(self.directory, "the vocabulary has changed since the preparation began", "use `overwrite`")
+        return vocabulary
 
     def _describe(self, vocabulary: Any, corpora: Mapping[str, Any]) -> dict[str, Any]:
         datasets = self.config.datasets
@@ -166,9 +169,7 @@ class Preparation:
 
     def writers(self, plan: Mapping[str, Any]) -> dict[str, ShardWriter]:
         """The writer of each corpus."""
-        vocabulary = self.load()
-        if vocabulary.hash != plan["vocabulary"]:
-            raise DataError(self.directory, "the vocabulary has changed since the preparation began", "use `overwrite`")
+        vocabulary = self._load(plan)
         columns = text_columns(self.config, vocabulary)
         datasets = {
             # known spans: otherwise every process reads the text to find them
