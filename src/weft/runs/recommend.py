@@ -112,7 +112,7 @@ def _find_recipes(
         few = subject(profile.num_examples, "training example", "is", "are")
         warning = f"{few} too few to recommend settings for; using general ones"
         return Recommendation(named, config, warning=warning, profile=profile), ()
-    return Recommendation(named, config, profile=profile), task.recipes(profile, _tables(named))
+    return Recommendation(named, config, profile=profile), task.recipes(profile, _tables(with_prepared_tokenizer(values, base)))
 
 
 def _tables(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

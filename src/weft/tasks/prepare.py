@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def _prepare_column(
-    name: str, dataset: Any, column: Column | FrameColumn, directory: RunDir, callback: JobCallback
+    name: str,
+    dataset: Any,
+    column: Column | FrameColumn,
+    directory: RunDir,
+    callback: JobCallback,
+    expected: Mapping[str, str] | None,
 ) -> Corpus | Frames:
     """Write the token file or the frames of a column, or open the existing ones if the data has not changed."""
 
@@ -33,6 +38,8 @@ def _prepare_column(
     checksums = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
     files.make_subdirectory(directory.data)
     must_match = str(checksums.get(name, "")) if names else None
+    if expected is not None:
+        must_match = expected[name]
     if isinstance(column, FrameColumn):
         return write_frames(
             dataset, column.reader, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
@@ -77,19 +84,30 @@ def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: 
     return task.data.limit_lengths(config, dataset, columns).columns
 
 
-def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
+def prepare(
+    task: Task[Any, Any],
+    config: RunConfig,
+    directory: RunDir,
+    callback: JobCallback,
+    *,
+    expected: Mapping[str, str] | None = None,
+) -> Prepared:
     """Prepare the vocabulary of a run, and the token files and frames of all columns of all splits; or open those of
-    `data.prepared`."""
-    is_prepared = config.data.prepared is not None
-    vocabulary, opened = (
-        open_prepared(config, directory, callback) if is_prepared else (_vocabulary(task, config, directory, callback), {})
-    )
+    `data.prepared`. If another process has prepared them, `expected` are their checksums by column: other data in this process
+    is then an error."""
+    opened: Mapping[str, Any] = {}
+    if config.data.prepared is not None:
+        vocabulary, opened = open_prepared(config, directory, callback, expected=expected)
+    elif expected is None:
+        vocabulary = _vocabulary(task, config, directory, callback)
+    else:
+        vocabulary = task.data.vocabulary.load(directory.path)
     columns = task.data.columns(config, vocabulary)
     prepared_columns: dict[str, Any] = {}
     for split, dataset in config.datasets.items() if columns else ():
         names = [corpus_name(split, column.name) for column in columns]
         written = [
-            opened[name] if is_prepared else _prepare_column(name, dataset, column, directory, callback)
+            opened[name] if opened else _prepare_column(name, dataset, column, directory, callback, expected)
             for name, column in zip(names, columns, strict=True)
         ]
         split_columns = task.data.limit_lengths(config, dataset, written)
@@ -97,6 +115,6 @@ def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback
         if split_columns.note is not None:
             callback.on_note(f"{split}: {split_columns.note}")
     prepared = Prepared(vocabulary, prepared_columns)
-    if task.data.on_prepared is not None and not checkpoint.names(directory.path):
+    if task.data.on_prepared is not None and expected is None and not checkpoint.names(directory.path):
         task.data.on_prepared(config, prepared, directory.path, callback.on_note)
     return prepared

@@ -25,22 +25,30 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 
-def open_prepared(config: RunConfig, directory: RunDir, callback: JobCallback) -> tuple[Any, dict[str, Corpus]]:
+def open_prepared(
+    config: RunConfig, directory: RunDir, callback: JobCallback, *, expected: Mapping[str, str] | None = None
+) -> tuple[Any, dict[str, Corpus]]:
     """The vocabulary and the corpora of all splits of a run from `data.prepared`. Refuses data that was prepared from other
-    files, with another tokenizer or with other options."""
+    files, with another tokenizer or with other options. If another process writes the run directory, `expected` are the checksums
+    of its corpora."""
     prepared, builder = Path(config.data.prepared), config.spec.data.vocabulary
     index = read_index(prepared)
     refuse_other_vocabulary(config, prepared, index)
     vocabulary = builder.load(prepared)
     if vocabulary.hash != index["vocabulary"]:
         raise ModelError(prepared, "corrupted: its tokenizer is not the one that its tokens are from", "run weft prepare again")
-    if not checkpoint.names(directory.path):
-        callback.on_data(index["summary"])
-        builder.save(vocabulary, directory.path)
     columns = text_columns(config, vocabulary)
     with known_digests(digests(index)):
         corpora = _open_corpora(config, prepared, index, columns)
-    _refuse_another_text(directory, corpora)
+    if expected is not None:
+        _refuse_another_text(corpora, expected)
+        return vocabulary, corpora
+    if names := checkpoint.names(directory.path):
+        started = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {})
+        _refuse_another_text(corpora, started)
+    else:
+        callback.on_data(index["summary"])
+        builder.save(vocabulary, directory.path)
     files.make_subdirectory(directory.data)
     for split in config.datasets:
         entries = [index["corpora"][corpus_name(split, column.name)]["provenance"]["files"] for column in columns]
@@ -64,17 +72,12 @@ def _open_corpora(config: RunConfig, prepared: Path, index: Mapping[str, Any], c
     return corpora
 
 
-def _refuse_another_text(directory: RunDir, corpora: Mapping[str, Corpus]) -> None:
-    """Refuse to resume a run with other data than it was started with."""
-    names = checkpoint.names(directory.path)
-    if not names:
-        return
-    started = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {})
+def _refuse_another_text(corpora: Mapping[str, Corpus], started: Mapping[str, str]) -> None:
+    """Refuse to train with other data than a run was started with, here or in another process."""
     for name, corpus in corpora.items():
         if started.get(name) != corpus.provenance:
-            raise DataError(
-                "data.prepared", f"{name} is not the text that the run was started with", "restore it or start a new run"
-            )
+            problem = f"{name} is not the text that the run was started with"
+            raise DataError("data.prepared", problem, "restore it or start a new run")
 
 
 def open_prepared_corpus(config: RunConfig, name: str) -> Corpus | None:

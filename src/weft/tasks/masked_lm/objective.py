@@ -23,6 +23,8 @@ from weft.errors import DataError
 from weft.metrics.items import ItemStatistics
 from weft.metrics.masked_lm import MASKED
 from weft.models.encoder import EncoderInput
+from weft.parallel.group import ALONE
+from weft.parallel.sharing import sum_arrays
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
@@ -46,6 +48,16 @@ class Masking(NamedTuple):
 
 class Masked(NamedTuple):
     tokens: Tensor  # int64 (B, S), with masks
+    targets_mask: Tensor  # bool (B, S), True on tokens to predict
+
+
+class MaskedBatch(NamedTuple):
+    """Texts with masks, to train on."""
+
+    targets: Tensor  # int64 (B, S), without masks
+    token_mask: Tensor  # bool (B, S)
+    segments: Tensor | None  # int64 (B, S)
+    inputs: Tensor  # int64 (B, S), with masks
     targets_mask: Tensor  # bool (B, S), True on tokens to predict
 
 
@@ -193,6 +205,7 @@ class MaskedLMObjective:
     unit = "masked_token"
     monitors = MASKED
     inner_steps, prepare = 0, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(
         self, masking: Masking, *, valid: Corpus | None, context_length: int, device: torch.device, smoothing: float = 0.0
@@ -200,13 +213,16 @@ class MaskedLMObjective:
         self.masking, self.valid, self.context_length = masking, valid, context_length
         self.device, self.smoothing = device, smoothing
 
-    def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
+    def augment(self, batch: Batch) -> MaskedBatch:
+        """Mask random tokens of a batch."""
         text = encoder_inputs(batch)
-        tokens, targets_mask = mask_tokens(text.tokens, text.token_mask, self.masking)
-        masked_text = EncoderInput(tokens, text.token_mask, text.segments)  # torch 2.11 does not compile `_replace`
-        losses = model.loss(masked_text, text.tokens, targets_mask, self.smoothing)
-        # a batch of empty lines has nothing to predict
-        return Loss(losses.sum(), targets_mask.sum().clamp(min=1), None, text.token_mask.sum())
+        return MaskedBatch(*text, *mask_tokens(text.tokens, text.token_mask, self.masking))
+
+    def loss(self, model: Any, batch: Batch | MaskedBatch, carry: None) -> Loss:
+        masked = batch if isinstance(batch, MaskedBatch) else self.augment(batch)
+        text = EncoderInput(masked.inputs, masked.token_mask, masked.segments)
+        losses = model.loss(text, masked.targets, masked.targets_mask, self.smoothing)
+        return Loss(losses.sum(), masked.targets_mask.sum(), None, masked.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Metrics on the validation data, whose masks are the same in each validation."""
@@ -215,15 +231,18 @@ class MaskedLMObjective:
         check_line_lengths(model.max_positions, self.valid)
         generator = torch.Generator().manual_seed(SEED)
         total, correct, count, done = 0.0, 0, 0, 0
-        for batch in texts(self.valid, window=self.context_length):
+        for number, batch in enumerate(texts(self.valid, window=self.context_length)):
             tokens, targets_mask = mask_tokens(batch.text.tokens, batch.text.token_mask, self.masking, generator)
+            if number % self.group.size != self.group.rank:  # masked all the same: masks follow one another
+                continue
             text, targets = to_device(batch.text._replace(tokens=tokens), self.device), batch.text.tokens[targets_mask]
             log_probs = model.log_probs(model(text)[targets_mask.to(self.device)]).float().cpu()
             total -= float(log_probs.gather(1, targets[:, None]).sum(dtype=torch.float64))
             correct, count = correct + int((log_probs.argmax(1) == targets).sum()), count + len(targets)
-            done += int(batch.text.token_mask.sum())
+            done += int(batch.text.token_mask.sum()) * self.group.size
             if progress is not None:
                 progress(min(done, len(self.valid.tokens)), len(self.valid.tokens))
+        total, correct, count = sum_arrays(np.array([total, correct, count], np.float64), self.group).tolist()
         if not count:
             raise DataError("data.valid", f"{self.valid.name} has no token to mask", "use a text that is not empty")
         counts = {"nats": np.array([total]), "correct": np.array([float(correct)]), "tokens": np.array([float(count)])}
