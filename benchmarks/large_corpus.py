@@ -6,8 +6,8 @@
 The tokens are sparse files: shards of zeros that take no space on disk, with a correct index. Each row is measured in processes
 of their own. "start-up" is the time from the start of the process to the end of the first training step, "CPU" the CPU time of
 it without imports, "peak" is VmHWM, and "anonymous" and "file" are the memory at the end that is not and is backed by files.
-"draw" opens the same corpus in several processes at once, each of which draws batches of its own, as the ranks of one training
-do.
+"draw" opens the same corpus in several processes at once, each of which draws batches of its own; "ranks" is one training with
+`weft train --processes N`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 import zlib
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +87,9 @@ def make_sparse(directory: Path, size: int) -> Path:
     return prepared
 
 
-def memory() -> dict[str, float]:
-    """Megabytes: peak, and anonymous and file-backed memory now."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+def memory(pid: int | str = "self") -> dict[str, float]:
+    """Megabytes of a process: peak, and anonymous and file-backed memory now."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return {
         name: int(lines[key].split()[0]) / 1024
         for name, key in (("peak", "VmHWM"), ("anonymous", "RssAnon"), ("file", "RssFile"))
@@ -143,13 +145,50 @@ def measure(kind: str, directory: Path, prepared: Path, processes: int) -> list[
     return [json.loads(output.strip().rpartition("\n")[2]) for output in outputs]
 
 
+def descendants(root: int) -> set[int]:
+    """The processes that a process has started, and itself."""
+    parents = dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            continue
+    found, new = set[int](), {root}
+    while new:
+        found |= new
+        new = {child for child, parent in parents.items() if parent in new} - found
+    return found
+
+
+def measure_ranks(directory: Path, prepared: Path, processes: int) -> list[dict[str, Any]]:
+    """Train with several processes; returns the time until the first step was logged, and the memory of each process."""
+    output, run_path = Path(tempfile.mkdtemp(dir=directory)), directory / "ranks.toml"
+    run_path.write_text(tomli_w.dumps(run_file(directory, prepared)))
+    start = time.time()
+    command = [sys.executable, "-P", "-m", "weft", "train", str(run_path), "--processes", str(processes)]
+    training = subprocess.Popen([*command, "--output-dir", str(output / "run"), "--quiet"])
+    rows, startup, log = dict[int, dict[str, float]](), 0.0, output / "run" / "metrics.jsonl"
+    while training.poll() is None:
+        if not startup and log.exists() and log.stat().st_size:
+            startup = time.time() - start
+        for pid in descendants(training.pid):
+            with suppress(OSError, KeyError):
+                rows[pid] = memory(pid)
+        time.sleep(0.1)
+    if training.returncode:
+        raise SystemExit(f"{command}: exit code {training.returncode}")
+    ranks = sorted(rows.values(), key=lambda row: row["peak"])[-processes:]
+    return [{"startup": startup, "cpu": float("nan"), **row} for row in ranks]
+
+
 def compare_sizes(directory: Path, sizes: list[float], processes: list[int]) -> None:
     print(f"{'tokens':>8} {'work':>6} {'processes':>9} {'start-up':>9} {'CPU':>6} {'peak':>9} {'anonymous':>10} {'file':>8}")
     for size in sizes:
         prepared = make_sparse(directory, int(size * 4) * SHARD_BYTES)
-        for kind in CHILDREN:
-            for number in processes:
-                rows = measure(kind, directory, prepared, number)
+        for kind in (*CHILDREN, "ranks"):
+            for number in processes if kind != "ranks" else [number for number in processes if number > 1]:
+                is_group = kind == "ranks"
+                rows = (measure_ranks if is_group else partial(measure, kind))(directory, prepared, number)
                 worst = {name: max(row[name] for row in rows) for name in ("startup", "cpu", "peak", "anonymous", "file")}
                 print(
                     f"{size:>6g}GB {kind:>6} {number:>9} {worst['startup']:>8.1f}s {worst['cpu']:>5.1f}s"

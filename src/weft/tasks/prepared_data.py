@@ -29,8 +29,8 @@ def open_prepared(
     config: RunConfig, directory: RunDir, callback: JobCallback, *, expected: Mapping[str, str] | None = None
 ) -> tuple[Any, dict[str, Corpus]]:
     """The vocabulary and the corpora of all splits of a run from `data.prepared`. Refuses data that was prepared from other
-    files, with another tokenizer or with other options. If another process writes the run directory, `expected` are the checksums
-    of its corpora."""
+    files, with another tokenizer or with other options. If another process writes the run directory, `expected` are the
+    checksums of its corpora."""
     prepared, builder = Path(config.data.prepared), config.spec.data.vocabulary
     index = read_index(prepared)
     refuse_other_vocabulary(config, prepared, index)
