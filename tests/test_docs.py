@@ -125,7 +125,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         "error" if words[1] in ("import", "export") else "error|warning"
     )  # other formats lack some of a model: they say what
     assert not re.search(rf"^weft: ({serious}): ", err, re.MULTILINE), f"{line}\n{err}"
-    assert out or words[1] in ("train", "compare", "distill") or "--output" in words, line
+    assert out or words[1] in ("train", "compare", "distill", "prepare") or "--output" in words, line
     if output is not None:
         output.write_text(out, encoding="utf-8")
 

@@ -81,8 +81,10 @@ LAYERS: dict[str, set[str]] = {
         "runs.engine",
     }
     | RECORD,
-    "runs": TRAINING | RECORD | {"tasks.prepare"},
-    "tasks.prepare": TRAINING | RECORD,
+    "runs": TRAINING | RECORD | {"tasks.prepare", "tasks.prepared_data"},
+    "tasks.prepare": TRAINING | RECORD | {"tasks.prepared_data"},
+    "tasks.prepared_data": TRAINING | RECORD,
+    "tasks.prepare_shards": TRAINING | RECORD | {"tasks.prepared_data"},
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
     "tasks": TRAINING | {"runs", "explain"},
     "comparison": TRAINING | RECORD | {"runs", "tasks.prepare"},

@@ -306,3 +306,37 @@ def test_batches_of_a_corpus_on_disk(tmp_path: Path):
     tokens, keep = Lines(corpus, batch_tokens=100, seed=0).batch(0, 0)
     assert tokens.tolist() == [[1, 7, 8, 2, 0], [1, 4, 5, 6, 2]]
     assert keep.sum(1).tolist() == [4, 5]
+
+
+# ---- more lines than are kept in memory
+
+
+@pytest.mark.parametrize("count", [700, 6000])
+def test_many_lines_are_streamed_each_once_in_batches_of_similar_length(count, monkeypatch):
+    monkeypatch.setattr("weft.data.bucketing.MAX_STORED", 100)
+    monkeypatch.setattr("weft.data.batching.MAX_STORED", 100)
+    monkeypatch.setattr("weft.data.streamed_buckets.CHUNK_LINES", 64)
+    monkeypatch.setattr("weft.data.bucketing.POOL_BATCHES", 10)
+    lengths = np.array(lengths_like_text(count))
+    corpus, orders = of_lines(lengths.tolist()), []
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        order = Lines(corpus, batch_tokens=128, seed=seed)
+        members = [order.lines(epoch, index) for index in range(order.batches(epoch))]
+        assert sorted(np.concatenate(members).tolist()) == list(range(count))
+        orders.append(np.concatenate(members).tolist())
+        again = Lines(corpus, batch_tokens=128, seed=seed)  # from any batch, as a resumed run
+        for index in np.random.default_rng(0).permutation(len(members))[:40]:
+            assert np.array_equal(again.lines(epoch, int(index)), members[index])
+        positions = [len(batch) * (lengths[batch].max() + 1) for batch in members]
+        assert all(size <= 128 or len(batch) == 1 for size, batch in zip(positions, members, strict=True))
+        padding = 1 - (lengths.sum() + count) / sum(positions)
+        assert padding < 0.1
+        ranks = np.argsort(orders[-1])  # neighbors of the file are apart
+        assert np.median(np.abs(np.diff(ranks))) > 50
+    assert orders[0] != orders[1] and orders[0] != orders[2]
+    order = Lines(corpus, batch_tokens=128, seed=0)
+    longest = order.buckets.longest_examples()
+    rows = max(1, 128 // (lengths.max() + 1))
+    assert sorted(lengths[longest]) == sorted(np.sort(lengths)[-rows:])
+    assert order.rows == int(128 / np.mean(lengths + 1))
+    assert order.data.loss_count(np.array([0, 5])) == lengths[0] + lengths[5] + 2

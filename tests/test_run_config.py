@@ -257,7 +257,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**run_file(), "train": 3}, "train: expected a table, got 3"),
     ({**run_file(), "data": {}}, "data.train: required option is missing"),
     ({**run_file(), "data": {"trian": "a"}}, "data.trian: unknown option; did you mean 'train'?"),
-    (run_file(data={"raed": "lines"}), "data.raed: unknown option; did you mean 'read_as'?"),
+    (run_file(data={"raed_as": "lines"}), "data.raed_as: unknown option; did you mean 'read_as'?"),
     (run_file(data={"read_as": "line"}), "data.read_as: expected 'windows', 'stream' or 'lines', got 'line'"),
     (run_file(data={"context_length": 0}), "data.context_length: must be at least 1, got 0"),
     (run_file(data={"stride": 8, "read_as": "lines"}), "data.stride: not used with read_as 'lines'; remove it"),

@@ -36,6 +36,7 @@ from weft.cli.commands.init import Init
 from weft.cli.commands.merge import Merge
 from weft.cli.commands.neighbors import Neighbors
 from weft.cli.commands.predict import Predict
+from weft.cli.commands.prepare import Prepare
 from weft.cli.commands.prune import Prune
 from weft.cli.commands.score import Score
 from weft.cli.commands.serve import Serve
@@ -73,6 +74,7 @@ GROUPS: dict[str, dict[str, type[Command] | typer.Typer]] = {
     "Getting started": {"demo": Demo, "init": Init, "info": Info},
     "Training": {
         "check": Check,
+        "prepare": Prepare,
         "train": Train,
         "compare": Compare,
         "fit": Fit,

@@ -19,9 +19,10 @@ from typing_extensions import TypeVar
 
 from weft.data.batch import FULL, as_tensor, crop_batch
 from weft.data.batch import map_tensors as map_tensors
-from weft.data.bucketing import Examples, LengthBuckets, length_batches
+from weft.data.bucketing import MAX_STORED, Examples, LengthBuckets, length_batches
 from weft.data.corpus import Corpus
 from weft.data.shuffle import Permutation
+from weft.data.streamed_buckets import LineLengths
 from weft.errors import DataError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class LineExamples(Examples[Batch]):
         return Batch(*pad_lines(self.corpus, members))
 
     def loss_count(self, members: np.ndarray) -> int:
-        return int(self.lengths()[members].sum())
+        return int(LineLengths(self.corpus.line_starts())[members].sum())
 
     def describe(self, members: np.ndarray) -> str:
         return preview(f"{self.corpus.name}, lines", np.sort(members) + 1)
@@ -207,7 +208,8 @@ class Lines:
 
     def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int) -> None:
         self.corpus, self.data = corpus, LineExamples(corpus)
-        self.buckets = LengthBuckets(self.data.lengths(), batch_tokens=batch_tokens, seed=seed)
+        lengths = LineLengths(corpus.line_starts()) if corpus.lines > MAX_STORED else self.data.lengths()
+        self.buckets = LengthBuckets(lengths, batch_tokens=batch_tokens, seed=seed)
 
     @property
     def rows(self) -> int:

@@ -24,13 +24,26 @@ TOKENS_PER_OCCURRENCE = 10_000  # a candidate must occur at least once per this 
 MIN_OCCURRENCES = 2  # <s> occurs once
 LINE_ENDS_PER_OCCURRENCE = 10  # a candidate with a newline must be at least one in this many line ends
 CHUNK_TOKENS = 1 << 22  # tokens searched at once
+MAX_CHUNKS = 16  # of a longer text, this many chunks at equal distances are searched
 FILE = "bos.json"
 
 
+def _chunk_starts(total: int) -> list[int]:
+    """The start of each chunk that is searched: every one, or MAX_CHUNKS at equal distances."""
+    num_chunks = -(-total // CHUNK_TOKENS)
+    numbers = range(num_chunks) if num_chunks <= MAX_CHUNKS else [i * num_chunks // MAX_CHUNKS for i in range(MAX_CHUNKS)]
+    return [number * CHUNK_TOKENS for number in numbers]
+
+
+def _num_searched(corpus: Corpus) -> int:
+    """The number of tokens that are searched."""
+    return min(len(corpus.tokens), MAX_CHUNKS * CHUNK_TOKENS)
+
+
 def _count_occurrences(corpus: Corpus, pattern: np.ndarray) -> int:
-    """How often the tokens `pattern` (P,) occur with another token after them."""
+    """How often the tokens `pattern` (P,) occur with another token after them, in the chunks that are searched."""
     count, size = 0, len(pattern)
-    for start in range(0, max(0, len(corpus.tokens) - size), CHUNK_TOKENS):
+    for start in _chunk_starts(max(0, len(corpus.tokens) - size)):
         chunk = np.asarray(corpus.tokens[start : start + CHUNK_TOKENS + size])
         matches = np.ones(max(0, len(chunk) - size), bool)
         for offset, token in enumerate(pattern.tolist()):
@@ -48,7 +61,7 @@ def find_bos(corpus: Corpus, tokenizer: Tokenizer) -> str | None:
         is_known = len(token_ids) > 0 and tokenizer.unk_id not in token_ids and is_lossless
         minimum = max(
             MIN_OCCURRENCES,
-            len(corpus.tokens) / TOKENS_PER_OCCURRENCE,
+            _num_searched(corpus) / TOKENS_PER_OCCURRENCE,
             line_ends / LINE_ENDS_PER_OCCURRENCE if "\n" in text else 0,
         )
         if is_known and _count_occurrences(corpus, token_ids) >= minimum:

@@ -5,16 +5,19 @@ Shapes: N examples, B rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from weft.data.batch import FULL, crop_batch
+from weft.data.streamed_buckets import Arrange, LineLengths, StreamedPlan
 
 B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # type of a batch
+MAX_STORED = 1 << 22  # examples whose order is stored
 POOL_BATCHES = 100  # batches per pool of shuffled examples that is sorted by length
 
 
@@ -30,7 +33,19 @@ def batch_edges(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
     return np.asarray(edges)
 
 
-Arrange = Callable[[np.random.Generator, np.ndarray], np.ndarray]  # from indices of examples (M,) to an order (M,)
+class StoredPlan(NamedTuple):
+    """The batches of an epoch as arrays."""
+
+    order: np.ndarray  # int64 (N,): the examples
+    bounds: np.ndarray  # int64 (batches, 2): start and end of each batch in `order`
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.bounds)
+
+    def members(self, index: int) -> np.ndarray:
+        """int64 (B,): indices of the examples in a batch."""
+        return self.order[self.bounds[index, 0] : self.bounds[index, 1]]
 
 
 class LengthBuckets:
@@ -38,13 +53,16 @@ class LengthBuckets:
 
     Each epoch shuffles the examples, divides them into pools of about POOL_BATCHES batches, sorts each pool (with `arrange`, by
     default by length), divides it into batches and shuffles these. So each epoch has other batches. An example longer than
-    `batch_tokens` is a batch by itself.
+    `batch_tokens` is a batch by itself. More than MAX_STORED examples are shuffled in blocks (see `StreamedPlan`), which takes
+    no memory per example.
     """
 
-    def __init__(self, lengths: np.ndarray, *, batch_tokens: int, seed: int, arrange: Arrange | None = None) -> None:
+    def __init__(
+        self, lengths: np.ndarray | LineLengths, *, batch_tokens: int, seed: int, arrange: Arrange | None = None
+    ) -> None:
         self.lengths, self.batch_tokens, self.seed = lengths, batch_tokens, seed
         self.arrange = arrange or (lambda rng, pool: np.argsort(lengths[pool], kind="stable"))
-        self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._plan: tuple[int, StoredPlan | StreamedPlan] | None = None
 
     @property
     def rows(self) -> int:
@@ -52,35 +70,39 @@ class LengthBuckets:
         return max(1, int(self.batch_tokens / max(1.0, float(self.lengths.mean()))))
 
     def batches(self, epoch: int) -> int:
-        return len(self._plan_of(epoch)[1])
+        return self._plan_of(epoch).num_batches
 
     def members(self, epoch: int, index: int) -> np.ndarray:
         """int64 (B,): indices of the examples in a batch."""
-        order, bounds = self._plan_of(epoch)
-        return order[bounds[index, 0] : bounds[index, 1]]
+        return self._plan_of(epoch).members(index)
 
     def longest_examples(self) -> np.ndarray:
         """int64 (B,): indices of the longest examples, as many as fit into a batch."""
         rows = min(len(self.lengths), max(1, self.batch_tokens // int(self.lengths.max())))
+        if isinstance(self.lengths, LineLengths):
+            return self.lengths.longest(rows)[0]
         return np.argpartition(-self.lengths, rows - 1)[:rows]
 
-    def _plan_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Order of the examples (N,), and start and end of each batch in it (batches, 2); cached for one epoch."""
+    def _plan_of(self, epoch: int) -> StoredPlan | StreamedPlan:
+        """The batches of an epoch; cached for one epoch."""
         if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, *self._make_plan(epoch))
-        return self._plan[1:]
+            self._plan = (epoch, self._make_plan(epoch))
+        return self._plan[1]
 
-    def _make_plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make_plan(self, epoch: int) -> StoredPlan | StreamedPlan:
+        pool_size = POOL_BATCHES * self.rows
+        if len(self.lengths) > MAX_STORED:
+            edges = partial(batch_edges, batch_tokens=self.batch_tokens)
+            return StreamedPlan(self.lengths, seed=(self.seed, epoch), pool_size=pool_size, arrange=self.arrange, edges=edges)
         rng = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
         order = rng.permutation(len(self.lengths))
-        pool_size = POOL_BATCHES * self.rows
         bounds = []
         for start in range(0, len(order), pool_size):
             pool = order[start : start + pool_size]
             pool[:] = pool[self.arrange(rng, pool)]
-            edges = start + batch_edges(self.lengths[pool], self.batch_tokens)
-            bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
-        return order, rng.permutation(np.concatenate(bounds))
+            edges_of_pool = start + batch_edges(self.lengths[pool], self.batch_tokens)
+            bounds.append(np.stack([edges_of_pool[:-1], edges_of_pool[1:]], axis=1))
+        return StoredPlan(order, rng.permutation(np.concatenate(bounds)))
 
 
 class Examples(Protocol[B]):

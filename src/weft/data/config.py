@@ -79,6 +79,8 @@ class DataFilesConfig(Config):
     """Cross-validation: [I, N] makes fold I of N of the training data the validation data."""
     encoding: str = "utf-8"
     """Text encoding of the files."""
+    prepared: str | None = None
+    """Directory with the tokens of these files, written by weft prepare. Default: the run tokenizes them itself."""
 
     @model_validator(mode="after")
     def check_files(self) -> Self:

@@ -10,7 +10,7 @@ A corpus `name` is a set of little-endian files in a directory:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 
 from weft import files
 from weft.data.array_files import ChecksumWriter, Write, array_path, checksum, has_provenance, memory_map, provenance_hash
+from weft.data.sharded_array import Array
 from weft.data.source import Readable
 from weft.data.unit_counts import UNITS, count_units
 from weft.errors import DataError, ModelError
@@ -36,9 +37,9 @@ class Corpus:
     """The tokens (N,) of a text, and `starts` (lines + 1,) if its lines are separate sequences."""
 
     name: str
-    tokens: np.ndarray
-    starts: np.ndarray | None
-    cumulative_counts: np.ndarray  # int64 (M, 4): tokens, characters, bytes, words
+    tokens: Array
+    starts: Array | None
+    cumulative_counts: Array  # int64 (M, 4): tokens, characters, bytes, words
     tokenizer: str  # hash of the tokenizer
     bos_id: int = Tokenizer.bos_id  # precedes a line
     bos_ids: tuple[int, ...] = (Tokenizer.bos_id,)  # precede running text, at least one token
@@ -50,11 +51,15 @@ class Corpus:
         """Number of lines; 0 in running text."""
         return 0 if self.starts is None else len(self.starts) - 1
 
-    def line_starts(self) -> np.ndarray:
+    def line_starts(self) -> Array:
         """int64 (lines + 1,): start of each line, and the end. Running text is an error."""
         if self.starts is None:
             raise DataError("data.read_as", f"{self.name} is running text and has no lines", 'set data.read_as = "lines"')
         return self.starts
+
+    def in_memory(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Tokens and starts as NumPy arrays. Those of a corpus in one file stay memory-mapped, shards are read."""
+        return np.asarray(self.tokens), None if self.starts is None else np.asarray(self.starts)
 
     def line_edges(self) -> np.ndarray:
         """int64 (M,): token offset of every line start and of the end, also in running text."""
@@ -110,10 +115,12 @@ def corpus_from_lines(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
     return Corpus("lines", tokens, starts, counts, tokenizer.hash, start_tokens=tokenizer.start_tokens)
 
 
-def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _encode(
+    batches: Iterable[list[str]], tokenizer: Tokenizer, *, is_running_text: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Token IDs, and counts of tokens and units (see UNITS) per line, in batches of lines."""
-    for lines in source.batches():
-        if not source.lines:
+    for lines in batches:
+        if is_running_text:
             ids, lengths = tokenizer.encode_lines(lines)
             yield ids, lengths, count_units(lines)
             continue
@@ -124,25 +131,56 @@ def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarra
         yield ids, lengths + 1, count_units([line + "\n" for line in lines])
 
 
-def _write_arrays(source: Readable, tokenizer: Tokenizer, base: Path, progress: ProgressCallback | None) -> dict[str, Any]:
-    """Write the arrays of the corpus and return their description."""
+def write_arrays(
+    batches: Iterable[list[str]],
+    tokenizer: Tokenizer,
+    base: Path,
+    *,
+    is_running_text: bool,
+    report: Callable[[int], None] | None = None,
+    error_if_empty: DataError | None = None,
+) -> dict[str, Any]:
+    """Tokenize batches of lines, write the arrays of a corpus, and return their description. `report` gets the bytes of text
+    so far. A text without tokens raises `error_if_empty`, and nothing is written."""
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    total, done = max(1, source.size()) if progress else 1, 0
+    done = 0
     with ExitStack() as stack:
-        names = ["tokens", "counts", *(["starts"] if source.lines else [])]
+        names = ["tokens", "counts", *([] if is_running_text else ["starts"])]
         outputs = {name: ChecksumWriter(stack.enter_context(files.atomic_write(array_path(base, name)))) for name in names}
         writer = _Writer({name: output for name, output in outputs.items()}, dtype)
-        for ids, lengths, units in _batches(source, tokenizer):
+        for ids, lengths, units in _encode(batches, tokenizer, is_running_text=is_running_text):
             writer.add(ids, lengths, units)
             done += int(units[:, UNITS.index("bytes")].sum())
-            if progress:
-                progress(min(done, total), total)
+            if report is not None:
+                report(done)
         counts = writer.finish()
-        if not counts["tokens"]:
-            raise DataError(source.name, "no tokens; the file has no text")
-    if progress:
-        progress(total, total)
+        if not counts["tokens"] and error_if_empty is not None:
+            raise error_if_empty
     return {"dtype": dtype, **counts, "checksums": {name: output.checksum for name, output in outputs.items()}}
+
+
+def _describe_source(source: Readable, tokenizer: Tokenizer, base: Path, progress: ProgressCallback | None) -> dict[str, Any]:
+    """Write the arrays of the corpus of a source and return their description."""
+    total = max(1, source.size()) if progress else 1
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(min(done, total), total)
+
+    content = write_arrays(
+        source.batches(),
+        tokenizer,
+        base,
+        is_running_text=not source.lines,
+        report=report,
+        error_if_empty=no_tokens(source),
+    )
+    report(total)
+    return content
+
+
+def no_tokens(source: Readable) -> DataError:
+    return DataError(source.name, "no tokens; the file has no text")
 
 
 def write_corpus(
@@ -170,7 +208,7 @@ def write_corpus(
     # removed first: an interruption must not leave an old description of new arrays
     files.remove(description)
     directory.mkdir(parents=True, exist_ok=True)
-    files.write_json(description, {**_write_arrays(source, tokenizer, base, progress), "provenance": provenance})
+    files.write_json(description, {**_describe_source(source, tokenizer, base, progress), "provenance": provenance})
     return replace(open_corpus(directory, name, check=False), start_tokens=tokenizer.start_tokens)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -130,6 +132,7 @@ class Source:
     high: float = 1.0
     without: tuple[float, float] | None = None
     separate_files: bool = False  # whether running text has an empty line between files
+    known_spans: Sequence[tuple[int, int | None]] | None = None  # the result of `spans`; otherwise files are read to find it
 
     @property
     def fraction(self) -> float:
@@ -148,6 +151,8 @@ class Source:
 
     def spans(self) -> list[tuple[int, int | None]]:
         """Start and stop of each part of the split, in lines, or in characters of running text; a stop of None is the end."""
+        if self.known_spans is not None:
+            return list(self.known_spans)
         start, stop = self._span(self.low, self.high)
         if self.without is None:
             return [(start, stop)]
@@ -250,12 +255,47 @@ def fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return [_fingerprint(path) for path in paths]
 
 
+class FileState(NamedTuple):
+    """A file by name, size and modification time."""
+
+    name: str
+    size: int
+    mtime_ns: int
+
+
+_known_digests: ContextVar[Mapping[FileState, str]] = ContextVar("_known_digests", default={})  # noqa: B039 never changed
+
+
+@contextmanager
+def known_digests(digests: Mapping[FileState, str]) -> Iterator[None]:
+    """Within the block, `fingerprints` does not read files that have one of these states: a file that was not changed since
+    its digest was computed has it still. A file that does not exist has the digest of the only state with its name."""
+    token = _known_digests.set(digests)
+    try:
+        yield
+    finally:
+        _known_digests.reset(token)
+
+
+def file_state(path: Path) -> FileState:
+    """The current state of a file."""
+    stat = path.stat()
+    return FileState(path.name, stat.st_size, stat.st_mtime_ns)
+
+
 def _fingerprint(path: Path) -> dict[str, Any]:
+    known = _known_digests.get()
+    if known and not path.exists():
+        states = [state for state in known if state.name == path.name]
+        if len(states) == 1:
+            return {"file": path.name, "bytes": states[0].size, "sha256": known[states[0]]}
     check_regular_file(path)
     try:
         stat = path.stat()
-        # cached, because splits and columns often share a file; st_ctime_ns changes even if the mtime is restored
-        digest = _digest(path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        digest = known.get(FileState(path.name, stat.st_size, stat.st_mtime_ns))
+        if digest is None:
+            # cached, because splits and columns often share a file; st_ctime_ns changes even if the mtime is restored
+            digest = _digest(path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     except OSError as error:
         raise read_error(path, error) from None
     return {"file": path.name, "bytes": stat.st_size, "sha256": digest}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.data.corpus import Corpus, open_corpus
+from weft.data.corpus import Corpus
 from weft.errors import ModelError, UsageError
 from weft.explain import guides
 from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
@@ -25,6 +25,7 @@ from weft.explain.inputs import explain_spec, special_token, token_spans
 from weft.explain.options import ExplainConfig
 from weft.models.ngram_counts import with_bos
 from weft.plots.bars import Bar, bars
+from weft.runs.eval_data import open_own_corpus
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text
 
@@ -45,8 +46,8 @@ class NgramContext(NamedTuple):
 def _corpus(run: AnyRun) -> Corpus | None:
     """The training tokens of a run, if they are stored and made by its tokenizer."""
     with suppress(ModelError):
-        corpus = open_corpus(run.directory.data, "train", check=False)
-        return corpus if corpus.tokenizer == run.vocabulary.hash else None
+        corpus = open_own_corpus(run.directory, run.config, "train", check=False)
+        return corpus if corpus is not None and corpus.tokenizer == run.vocabulary.hash else None
     return None
 
 

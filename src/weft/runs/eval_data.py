@@ -20,10 +20,12 @@ from weft.data.source import Source
 from weft.errors import DataError, ModelError, UsageError
 from weft.runs.config import RunConfig
 from weft.runs.run_dir import RunDir
+from weft.tasks.prepared_data import open_prepared_corpus
 from weft.text.reading import quote
 from weft.text.tokenizers import Tokenizer
 
 MAX_LABELS = 8  # labels in a message
+CHUNK_TOKENS = 1 << 24  # tokens counted at once
 Files = str | Path | Sequence[str | Path]
 
 
@@ -98,10 +100,24 @@ def no_known_labels(
     return DataError(source.name, f"has no {unit} of {directory.path} ({expected}), only {counted_names(counts)}", fix)
 
 
-def token_counts(directory: RunDir, corpus: str, vocab_size: int) -> np.ndarray | None:
+def open_own_corpus(directory: RunDir, config: RunConfig, name: str, *, check: bool = True) -> Corpus | None:
+    """The tokens of a split that training used, in the run directory or in data.prepared; None if they no longer exist."""
+    if config.data.prepared is None and not (directory.data / f"{name}.json").exists():
+        return None
+    return (
+        open_corpus(directory.data, name, check=check) if config.data.prepared is None else open_prepared_corpus(config, name)
+    )
+
+
+def token_counts(directory: RunDir, config: RunConfig, corpus: str, vocab_size: int) -> np.ndarray | None:
     """int64 (V,): the count of each token in a corpus that a run was trained on; None if it no longer exists."""
     with suppress(ModelError):
-        counts: np.ndarray = np.bincount(open_corpus(directory.data, corpus, check=False).tokens, minlength=vocab_size)
+        opened = open_own_corpus(directory, config, corpus, check=False)
+        if opened is None:
+            return None
+        starts = range(0, len(opened.tokens), CHUNK_TOKENS)
+        parts = (np.bincount(opened.tokens[start : start + CHUNK_TOKENS], minlength=vocab_size) for start in starts)
+        counts: np.ndarray = sum(parts, np.zeros(vocab_size, np.int64))
         return counts
     return None
 
@@ -133,8 +149,8 @@ class EvalData:
 
     def _own_corpus(self, name: str, source: Source, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
         """A split of the run: from its text, or, if that is missing, from the token files of training."""
-        if (self.directory.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):
-            corpus = open_corpus(self.directory.data, name)
-            if corpus.tokenizer == self.tokenizer.hash:
+        if not any(path.exists() for path in source.paths):
+            corpus = open_own_corpus(self.directory, self.config, name)
+            if corpus is not None and corpus.tokenizer == self.tokenizer.hash:
                 return corpus
         return write_corpus(source, self.tokenizer, temp_dir, name, progress=progress)

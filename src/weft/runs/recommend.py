@@ -11,7 +11,9 @@ import tomli_w
 
 from weft.config import BUDGETS, parse_config
 from weft.data.config import training
+from weft.data.prepared_index import profile_from_json, read_index
 from weft.data.profile import DataProfile, profile_data
+from weft.data.source import Source
 from weft.errors import ConfigError, DataError
 from weft.runs.config import RunConfig
 from weft.runs.resolve import RunFile, resolve
@@ -68,7 +70,17 @@ def recommend(values: Mapping[str, Any], *, base: Path, profile: DataProfile | N
     plain, recipes = _find_recipes(values, base, profile)
     if not recipes or plain.profile is None:
         return plain
-    return _apply(choose(recipes, is_gpu=plain.profile.is_gpu), plain, values, base)
+    return _apply(choose(recipes, is_gpu=plain.profile.is_gpu), plain, with_prepared_tokenizer(values, base), base)
+
+
+def with_prepared_tokenizer(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The run file with the tokenizer of data.prepared, unless it has its own: on another device, another tokenizer might be
+    recommended."""
+    data = values.get("data")
+    prepared = data.get("prepared") if isinstance(data, Mapping) else None
+    if not isinstance(prepared, str) or "tokenizer" in values:
+        return dict(values)
+    return {**values, "tokenizer": read_index(base / prepared)["tokenizer"]}
 
 
 def recommend_if_readable(values: Mapping[str, Any], *, base: Path) -> Recommendation:
@@ -83,14 +95,14 @@ def recommend_if_readable(values: Mapping[str, Any], *, base: Path) -> Recommend
 def recommend_ladder(values: Mapping[str, Any], *, base: Path) -> list[Recommendation]:
     """All recommendations, from the best model to the one that is trained fastest."""
     plain, recipes = _find_recipes(values, base, None)
-    return [_apply(recipe, plain, values, base) for recipe in recipes] or [plain]
+    return [_apply(recipe, plain, with_prepared_tokenizer(values, base), base) for recipe in recipes] or [plain]
 
 
 def _find_recipes(
     values: Mapping[str, Any], base: Path, profile: DataProfile | None
 ) -> tuple[Recommendation, Sequence[Recipe]]:
     """The run file as it is, and the recipes for it."""
-    named = with_arch(values)
+    named = with_prepared_tokenizer(with_arch(values), base)
     config = resolve(named, base=base)  # a wrong run file is refused before any data is read
     run, task = parse_config(RunFile, values, prefix=""), config.spec
     if task.recipes is None or not run.recommend or config.train.init_from is not None or "train" not in config.datasets:
@@ -100,7 +112,7 @@ def _find_recipes(
         few = subject(profile.num_examples, "training example", "is", "are")
         warning = f"{few} too few to recommend settings for; using general ones"
         return Recommendation(named, config, warning=warning, profile=profile), ()
-    return Recommendation(named, config, profile=profile), task.recipes(profile, _tables(values))
+    return Recommendation(named, config, profile=profile), task.recipes(profile, _tables(with_prepared_tokenizer(values, base)))
 
 
 def _tables(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -173,8 +185,11 @@ def choose(ladder: Sequence[Recipe], *, is_gpu: bool) -> Recipe:
 
 
 def _profile(config: RunConfig) -> DataProfile:
-    is_gpu = uses_gpu(config.train.device)
-    return profile_data(training(config.datasets), has_valid="valid" in config.datasets, is_gpu=is_gpu)
+    train, has_valid, is_gpu = training(config.datasets), "valid" in config.datasets, uses_gpu(config.train.device)
+    # a format that is kept in memory is read anyway, and its recipes use its summary
+    if config.data.prepared is not None and (isinstance(train, Source) or not train.format.in_memory):
+        return profile_from_json(read_index(Path(config.data.prepared))["profile"], has_valid=has_valid, is_gpu=is_gpu)
+    return profile_data(train, has_valid=has_valid, is_gpu=is_gpu)
 
 
 def _apply(recipe: Recipe, plain: Recommendation, values: Mapping[str, Any], base: Path) -> Recommendation:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Config)
 # options that are paths
 PATHS = (
-    *("train", "valid", "test", "root", "file", "feature_encoder", "reward_from", "judge_from"),
+    *("train", "valid", "test", "prepared", "root", "file", "feature_encoder", "reward_from", "judge_from"),
     *("init_from", "init_embeddings", "distill_from"),
 )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.data.frames import FrameColumn
     from weft.data.input_records import InputFile, OpenedRecords
     from weft.data.memory import MemoryFormat
+    from weft.data.source import Readable
     from weft.runs.config import RunConfig
     from weft.runs.run_dir import RunDir
     from weft.text.tokenizers import Tokenizer
@@ -46,6 +47,16 @@ class Column(NamedTuple):
     name: str  # the corpus of the training data is "train.NAME"; for running text, NAME is "" and the corpus is "train"
     tokenizer: Tokenizer
     texts: Callable[[Any], Iterable[str]] | None = None  # from a record; None: the column of the data set with this name
+
+    def source(self, dataset: Any) -> Readable:
+        """The texts of this column of a data set; running text has a single column."""
+        texts: Readable = dataset.column(self.name, self.texts) if self.name else dataset
+        return texts
+
+
+def corpus_name(split: str, column: str) -> str:
+    """The name of a corpus: train, or train.source."""
+    return f"{split}.{column}" if column else split
 
 
 class Prepared(NamedTuple):

@@ -93,7 +93,7 @@ def make_examples(
 
 def _positions_needed(target: Corpus) -> np.ndarray:
     """int64 (N,): the least positions that CTC needs for each text."""
-    starts = target.line_starts()
+    starts = np.asarray(target.line_starts())
     return np.array([ctc.frames_needed(target.tokens[low : high - 1]) for low, high in pairwise(starts)])
 
 

@@ -10,8 +10,8 @@ from weft import files
 from weft.data.config import training
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.frames import FrameColumn, Frames, write_frames
-from weft.data.source import Readable
-from weft.tasks.data_spec import Column, Prepared
+from weft.tasks.data_spec import Column, Prepared, corpus_name
+from weft.tasks.prepared_data import open_prepared
 from weft.tasks.spec import Task
 from weft.training import checkpoint
 
@@ -44,7 +44,7 @@ def _prepare_column(
         return write_frames(
             dataset, column.reader, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
         )
-    source = _readable(dataset, column)
+    source = column.source(dataset)
     return write_corpus(
         source, column.tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
     )
@@ -72,21 +72,13 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
     return vocabulary
 
 
-def _readable(dataset: Any, column: Column) -> Readable:
-    """The texts of a column; running text has a single column."""
-    texts: Readable = dataset.column(column.name, column.texts) if column.name else dataset
-    return texts
-
-
 def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: Any, directory: Path) -> Sequence[Any]:
     """Tokenize the columns of a data set, and read its columns of files, into files in `directory`. Long texts are refused or
     truncated."""
     columns = [
         write_frames(dataset, column.reader, directory, f"data.{column.name}")
         if isinstance(column, FrameColumn)
-        else write_corpus(
-            _readable(dataset, column), column.tokenizer, directory, ".".join(filter(None, ("data", column.name)))
-        )
+        else write_corpus(column.source(dataset), column.tokenizer, directory, corpus_name("data", column.name))
         for column in task.data.columns(config, vocabulary)
     ]
     return task.data.limit_lengths(config, dataset, columns).columns
@@ -100,17 +92,22 @@ def prepare(
     *,
     expected: Mapping[str, str] | None = None,
 ) -> Prepared:
-    """Prepare the vocabulary of a run, and the token files and frames of all columns of all splits. If another process has
-    prepared them, `expected` are their checksums by column: other data in this process is then an error."""
-    vocabulary = (
-        _vocabulary(task, config, directory, callback) if expected is None else task.data.vocabulary.load(directory.path)
-    )
+    """Prepare the vocabulary of a run, and the token files and frames of all columns of all splits; or open those of
+    `data.prepared`. If another process has prepared them, `expected` are their checksums by column: other data in this process
+    is then an error."""
+    opened: Mapping[str, Any] = {}
+    if config.data.prepared is not None:
+        vocabulary, opened = open_prepared(config, directory, callback, expected=expected)
+    elif expected is None:
+        vocabulary = _vocabulary(task, config, directory, callback)
+    else:
+        vocabulary = task.data.vocabulary.load(directory.path)
     columns = task.data.columns(config, vocabulary)
     prepared_columns: dict[str, Any] = {}
     for split, dataset in config.datasets.items() if columns else ():
-        names = [f"{split}.{column.name}" if column.name else split for column in columns]
+        names = [corpus_name(split, column.name) for column in columns]
         written = [
-            _prepare_column(name, dataset, column, directory, callback, expected)
+            opened[name] if opened else _prepare_column(name, dataset, column, directory, callback, expected)
             for name, column in zip(names, columns, strict=True)
         ]
         split_columns = task.data.limit_lengths(config, dataset, written)

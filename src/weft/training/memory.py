@@ -67,7 +67,8 @@ def _short(count: int) -> str:
 def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
     """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed. Returns the bytes they need."""
     available = free_device_memory(torch.device("cpu"))
-    needed = estimate_memory(corpus.tokens, corpus.starts, order=order, vocab_size=vocab_size, available_bytes=available)
+    tokens, starts = corpus.in_memory()
+    needed = estimate_memory(tokens, starts, order=order, vocab_size=vocab_size, available_bytes=available)
     if needed > available:
         raise ResourceError(
             "model.order",

@@ -45,7 +45,7 @@ def item_predictions(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Pr
     """Statistics of each line, or of each block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     lengths, by_class = np.diff(edges), {}
-    counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
+    counts = token_counts(run.directory, run.config, "train", run.vocabulary.vocab_size)
     if counts is not None:
         item_indices = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nll.astype(np.float64), "tokens": np.ones(len(tokens))}

@@ -52,7 +52,8 @@ class NgramTrainer:
         memory.check_counts(corpus, config.model.order, vocab_size=tokenizer.vocab_size)
         job.callback.on_progress("counting n-grams", 0, 1)
         start = time.perf_counter()
-        model = fit(corpus.tokens, corpus.starts, config.model, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.hash)
+        tokens, starts = corpus.in_memory()
+        model = fit(tokens, starts, config.model, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.hash)
         for note in model.notes:
             job.callback.on_note(note)
         seconds = time.perf_counter() - start

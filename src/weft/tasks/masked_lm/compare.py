@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def item_predictions(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStatistics, corpus: Corpus) -> Predictions:
     """Statistics of each line, or of each window of running text."""
     lengths, by_class = items.statistics["tokens"].astype(np.int64), {}
-    counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
+    counts = token_counts(run.directory, run.config, "train", run.vocabulary.vocab_size)
     if counts is not None:
         values = {"nats": likelihood.nll, "tokens": np.ones(len(likelihood.tokens))}
         by_class = by_frequency(values, likelihood.items, counts[likelihood.tokens], likelihood.size)

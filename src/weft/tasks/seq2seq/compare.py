@@ -21,7 +21,7 @@ def item_predictions(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items
     """Statistics of each line, with its source, target, length and rarest token."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     token_ids = tokenizer.encode_batch(inputs)
-    counts, min_frequencies = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
+    counts, min_frequencies = token_counts(run.directory, run.config, "train.source", tokenizer.vocab_size), None
     if counts is not None:  # an empty line counts as frequent
         min_frequencies = np.array([counts[ids].min() if len(ids) else counts.max() for ids in token_ids], np.int64)
     lengths = np.array([len(ids) for ids in token_ids], np.int64)
