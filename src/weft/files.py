@@ -293,11 +293,13 @@ def _file_names(directory: Path) -> list[str]:
     return sorted(name for name in names if name != MANIFEST)
 
 
-def write_manifest(directory: Path, extra: Mapping[str, Any] | None = None) -> None:
+def write_manifest(directory: Path, extra: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None) -> None:
     """Write the size and SHA-256 of every file, and the `extra` entries. Write the manifest last: a directory without one is
-    incomplete."""
+    incomplete. `known`: entries of files that were hashed while they were written."""
     paths = {name: directory / name for name in _file_names(directory)}
-    files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()}
+    files = {
+        name: (known or {}).get(name) or {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()
+    }
     write_json(directory / MANIFEST, {"version": 1, **(extra or {}), "files": files})
 
 
@@ -343,14 +345,17 @@ def publish(temp: Path, final: Path) -> None:
 
 
 @contextmanager
-def atomic_directory(final: Path, extra: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """Yield a temporary directory. If the block succeeds, it gets a manifest and replaces `final`; otherwise it is removed."""
+def atomic_directory(
+    final: Path, extra: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None
+) -> Iterator[Path]:
+    """Yield a temporary directory. If the block succeeds, it gets a manifest and replaces `final`; otherwise it is removed. The
+    block may add entries of files to `known`, which are then not hashed again."""
     temp = temporary_path(final)
     with wrap_os_errors(final):
         os.mkdir(temp)
     try:
         yield temp
-        write_manifest(temp, extra)
+        write_manifest(temp, extra, known)
         remove(final)
         publish(temp, final)
     except BaseException:

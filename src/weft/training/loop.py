@@ -39,11 +39,27 @@ class RunLog(Protocol):
     def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
         """Append lines to samples.jsonl; returns the new length of the file in bytes."""
 
-    def save(self, loop: Loop) -> None:
-        """Write a checkpoint."""
+    def reserve(self, loop: Loop) -> None:
+        """Called after the first step, when all tensors of a checkpoint exist."""
 
-    def keep_best(self, model: nn.Module, step: int) -> None:
-        """Write the weights as the result of the run."""
+    def save(self, loop: Loop) -> None:
+        """Start to write a checkpoint. What is copied meanwhile is appended to `loop.copies`."""
+
+    def keep_best(self, loop: Loop) -> None:
+        """Start to write the weights as the result of the run."""
+
+    def raise_error(self) -> None:
+        """Raise the error of a write in the background, if there is one."""
+
+    def finish(self) -> None:
+        """Wait until everything is written; raises the error of a write."""
+
+
+class Copy(Protocol):
+    """A copy of weights and optimizer state that is being made."""
+
+    def wait(self) -> None:
+        """Wait until they may change."""
 
 
 class LoopCallback(Protocol):
@@ -97,6 +113,8 @@ class Loop:
         self.lr = 0.0  # the learning rate of the latest step
         self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
+        self.copies_state = True  # whether there is memory for a copy of everything that a checkpoint has
+        self.copies: list[Copy] = []  # for checkpoints: the next optimizer step waits for them
 
     # ---- progress
 
@@ -193,6 +211,8 @@ class Loop:
         progress = self.progress(ahead=0.5)
         factor = self.lr_schedule(progress)
         self.lr = self.config.lr * factor
+        while self.copies:
+            self.copies.pop().wait()
         self.optimizers.step(factor, progress)
         self.optimizers.zero_grad()
         if self.ema is not None:
@@ -246,15 +266,26 @@ class Loop:
         Raises:
             TrainingInterrupted: The callback requested a stop; a checkpoint was saved.
             DivergedError: The loss, a gradient or a weight is NaN or infinite.
+            ResourceError: A checkpoint could not be written; the one before is intact.
         """
+        try:
+            self._run(run_log, callback)
+        finally:
+            run_log.finish()  # a write that failed came before any other error
+
+    def _run(self, run_log: RunLog, callback: LoopCallback) -> None:
         train_state, last_save = self.train_state, time.monotonic()
-        save_due, should_stop = False, False
+        save_due, should_stop, is_first = False, False, True
         while not train_state.done:
+            run_log.raise_error()
             start = time.perf_counter()
             log_lines, validations = self._completed(LOG_LINES), self._completed(self.config.num_validations)
             total_loss, count, tokens = self.train_step()
             self._advance(total_loss, count, tokens)
             train_state.seconds += time.perf_counter() - start
+            if is_first:
+                run_log.reserve(self)
+                is_first = False
             is_last = self.progress() >= 1.0
             if is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1:
                 self._log_training(run_log)
@@ -326,7 +357,7 @@ class Loop:
         if scores is None:  # no metric to select by: the latest weights are the result of the run
             self._check_finite()
             train_state.best_step = train_state.step
-            run_log.keep_best(self.loss_module.model, train_state.step)
+            run_log.keep_best(self)
             self._write_samples(run_log)
             return
         monitored = self._monitored_metric(scores)
@@ -344,7 +375,7 @@ class Loop:
         is_best = train_state.best is None or monitored.is_better(value, train_state.best)
         if is_best or self.config.keep == "last":
             train_state.best, train_state.best_step, train_state.validations_without_improvement = value, train_state.step, 0
-            run_log.keep_best(self.loss_module.model, train_state.step)
+            run_log.keep_best(self)
         else:
             train_state.validations_without_improvement += 1
         self._write_samples(run_log)

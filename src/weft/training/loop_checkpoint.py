@@ -15,9 +15,10 @@ from weft.data.batch import map_tensors
 from weft.errors import ModelError
 from weft.log import METRICS
 from weft.nn.state import tree_leaves, tree_map
-from weft.tensors import not_finite, read_tensors, write_tensors
+from weft.tensors import not_finite, read_listed, write_listed
 from weft.training.checkpoint import checkpoints_dir, read_log, read_train_state, remove_expired, run_checksum
 from weft.training.loop import Loop
+from weft.training.snapshot import Snapshot, TensorFile
 
 
 def flatten(state: Any) -> Any:
@@ -58,7 +59,7 @@ def _can_continue(loop: Loop) -> bool:
 
 def read_carry(path: Path) -> Any:
     """The state that is carried over to the next batch."""
-    tensors, metadata = read_tensors(path)
+    tensors, metadata = read_listed(path)
     parts = [tensors[name] for name in sorted(tensors)]
     try:
         return unflatten(json.loads(metadata["shape"]), parts)
@@ -66,22 +67,40 @@ def read_carry(path: Path) -> Any:
         raise ModelError(path, "corrupted: its tensors do not match its metadata") from None
 
 
-def save(loop: Loop, run_dir: Path, checksums: Mapping[str, Any] | None = None) -> Path:
+def weights_file(loop: Loop, metadata: Mapping[str, str] | None = None) -> TensorFile:
+    """A file with the weights and buffers of the model."""
+    model = loop.loss_module.model
+    weights, parameters = model.state_dict(), {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return TensorFile(weights, metadata or {}, volatile=frozenset(weights) - parameters)
+
+
+def contents(loop: Loop) -> dict[str, TensorFile]:
+    """The tensor files of a checkpoint."""
+    carry = {f"{index:04d}": part for index, part in enumerate(tree_leaves(loop.carry))}
+    files_of = {
+        "model.safetensors": weights_file(loop),
+        "optimizer.safetensors": TensorFile(loop.optimizers.tensors()),
+        "state.safetensors": TensorFile(carry, {"shape": json.dumps(flatten(loop.carry))}, volatile=frozenset(carry)),
+    }
+    if loop.ema is not None:
+        files_of["average.safetensors"] = TensorFile(loop.ema.tensors())
+    return files_of
+
+
+def write(snapshot: Snapshot, train_state: Mapping[str, Any], run_dir: Path, checksums: Mapping[str, Any]) -> Path:
     """Write the checkpoint checkpoints/STEP of a run, with the checksums of the files that it depends on, then remove all but
     the newest two checkpoints."""
     directory = checkpoints_dir(run_dir)
     files.make_subdirectory(directory)
     files.remove_temporary_files(directory)  # leftovers of a killed process
-    checkpoint = directory / f"{loop.train_state.step:06d}"
-    with files.atomic_directory(checkpoint, {"owner": run_checksum(run_dir), **(checksums or {})}) as temp:
-        write_tensors(temp / "model.safetensors", loop.loss_module.model.state_dict())
-        write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
-        if loop.ema is not None:
-            write_tensors(temp / "average.safetensors", loop.ema.tensors())
-        carry = {f"{index:04d}": part for index, part in enumerate(tree_leaves(loop.carry))}
-        write_tensors(temp / "state.safetensors", carry, {"shape": json.dumps(flatten(loop.carry))})
-        files.write_json(temp / "train_state.json", loop.train_state.to_json())
-        files.write_bytes(temp / METRICS, read_log(run_dir)[: loop.train_state.metrics])
+    checkpoint = directory / f"{train_state['step']:06d}"
+    known: dict[str, Any] = {}
+    with files.atomic_directory(checkpoint, {"owner": run_checksum(run_dir), **checksums}, known) as temp:
+        snapshot.finish()
+        for name, layout in snapshot.layouts.items():
+            known[name] = write_listed(temp / name, layout, snapshot.data(name))
+        files.write_json(temp / "train_state.json", train_state)
+        files.write_bytes(temp / METRICS, read_log(run_dir)[: train_state["metrics"]])
     remove_expired(run_dir)
     return checkpoint
 
@@ -90,17 +109,17 @@ def restore(loop: Loop, checkpoint: Path) -> None:
     """Restore weights, optimizer, EMA, carried state and training state from a checkpoint."""
     files.verify(checkpoint)
     device = loop.device_config.device
-    weights, _ = read_tensors(checkpoint / "model.safetensors")
+    weights, _ = read_listed(checkpoint / "model.safetensors")
     if (name := not_finite(weights)) is not None:
         raise ModelError(checkpoint / "model.safetensors", f"{name} has NaN or infinite values", f"remove {checkpoint}")
     try:
         loop.loss_module.model.load_state_dict(weights)
     except RuntimeError as error:
         raise ModelError(checkpoint, f"does not match the model of this run: {' '.join(str(error).split())}") from None
-    loop.optimizers.restore(read_tensors(checkpoint / "optimizer.safetensors")[0])
+    loop.optimizers.restore(read_listed(checkpoint / "optimizer.safetensors")[0])
     if loop.ema is not None:
         averages = checkpoint / "average.safetensors"
-        loop.ema.restore(read_tensors(averages)[0], path=averages)
+        loop.ema.restore(read_listed(averages)[0], path=averages)
     carry = read_carry(checkpoint / "state.safetensors")
     # copies: tensors that are mapped from a file would keep it open after its removal
     loop.carry = tree_map(lambda part: part.to(device, copy=True), carry)

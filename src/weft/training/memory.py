@@ -105,6 +105,15 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
         length = min(max_length, 2 * length, max(length + 1, int(length * (available / measured) ** 0.5)))
 
 
+def can_copy_state(loss_module: LossModule, batch_bytes: int, config: TrainConfig, device: torch.device) -> bool:
+    """Whether the host has memory for a copy of everything that a checkpoint has, and of the best weights, besides what training
+    takes: a batch of `batch_bytes`, and what the first step allocates. Otherwise training waits while a checkpoint is written."""
+    weight_bytes = 4 * sum(weight.numel() for weight in loss_module.parameters())
+    optimizer_bytes = weight_bytes * (MOMENTS[config.optimizer] + (config.ema_decay > 0))
+    training_bytes = optimizer_bytes + batch_bytes if device.type == "cpu" else 0
+    return free_device_memory(torch.device("cpu")) >= training_bytes + 2 * weight_bytes + optimizer_bytes
+
+
 def _memory_in_use(tensor_bytes: int, device: str) -> int:
     """The bytes that a process uses for this many bytes of tensors."""
     return int(OVERHEAD[device] * tensor_bytes) + min(tensor_bytes, MAX_OVERHEAD_BYTES[device])

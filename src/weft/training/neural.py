@@ -220,7 +220,7 @@ class NeuralTrainer:
         self.task.bind(objective, job, partial(_initial_model, build, job, device_config.device))
         loss_module = LossModule(objective, model)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
-        memory.check_batch(loss_module, largest_batch, config.train, device_config)
+        batch_bytes = memory.check_batch(loss_module, largest_batch, config.train, device_config)
         is_compiled = config.train.compile
         if is_compiled == "auto":
             is_compiled = device_config.device.type == "cuda" and self.task.compiles(config)
@@ -228,6 +228,7 @@ class NeuralTrainer:
             loss_module.compile()  # in place, so that weights and modules keep their names
         optimizers = build_optimizers(model, model.muon_parameters(), config.train)
         loop = Loop(loss_module, optimizers, batch_sampler, config=config.train, seed=config.seed, device_config=device_config)
+        loop.copies_state = memory.can_copy_state(loss_module, batch_bytes, config.train, device_config.device)
         loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
 
