@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from _common import verdict
+from torch import nn
 
 from weft.data.batching import Windows
 from weft.data.corpus import Corpus
@@ -73,9 +74,9 @@ class TimedRunLog(RunLogWriter):
             super().save(loop)
         loop.copies = [TimedCopy(self, loop, copies=loop.copies)]
 
-    def keep_best(self, loop: Loop) -> None:
+    def keep_best(self, loop: Loop, model: nn.Module) -> None:
         with self.pause(loop):
-            super().keep_best(loop)
+            super().keep_best(loop, model)
 
     @contextmanager
     def pause(self, loop: Loop) -> Iterator[None]:
@@ -147,7 +148,9 @@ def measure(args: argparse.Namespace, directory: Path) -> None:
     saves = [step for step in run_log.written if 2 < step < args.steps]
     gaps = {step: times.ends[step] - times.ends[step - 1] for step in range(2, args.steps)}  # after step `step`
     writing = [(times.ends[step - 1], run_log.written[step]) for step in saves]
-    quiet = [gap for step, gap in gaps.items() if not any(a <= times.ends[step] and times.ends[step - 1] < b for a, b in writing)]
+    quiet = [
+        gap for step, gap in gaps.items() if not any(a <= times.ends[step] and times.ends[step - 1] < b for a, b in writing)
+    ]
     usual = statistics.median(quiet)
     pauses = [run_log.paused[step] for step in saves]
     print(f"{parameters / 1e6:.1f}M parameters on {device.type}, {torch.get_num_threads()} threads, {usual:.3f} s per step")

@@ -30,6 +30,7 @@ from weft.runs.job import train
 from weft.runs.run_dir import RunDir
 from weft.tasks import prepare
 from weft.training import loop_checkpoint as saving
+from weft.training.background_save import BackgroundSaver
 from weft.training.run_log import RunLogWriter
 
 # functions of each part of a run, outermost first; a child can be killed before each of their lines
@@ -37,9 +38,9 @@ PARTS = {
     "save": [
         RunLogWriter.keep_best,
         RunLogWriter.save,
-        RunLogWriter._submit,
+        BackgroundSaver.save,
+        BackgroundSaver.submit,
         RunLogWriter._write_weights,
-        RunLogWriter._write_checkpoint,
         saving.write,
         files.publish,
     ],

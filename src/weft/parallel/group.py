@@ -10,19 +10,21 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import GroupError
+from weft.parallel.heartbeat import LOST_SECONDS, Heartbeats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT_SECONDS = 600.0  # of each collective: how long the processes wait for one that is alive but does not come
+POLL_SECONDS = 0.2  # between questions to the store
 Diagnose = Callable[[], str]  # why an exchange failed: names the process that is missing
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """The processes of a run. All of them must call the same methods in the same order; a background thread uses a group of its
     own from `duplicate`."""
@@ -32,9 +34,11 @@ class Group:
     hosts: Sequence[str] = ("",)  # the host name of each rank
     local_rank: int = 0  # the number of this process on its host
     process_group: Any = None  # of torch.distributed; None for one process alone
+    store: Any = None  # of torch.distributed: keys and values that all processes see
     timeout: float = TIMEOUT_SECONDS
     diagnose: Diagnose = lambda: "a process of the group does not answer"
-    seconds: float = field(default=0.0, compare=False)  # time that this process has spent in exchanges
+    heartbeats: Heartbeats | None = None
+    seconds: float = field(default=0.0, init=False)  # time that this process has spent in exchanges
 
     @property
     def leads(self) -> bool:
@@ -44,6 +48,26 @@ class Group:
     def name(self, rank: int) -> str:
         """A process in messages: 'rank 1 (host b)'."""
         return f"rank {rank} (host {self.hosts[rank]})" if self.hosts[rank] else f"rank {rank}"
+
+    # ---- long waits, without a limit as long as all processes are alive
+
+    def announce(self, key: str, value: Any) -> None:
+        """Give a value to the other processes, which may have waited for hours."""
+        if self.size > 1:
+            self.store.set(f"weft/{key}", json.dumps(value))
+
+    def await_leader(self, key: str) -> Any:
+        """The value that the first process announces."""
+        while not self.store.check([f"weft/{key}"]):
+            if self.heartbeats is not None and self.heartbeats.failure() is not None:
+                raise GroupError("", self.diagnose())
+            time.sleep(POLL_SECONDS)
+        return json.loads(self.store.get(f"weft/{key}"))
+
+    def begin(self) -> None:
+        """Training starts: from now on, a process that is silent for LOST_SECONDS is lost."""
+        if self.heartbeats is not None:
+            self.heartbeats.lost_after = LOST_SECONDS
 
     # ---- exchanges
 
@@ -85,6 +109,41 @@ class Group:
                 dist.broadcast(tensor, source, group=self.process_group)
         return tensor
 
+    def gather_tensor(self, tensor: Tensor) -> Tensor:
+        """The tensors of all processes, which have the same shape, along a new first axis (W, ...)."""
+        if self.size == 1:
+            return tensor[None]
+        import torch.distributed as dist
+
+        received = tensor.new_empty(self.size, *tensor.shape)
+        with self._exchange():
+            dist.all_gather(list(received.unbind()), tensor.contiguous(), group=self.process_group)
+        return received
+
+    def exchange(self, tensor: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """What all processes send to this one, in the order of ranks: `given` elements of the flat `tensor` go to each process,
+        `taken` come from each."""
+        if self.size == 1:
+            return tensor
+        import torch.distributed as dist
+
+        received = tensor.new_empty(sum(taken))
+        with self._exchange():
+            dist.all_to_all_single(received, tensor.contiguous(), list(taken), list(given), group=self.process_group)
+        return received
+
+    def from_leader(self, value: float) -> float:
+        """The number of the first process, such as a time: no two clocks are equal."""
+        if self.size == 1:
+            return value
+        import torch
+
+        return float(self.broadcast_(torch.tensor(value, dtype=torch.float64)))
+
+    def any(self, value: bool) -> bool:
+        """Whether the value is true in some process."""
+        return value if self.size == 1 else any(self.gather(value))
+
     def duplicate(self) -> Group:
         """The same processes with connections of their own, for a background thread: its exchanges cannot be mistaken for those
         of the training. All processes must call it."""
@@ -96,11 +155,13 @@ class Group:
 
         with self._exchange():
             other = dist.new_group(timeout=timedelta(seconds=self.timeout))
-        return Group(self.rank, self.size, self.hosts, self.local_rank, other, self.timeout, self.diagnose)
+        return replace(self, process_group=other)
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
         start = time.perf_counter()
+        if self.heartbeats is not None:
+            self.heartbeats.progress += 1
         with self.failures():
             yield
         self.seconds += time.perf_counter() - start
@@ -119,6 +180,8 @@ class Group:
                 raise
             raise GroupError("", self.diagnose()) from error
 
+
+ALONE = Group()
 
 # torch has no exception type for a lost connection of gloo: its errors are RuntimeErrors with these words
 EXCHANGE_ERRORS = ("connection closed by peer", "timed out", "gloo", "nccl", "tcpstore", "connection reset", "broken pipe")

@@ -1,8 +1,4 @@
-"""Write logs, checkpoints and the best weights during training.
-
-Checkpoints and weights are copied, and a thread writes the copies in the order in which they were made. So the weights that a
-checkpoint refers to are on disk before it, and a kill leaves what it would leave if training waited for each write.
-"""
+"""Write logs, checkpoints and the best weights during training."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from weft import log
 from weft.errors import ResourceError
@@ -19,9 +16,9 @@ from weft.resources import peak_memory
 from weft.tensors import write_layout
 from weft.training import loop_checkpoint as saving
 from weft.training import sample_outputs as samples
-from weft.training.background import BackgroundThread
+from weft.training.background_save import WEIGHTS, BackgroundSaver
 from weft.training.loop import Loop
-from weft.training.snapshot import SMALL_BYTES, HostBuffers, Snapshot, TensorFile
+from weft.training.snapshot import Snapshot, TensorFile
 from weft.training.train_state import TrainState
 
 if TYPE_CHECKING:
@@ -35,14 +32,13 @@ class RunLogWriter:
         self, run_dir: RunDir, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
     ) -> None:
         self.run_dir, self.vocabulary = run_dir, vocabulary
-        self.checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # stored in every checkpoint
+        checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # stored in every checkpoint
         self.open_board = board_opener(run_dir.path / "tensorboard") if tensorboard else None
         self.board: Any = None
         self.metrics = log.Log(run_dir.path / "metrics.jsonl")
         self.timings = log.Log(run_dir.path / "timings.jsonl")
         self.samples: log.Log | None = None  # opened for the first samples
-        self.copier, self.writer = BackgroundThread("weft-copy"), BackgroundThread("weft-save")
-        self.buffers: HostBuffers | None = None
+        self.saver = BackgroundSaver(run_dir.path, checksums)
 
     def restore(self, train_state: TrainState, metrics: bytes = b"") -> list[str]:
         """Restore the logs to their state at a checkpoint, whose metrics log is `metrics`. Of a corrupted samples.jsonl, the
@@ -82,12 +78,7 @@ class RunLogWriter:
     # ---- checkpoints and weights, in the background
 
     def reserve(self, loop: Loop) -> None:
-        """Allocate the memory for copies in the background."""
-        content = {"checkpoint": saving.contents(loop), "weights": self._weights(loop)}
-        for name, files_of in content.items():
-            snapshot = Snapshot(files_of, self._buffers_of(loop), prefix=name)
-            if snapshot.num_bytes() > SMALL_BYTES:
-                self.copier.submit(f"reserve {name}", snapshot.reserve)
+        self.saver.reserve(loop, self._weights(loop, loop.loss_module.model))
 
     def save(self, loop: Loop) -> None:
         train_state = loop.train_state
@@ -97,60 +88,35 @@ class RunLogWriter:
             "tokens_per_second": train_state.tokens / train_state.seconds if train_state.seconds else None,
             "peak_memory": torch.cuda.max_memory_allocated() if loop.device_config.device.type == "cuda" else peak_memory(),
         }
-        state = train_state.to_json()
-        self._submit(loop, "checkpoint", saving.contents(loop), partial(self._write_checkpoint, state, timing))
+        self.saver.save(loop, before=self._sync, after=partial(self.timings.write, timing))
 
-    def keep_best(self, loop: Loop) -> None:
-        snapshot = self._submit(loop, "weights", self._weights(loop), self._write_weights)
-        if loop.ema is not None:  # the averages leave the model after the validation
+    def keep_best(self, loop: Loop, model: nn.Module) -> None:
+        snapshot = self.saver.submit(loop, WEIGHTS, self._weights(loop, model), self._write_weights)
+        if loop.ema is not None or model is not loop.loss_module.model:  # after the validation, the model has other weights
             snapshot.wait()
 
-    def _weights(self, loop: Loop) -> dict[str, TensorFile]:
+    def _weights(self, loop: Loop, model: nn.Module) -> dict[str, TensorFile]:
         metadata = self.run_dir.weights_metadata(self.vocabulary, loop.train_state.step)
-        return {"weights": saving.weights_file(loop, metadata)}
+        return {WEIGHTS: saving.weights_file(model, metadata)}
 
-    def _buffers_of(self, loop: Loop) -> HostBuffers | None:
-        """The memory for copies; None if there is not enough."""
-        if self.buffers is None and loop.copies_state:
-            self.buffers = HostBuffers(is_pinned=loop.device_config.device.type == "cuda")
-        return self.buffers
-
-    def _submit(self, loop: Loop, name: str, content: Mapping[str, TensorFile], write: Callable[[Snapshot], None]) -> Snapshot:
-        """Copy tensors and write them in the background, after the last copy of this name was written."""
-        self.writer.wait(name)
-        self.raise_error()
-        snapshot = Snapshot(content, self._buffers_of(loop), prefix=name)
-        snapshot.start(self.copier)
-        loop.copies.append(snapshot)
-        self.writer.submit(name, partial(write, snapshot))
-        if not snapshot.is_copied:
-            self.writer.wait(name)
-            self.raise_error()
-        return snapshot
-
-    def _write_checkpoint(self, train_state: Mapping[str, Any], timing: Mapping[str, Any], snapshot: Snapshot) -> None:
+    def _sync(self) -> None:
         self.metrics.sync()
         if self.samples is not None:
             self.samples.sync()
-        saving.write(snapshot, train_state, self.run_dir.path, self.checksums)
-        self.timings.write(timing)
 
     def _write_weights(self, snapshot: Snapshot) -> None:
         snapshot.finish()
-        write_layout(self.run_dir.weights, snapshot.layouts["weights"], partial(snapshot.data, "weights"))
+        write_layout(self.run_dir.weights, snapshot.layouts[WEIGHTS], partial(snapshot.data, WEIGHTS))
         self.run_dir.backup.delete()
 
     def raise_error(self) -> None:
-        self.copier.raise_error()
-        self.writer.raise_error()
+        self.saver.raise_error()
 
     def finish(self) -> None:
-        self.writer.wait()
-        self.raise_error()
+        self.saver.finish()
 
     def close(self) -> None:
-        self.copier.close()
-        self.writer.close()
+        self.saver.close()
         self.metrics.close()
         self.timings.close()
         if self.samples is not None:
