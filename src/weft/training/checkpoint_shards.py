@@ -122,11 +122,10 @@ def make_index(shards: Sequence[Mapping[str, Any]], tied: Mapping[str, Any], sta
 
 def state_rows(num_rows: Sequence[int], micro_batches: int) -> list[list[int]]:
     """The rows of the carried state in each process, which have this many."""
-    size = len(num_rows)
-    return [
-        rows_of_rank(sum(num_rows), micro_batches, rank=rank, size=size).tolist() if sum(num_rows) else []
-        for rank in range(size)
-    ]
+    size, total = len(num_rows), sum(num_rows)
+    if total == 0:
+        return [[] for _ in num_rows]
+    return [rows_of_rank(total, micro_batches, rank=rank, size=size).tolist() for rank in range(size)]
 
 
 # ---- reading

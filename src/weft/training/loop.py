@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from weft.training.config import TrainConfig
 from weft.training.data_parallel import Replica
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
+from weft.training.loop_protocols import Copy, LoopCallback, RunLog
 from weft.training.loss_module import LossModule
 from weft.training.micro_batches import join_parts, micro_batches
 from weft.training.optimizers import Optimizers
@@ -31,50 +32,6 @@ from weft.training.train_state import TrainState
 SAVE_SECONDS = 60.0  # time between checkpoints: the most work that a crash can lose
 LOG_LINES = 200  # number of lines with training losses in metrics.jsonl
 B = TypeVar("B", bound=tuple[Any, ...])  # a batch: a tuple of tensors (B, ...) or None
-
-
-class RunLog(Protocol):
-    """Stores logs, checkpoints and weights of a run."""
-
-    def log(self, record: dict[str, Any]) -> int:
-        """Append a line to metrics.jsonl; returns the new length of the file in bytes."""
-
-    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
-        """Append lines to samples.jsonl; returns the new length of the file in bytes."""
-
-    def reserve(self, loop: Loop) -> None:
-        """Called after the first step, when all tensors of a checkpoint exist."""
-
-    def save(self, loop: Loop) -> None:
-        """Start to write a checkpoint. What is copied meanwhile is appended to `loop.copies`."""
-
-    def keep_best(self, loop: Loop, model: nn.Module) -> None:
-        """Start to write the weights of `model`, which has all of them, as the result of the run."""
-
-    def raise_error(self) -> None:
-        """Raise the error of a write in the background, if there is one."""
-
-    def finish(self) -> None:
-        """Wait until everything is written; raises the error of a write."""
-
-
-class Copy(Protocol):
-    """A copy of weights and optimizer state that is being made."""
-
-    def wait(self) -> None:
-        """Wait until they may change."""
-
-
-class LoopCallback(Protocol):
-    """Receives the progress of the loop, such as the progress display of the command line."""
-
-    def on_step(self, loop: Loop, loss: float, seconds: float) -> None: ...
-
-    def on_validation(self, loop: Loop, scores: dict[str, float]) -> None: ...
-
-    def on_progress(self, phase: str, done: int, total: int) -> None: ...
-
-    def should_stop(self) -> bool: ...
 
 
 class DeviceConfig(NamedTuple):

@@ -118,8 +118,8 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
 
 
 def can_copy_state(loss_module: LossModule, batch_bytes: int, config: TrainConfig, device_config: DeviceConfig) -> bool:
-    """Whether the host has memory for a copy of everything that a checkpoint has, and of the best weights, besides what training
-    takes: a batch of `batch_bytes`, and what the first step allocates. Otherwise training waits while a checkpoint is written."""
+    """Whether the host has memory for a copy of all that a checkpoint has, and of the best weights, besides what training takes
+    (a batch of `batch_bytes`, and what the first step allocates). Otherwise training waits while a checkpoint is written."""
     host, group = torch.device("cpu"), device_config.group
     weight_bytes = 4 * sum(weight.numel() for weight in loss_module.parameters())
     optimizer_bytes = weight_bytes * (MOMENTS[config.optimizer] + (config.ema_decay > 0))

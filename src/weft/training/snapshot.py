@@ -74,8 +74,8 @@ def _pieces(layout: TensorLayout, chunks: list[Tensor], name: str, source: Tenso
 
 
 class Snapshot:
-    """The tensors of several files at one moment. `start` and `wait` are for the thread that trains, `finish` and `data` for the
-    one that writes."""
+    """The tensors of several files at one moment. The thread that trains calls `start` and `wait`, the thread that writes calls
+    `finish` and `data`."""
 
     def __init__(self, files: Mapping[str, TensorFile], buffers: HostBuffers | None, *, prefix: str = "") -> None:
         self.layouts = {name: tensor_layout(file.tensors, file.metadata) for name, file in files.items()}
@@ -83,6 +83,7 @@ class Snapshot:
         self._chunks: dict[str, list[Tensor]] = {}
         self._event: Any = None
         self._thread: BackgroundThread | None = None
+        self._error: BaseException | None = None  # why the thread could not copy
         tensors = [tensor for file in files.values() for tensor in file.tensors.values()]
         self._device = next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
 
@@ -110,7 +111,7 @@ class Snapshot:
         else:
             self._files = {name: _copy_volatile(file) for name, file in self._files.items()}
             self._thread = thread
-            thread.submit(self._prefix, partial(self._copy_all, self._buffers))
+            thread.submit(self._prefix, partial(self._copy_in_thread, self._buffers))
 
     def wait(self) -> None:
         """Wait until the tensors may change. On a GPU, only the next kernels wait, not the host."""
@@ -126,8 +127,8 @@ class Snapshot:
             self._event.synchronize()
         if self._thread is not None:
             self._thread.wait(self._prefix)
-        if self.is_copied and len(self._chunks) < len(self.layouts):
-            raise RuntimeError("the tensors could not be copied")  # the thread that trains raises the reason
+        if self._error is not None:
+            raise self._error
 
     def data(self, name: str) -> Iterator[memoryview]:
         """The data of a file."""
@@ -137,6 +138,13 @@ class Snapshot:
             yield from tensor_bytes(dict(self._files[name].tensors), self.layouts[name].names)
 
     # ---- copies
+
+    def _copy_in_thread(self, buffers: HostBuffers) -> None:
+        try:
+            self._copy_all(buffers)
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _copy_all(self, buffers: HostBuffers) -> None:
         """Copy from host memory to host memory, in this thread alone: NumPy starts no threads for it."""
@@ -150,20 +158,24 @@ class Snapshot:
         chunks, current = self._reserved(buffers), torch.cuda.current_stream(self._device)
         stream = buffers.stream(self._device)
         stream.wait_stream(current)
+        # what the next forward pass may change comes first, and the forward pass waits for it
+        current.wait_event(self._copy_on_stream(stream, chunks, is_volatile=True))
+        self._event = self._copy_on_stream(stream, chunks, is_volatile=False)
+        self._files, self._chunks = {}, chunks
+
+    def _copy_on_stream(self, stream: Any, chunks: Mapping[str, list[Tensor]], *, is_volatile: bool) -> Any:
+        """Copy the tensors that are volatile, or those that are not. Returns the event after the last copy."""
+        sources = [source for source in self._sources() if (source[1] in self._files[source[0]].volatile) is is_volatile]
         with torch.cuda.stream(stream):
-            for is_volatile in (True, False):
-                for file, name, source in self._sources():
-                    if (name in self._files[file].volatile) is is_volatile:
-                        flat = _flat_bytes(source)
-                        if flat.is_cuda:
-                            flat.record_stream(stream)  # if it is freed, its memory is not used again before the copy
-                        for target, piece in _pieces(self.layouts[file], chunks[file], name, flat):
-                            target.copy_(piece, non_blocking=True)
-                event = torch.cuda.Event()
-                event.record(stream)
-                if is_volatile:
-                    current.wait_event(event)
-        self._event, self._files, self._chunks = event, {}, chunks
+            for file, name, source in sources:
+                flat = _flat_bytes(source)
+                if flat.is_cuda:
+                    flat.record_stream(stream)  # if it is freed, its memory is not used again before the copy
+                for target, piece in _pieces(self.layouts[file], chunks[file], name, flat):
+                    target.copy_(piece, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(stream)
+        return event
 
     def _reserved(self, buffers: HostBuffers) -> dict[str, list[Tensor]]:
         return {name: buffers.get(f"{self._prefix}/{name}", layout.num_bytes()) for name, layout in self.layouts.items()}
