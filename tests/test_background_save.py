@@ -235,7 +235,7 @@ def test_a_stop_and_a_divergence_wait_for_the_checkpoint(tmp_path, text, monkeyp
             with torch.no_grad():
                 next(loop.loss_module.model.parameters()).fill_(float("nan"))
 
-    with pytest.raises(DivergedError, match="^step 4: loss is nan"):
+    with pytest.raises(DivergedError, match=r"^step 4: loss is nan"):
         train_here(small(text), tmp_path / "diverged", SilentCallback(inspect=spoil))
     assert checkpoint.names(tmp_path / "diverged") == ["000002"]
     assert leftovers(tmp_path / "diverged") == leftovers(tmp_path / "stopped") == []
