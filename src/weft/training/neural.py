@@ -158,6 +158,7 @@ def make_objective(
     for note in () if valid is None else task.valid_notes(config, valid):
         job.callback.on_note(note)
     objective: Any = task.objective(config, job.tokenizer, train, valid, device)
+    objective.group = job.group  # shares the validation
     if config.train.r_drop:
         return RDropObjective(objective, config.train.r_drop)
     if not job.teachers:
