@@ -33,6 +33,7 @@ def small(text: Path, strategy: str) -> dict[str, Any]:
     return run_file(text, "gpt", train__parallel=strategy, **options)
 
 
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("strategy", "kills", "size"),
     [
@@ -54,8 +55,7 @@ def test_a_group_killed_at_random_moments_ends_identically(tmp_path, text, group
         at = {"seconds": chance.uniform(0.1, 1.2) * took} if killed % 2 else {"line": chance.randrange(1, count_lines("save"))}
         if not groups.train(values, out, size=size, rank=chance.randrange(size), **(at if killed < kills else {})):
             killed += 1
-            newest, problems = checkpoint.newest(out)
-            assert problems == []
+            assert checkpoint.newest(out)[1] == []  # what is there is intact
             continue
         assert run_hashes(out) == expected
         assert leftovers(out) == []

@@ -186,6 +186,10 @@ class NeuralTrainer:
     @torch.inference_mode(False)  # record gradients even if the caller has switched them off
     def train(self, job: Job) -> None:
         """Train from the newest checkpoint, or from scratch."""
+        with job.group.failures():
+            self._train(job)
+
+    def _train(self, job: Job) -> None:
         loop = self.loop(job)
         run_log = job.run_log()
         try:
@@ -195,8 +199,7 @@ class NeuralTrainer:
                 run_log.restore(loop.train_state)
                 self._say_duration(loop, job)
             job.group.begin()
-            with job.group.failures():
-                loop.run(run_log, job.callback)
+            loop.run(run_log, job.callback)
         finally:
             run_log.close()
 
