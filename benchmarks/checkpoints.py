@@ -173,10 +173,12 @@ def measure(args: argparse.Namespace, directory: Path, group: Group) -> None:
 def report(args: argparse.Namespace, loop: Loop, times: StepTimes, run_log: TimedRunLog) -> None:
     parameters, device = sum(weight.numel() for weight in loop.loss_module.parameters()), loop.device_config.device
     saves = [step for step in run_log.written if 2 < step < args.steps]
-    gaps = {step: times.ends[step] - times.ends[step - 1] for step in range(2, args.steps)}  # after step `step`
+    intervals = {step: times.ends[step] - times.ends[step - 1] for step in range(2, args.steps)}  # after step `step`
     writing = [(times.ends[step - 1], run_log.written[step]) for step in saves]
     quiet = [
-        gap for step, gap in gaps.items() if not any(a <= times.ends[step] and times.ends[step - 1] < b for a, b in writing)
+        interval
+        for step, interval in intervals.items()
+        if not any(a <= times.ends[step] and times.ends[step - 1] < b for a, b in writing)
     ]
     usual = statistics.median(quiet)
     pauses = [run_log.paused[step] for step in saves]
@@ -185,7 +187,7 @@ def report(args: argparse.Namespace, loop: Loop, times: StepTimes, run_log: Time
     print(f"{parameters / 1e6:.1f}M parameters on {device.type}, {processes} of {threads}, {usual:.3f} s per step")
     print(f"{'step':>6} {'pause':>9} {'extra time':>12} {'written after':>14}")
     for step, pause, (start, end) in zip(saves, pauses, writing, strict=True):
-        print(f"{step:6} {pause:7.3f} s {gaps[step] - usual:10.3f} s {end - start:12.2f} s")
+        print(f"{step:6} {pause:7.3f} s {intervals[step] - usual:10.3f} s {end - start:12.2f} s")
     print(f"largest pause {max(pauses):.3f} s, target {TARGET_SECONDS} s: {verdict(max(pauses) <= TARGET_SECONDS)}")
 
 
