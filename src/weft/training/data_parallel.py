@@ -49,6 +49,10 @@ class Replica:
         """Context manager for a forward and backward pass; gradients are exchanged after the last one of a step."""
         return nullcontext()
 
+    def waiting_seconds(self) -> float:
+        """The time per step in which the backward pass waits for gradients of other processes, as far as torch measures it."""
+        return 0.0
+
     def whole_model(self) -> AbstractContextManager[nn.Module]:
         """Context manager with the model, all its weights in this process, for anything but training. What is done to its
         buffers stays; its weights must not be changed."""
@@ -74,6 +78,13 @@ class Replicated(Replica):
 
     def backward(self, *, is_last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if is_last else self.module.no_sync()  # type: ignore[no-any-return]
+
+    def waiting_seconds(self) -> float:
+        times = self.module._get_ddp_logging_data()
+        exchange, overlap = (
+            times.get(f"avg_backward_{name}_time", 0) for name in ("comm", "compute_comm_overlap")
+        )  # nanoseconds
+        return max(0.0, (exchange - overlap) / 1e9)
 
 
 class Sharded(Replica):
