@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -29,11 +30,20 @@ from weft.runs.job import train
 from weft.runs.run_dir import RunDir
 from weft.tasks import prepare
 from weft.training import loop_checkpoint as saving
+from weft.training.background_save import BackgroundSaver
 from weft.training.run_log import RunLogWriter
 
 # functions of each part of a run, outermost first; a child can be killed before each of their lines
 PARTS = {
-    "save": [RunLogWriter.keep_best, RunLogWriter.save, saving.save, files.publish],
+    "save": [
+        RunLogWriter.keep_best,
+        RunLogWriter.save,
+        BackgroundSaver.save,
+        BackgroundSaver.submit,
+        RunLogWriter._write_weights,
+        saving.write,
+        files.publish,
+    ],
     "begin": [train, RunDir.begin, prepare.prepare, prepare._vocabulary, write_corpus],
     "frames": [write_frames, _Writer.add],
     "aside": [Backup.create],
@@ -104,7 +114,9 @@ class Killable:
 
 def work(job: dict[str, Any]) -> None:
     if job["before"]:
-        sys.settrace(KillBeforeLine(*job["before"]))
+        kill = KillBeforeLine(*job["before"])
+        threading.settrace(kill)  # the thread that writes
+        sys.settrace(kill)
     train_here(job["values"], Path(job["out"]), SilentCallback(), overwrite=job["overwrite"])
 
 

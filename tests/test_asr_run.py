@@ -25,7 +25,7 @@ from weft.media.audio import write_wav
 from weft.runs.run import AnyRun
 from weft.tasks.asr.data import SpeechDataConfig
 from weft.tasks.media_data import MediaDataConfig, _input_columns
-from weft.tensors import read_tensors
+from weft.tensors import read_listed
 
 
 class Trained:
@@ -116,7 +116,7 @@ def test_the_last_weights_can_be_kept(tmp_path, trained):
     for keep in ("last", "best"):
         out = tmp_path / keep
         train_here(speech_run_file(trained.manifest, train__keep=keep, **options), out)
-        saved, _ = read_tensors(max((out / "checkpoints").iterdir()) / "model.safetensors")
+        saved, _ = read_listed(max((out / "checkpoints").iterdir()) / "model.safetensors")
         kept = weft.load(out).model.state_dict()
         assert all(torch.equal(kept[name], saved[name]) for name in saved) == (keep == "last")
     with pytest.raises(ConfigError, match="'last' is not possible with patience"):

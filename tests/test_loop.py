@@ -24,7 +24,7 @@ from weft.runs.load import load
 from weft.runs.resolve import resolve
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageModelObjective
-from weft.tensors import read_tensors
+from weft.tensors import read_listed, read_tensors
 from weft.training import checkpoint, memory
 from weft.training import loop as loop_module
 from weft.training.config import TrainConfig
@@ -67,8 +67,17 @@ class Notebook:
     def save(self, loop: Loop) -> None:
         self.saved.append(loop.train_state.step)
 
-    def keep_best(self, model: nn.Module, step: int) -> None:
-        self.best.append(step)
+    def keep_best(self, loop: Loop, model: nn.Module) -> None:
+        self.best.append(loop.train_state.step)
+
+    def reserve(self, loop: Loop) -> None:
+        pass
+
+    def raise_error(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
 
 
 class Scored:
@@ -272,7 +281,7 @@ def test_the_run_directory_has_the_best_and_the_last_weights(tmp_path, text, mon
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], weight) for name, weight in seen[4].items())
     assert checkpoint.names(tmp_path / "run") == ["000006", "000008"]
-    last, _ = read_tensors(tmp_path / "run" / "checkpoints" / "000008" / "model.safetensors")
+    last, _ = read_listed(tmp_path / "run" / "checkpoints" / "000008" / "model.safetensors")
     assert all(torch.equal(last[name], weight) for name, weight in seen[8].items())
     assert not all(torch.equal(last[name], best[name]) for name in best)
 

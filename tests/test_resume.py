@@ -17,7 +17,7 @@ from small_runs import SilentCallback, flip_bit, leftovers, make_text, run_file,
 
 from weft import files
 from weft.errors import ModelError, TrainingInterrupted
-from weft.tensors import read_tensors, write_tensors
+from weft.tensors import read_listed, write_tensors
 from weft.training import checkpoint
 from weft.training import loop_checkpoint as saving
 from weft.training.ema import EMA
@@ -289,7 +289,7 @@ def test_ema_weights_of_another_model_are_rejected(tmp_path, text, change):
     values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "average.safetensors"
-    averages = read_tensors(path)[0]
+    averages = read_listed(path)[0]
     weight = averages.pop("embedding.weight")
     write_tensors(path, averages | ({} if change is None else {"embedding.weight": change(weight)}))
     listed_again(path.parent)
@@ -334,13 +334,13 @@ def test_checkpoint_contents(tmp_path, text):
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
     assert sorted(path.name for path in newest.iterdir()) == sorted(FILES)
-    weights, _ = read_tensors(newest / "model.safetensors")
-    optimizer, _ = read_tensors(newest / "optimizer.safetensors")
+    weights, _ = read_listed(newest / "model.safetensors")
+    optimizer, _ = read_listed(newest / "optimizer.safetensors")
     owners = {name.rpartition("/")[0] for name in optimizer}
     assert owners == set(weights)
     keys = {name.rpartition("/")[2] for name in optimizer}
     assert keys == {"momentum", "step", "exp_avg", "exp_avg_sq"}
-    carry, notes = read_tensors(newest / "state.safetensors")
+    carry, notes = read_listed(newest / "state.safetensors")
     # the length, and keys, values and positions of the attention layer; the feed-forward layer has no state
     assert notes == {"shape": "[0, [[0, 0, 0], []]]"}
     assert carry["0000"].tolist() == [[5 * 16]] * 4
@@ -352,7 +352,7 @@ def test_ema_weights_are_saved_in_checkpoints_and_restored(tmp_path, text, monke
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
     assert sorted(path.name for path in newest.iterdir()) == sorted([*FILES, "average.safetensors"])
-    weights, averages = (read_tensors(newest / f"{name}.safetensors")[0] for name in ("model", "average"))
+    weights, averages = (read_listed(newest / f"{name}.safetensors")[0] for name in ("model", "average"))
     assert set(averages) == set(weights)
     assert not any(torch.equal(averages[name], weights[name]) for name in weights if weights[name].dim() == 2)
     shutil.copytree(out, tmp_path / "lost")

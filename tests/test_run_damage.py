@@ -29,7 +29,7 @@ from weft.errors import DataError, DivergedError, LogError, ModelError, Resource
 from weft.runs import run_dir as folder
 from weft.runs.run_dir import RunDir
 from weft.runs.status import read_run_status
-from weft.tensors import read_tensors, write_tensors
+from weft.tensors import read_listed, read_tensors, write_tensors
 from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
@@ -297,7 +297,7 @@ def test_results_are_not_written_through_a_symlink(finished_run, mine, capsys):
 
 
 def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], None], **notes: str) -> None:
-    old, noted = read_tensors(path)
+    old, noted = read_listed(path)
     tensors = {name: tensor.clone() for name, tensor in old.items()}
     change(tensors)
     write_tensors(path, tensors, {**noted, **notes})

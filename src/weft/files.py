@@ -293,16 +293,19 @@ def _file_names(directory: Path) -> list[str]:
     return sorted(name for name in names if name != MANIFEST)
 
 
-def write_manifest(directory: Path, extra: Mapping[str, Any] | None = None) -> None:
+def write_manifest(directory: Path, extra: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None) -> None:
     """Write the size and SHA-256 of every file, and the `extra` entries. Write the manifest last: a directory without one is
-    incomplete."""
+    incomplete. `known`: entries of files that were hashed while they were written."""
     paths = {name: directory / name for name in _file_names(directory)}
-    files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()}
+    files = {
+        name: (known or {}).get(name) or {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()
+    }
     write_json(directory / MANIFEST, {"version": 1, **(extra or {}), "files": files})
 
 
-def verify(directory: Path) -> None:
-    """Refuse a directory that does not match its manifest; the error names the first file that differs."""
+def verify(directory: Path, *, rank: int = 0, size: int = 1) -> None:
+    """Refuse a directory that does not match its manifest; the error names the first file that differs. If `size` processes
+    verify it together, each of them hashes some of the files."""
     manifest = directory / MANIFEST
     if not manifest.exists():
         raise ModelError(directory, f"incomplete ({MANIFEST} is missing)")
@@ -312,13 +315,14 @@ def verify(directory: Path) -> None:
     if content.get("version") != 1:
         raise ModelError(manifest, f"format version {content.get('version')!r} is not supported (expected 1)")
     entries, names = content["files"], _file_names(directory)
-    for name in sorted({*entries, *names}):
+    for number, name in enumerate(sorted({*entries, *names})):
         path = directory / name
         if name not in entries:
             raise ModelError(path, f"unexpected file (not in {MANIFEST})")
         if name not in names:
             raise ModelError(path, f"file not found (listed in {MANIFEST})")
-        _verify_file(path, entries[name])
+        if number % size == rank:
+            _verify_file(path, entries[name])
 
 
 def _verify_file(path: Path, entry: Any) -> None:
@@ -343,14 +347,17 @@ def publish(temp: Path, final: Path) -> None:
 
 
 @contextmanager
-def atomic_directory(final: Path, extra: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """Yield a temporary directory. If the block succeeds, it gets a manifest and replaces `final`; otherwise it is removed."""
+def atomic_directory(
+    final: Path, extra: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None
+) -> Iterator[Path]:
+    """Yield a temporary directory. If the block succeeds, it gets a manifest and replaces `final`; otherwise it is removed. The
+    block may add entries of files to `known`, which are then not hashed again."""
     temp = temporary_path(final)
     with wrap_os_errors(final):
         os.mkdir(temp)
     try:
         yield temp
-        write_manifest(temp, extra)
+        write_manifest(temp, extra, known)
         remove(final)
         publish(temp, final)
     except BaseException:

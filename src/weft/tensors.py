@@ -7,10 +7,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ NUMPY_DTYPES = {  # safetensors to NumPy; types that NumPy lacks are read as raw
 # entries of the metadata
 _TIED = "weft.tied"  # JSON: names of tied tensors, and the name that each is stored under
 _CHECKSUM = "weft.sha256"  # of the header without this entry, and of the data
+_WRITE_BYTES = 4 << 20  # hashed and written at a time: fits into the cache of a processor
 T = TypeVar("T")
 _DATA_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[')
 
@@ -50,9 +52,19 @@ def _as_tensors(arrays: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, Tensor
     return {name: torch.from_numpy(array) if isinstance(array, np.ndarray) else array for name, array in arrays.items()}
 
 
-def write_tensors(path: Path, arrays: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file; equal tensors give equal bytes. Tied tensors are stored once, under the first name."""
-    tensors = _as_tensors(arrays)
+class TensorLayout(NamedTuple):
+    """Where the tensors of a file are stored: the header without a checksum, and their names in the order of the data."""
+
+    header: dict[str, Any]
+    names: list[str]
+
+    def num_bytes(self) -> int:
+        """The size of the data."""
+        return int(self.header[self.names[-1]]["data_offsets"][1]) if self.names else 0
+
+
+def tensor_layout(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> TensorLayout:
+    """The layout of a file with these tensors. Tied tensors are stored once, under the first name."""
     stored_names: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors.items():
@@ -73,15 +85,42 @@ def write_tensors(path: Path, arrays: Mapping[str, Tensor | NDArray[Any]], metad
             "data_offsets": [offset, end],
         }
         offset = end
-    digest = hashlib.sha256(_pack_header(header))
-    for data in _tensor_bytes(tensors, names):
-        digest.update(data)
-    header["__metadata__"][_CHECKSUM] = digest.hexdigest()
-    raw = _pack_header(header)
+    return TensorLayout(header, names)
+
+
+def write_tensors(path: Path, arrays: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file; equal tensors give equal bytes. Tied tensors are stored once, under the first name."""
+    tensors = _as_tensors(arrays)
+    layout = tensor_layout(tensors, metadata)
+    write_layout(path, layout, lambda: tensor_bytes(tensors, layout.names))
+
+
+def write_layout(path: Path, layout: TensorLayout, data: Callable[[], Iterable[memoryview]]) -> None:
+    """Write a file of this layout with a checksum in its header. `data` is called twice: the checksum comes first."""
+    digest = hashlib.sha256(_pack_header(layout.header))
+    for part in data():
+        digest.update(part)
+    metadata = {**layout.header["__metadata__"], _CHECKSUM: digest.hexdigest()}
+    raw = _pack_header({**layout.header, "__metadata__": metadata})
     with atomic_write(path) as write:
         write(len(raw).to_bytes(8, "little") + raw)
-        for data in _tensor_bytes(tensors, names):
-            write(data)
+        for part in data():
+            write(part)
+
+
+def write_listed(path: Path, layout: TensorLayout, data: Iterable[memoryview]) -> dict[str, Any]:
+    """Write a file of this layout for a directory with a manifest, and return its entry there. The checksum is computed while
+    the data is written, so the header has none."""
+    raw = _pack_header(layout.header)
+    digest, size = hashlib.sha256(), 0
+    with atomic_write(path) as write:
+        for part in chain([memoryview(len(raw).to_bytes(8, "little") + raw)], data):
+            for start in range(0, len(part), _WRITE_BYTES):
+                piece = part[start : start + _WRITE_BYTES]
+                digest.update(piece)
+                write(piece)
+            size += len(part)
+    return {"size": size, "sha256": digest.hexdigest()}
 
 
 def _pack_header(header: Mapping[str, Any]) -> bytes:
@@ -89,7 +128,7 @@ def _pack_header(header: Mapping[str, Any]) -> bytes:
     return raw + b" " * (-len(raw) % 8)
 
 
-def _tensor_bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryview]:
+def tensor_bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryview]:
     """The bytes of one tensor at a time, so that a GPU model is never copied to host memory as a whole."""
     import torch
 
@@ -103,6 +142,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors by name, memory-mapped copy-on-write, and the metadata."""
     tensors, metadata = read_external(path)
     return _verify_and_tie(path, tensors, metadata), metadata
+
+
+def read_listed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """`read_tensors` for a file in a directory whose manifest was verified."""
+    tensors, metadata = read_external(path)
+    metadata.pop(_CHECKSUM, None)  # earlier versions wrote one into these files as well
+    return _tie(path, tensors, metadata), metadata
 
 
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -139,12 +185,18 @@ def _map_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 def _verify_and_tie(path: Path, tensors: dict[str, T], metadata: dict[str, str]) -> dict[str, T]:
     """Verify the checksum, and return the tensors with tied ones under all their names. The entries of this module are removed
     from the metadata."""
+    tensors = _tie(path, tensors, metadata)
+    _verify_checksum(path)
+    del metadata[_CHECKSUM]
+    return tensors
+
+
+def _tie(path: Path, tensors: dict[str, T], metadata: dict[str, str]) -> dict[str, T]:
+    """The tensors with tied ones under all their names."""
     for name, stored_name in _parse_tied(path, metadata.pop(_TIED, "{}")).items():
         if name in tensors or stored_name not in tensors:
             raise ModelError(path, f"corrupted: {name!r} cannot share the memory of {stored_name!r}")
         tensors[name] = tensors[stored_name]
-    _verify_checksum(path)
-    del metadata[_CHECKSUM]
     return tensors
 
 
@@ -186,6 +238,8 @@ def _bounds(tensor: Tensor | NDArray[Any]) -> tuple[float, float] | None:
 def not_finite(tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], *, logs: bool = False) -> str | None:
     """The name of the first tensor with NaN or infinite values; None if all are finite. A scalar, such as a threshold, may be
     infinite. `logs`: -inf is allowed, as log(0)."""
+    if _all_finite_on_gpu(tensors):
+        return None
     for name, tensor in tensors.items():
         if (bounds := _bounds(tensor)) is None:
             continue
@@ -193,6 +247,27 @@ def not_finite(tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], *, lo
         if math.isnan(low) or (tensor.ndim and (high == math.inf or (low == -math.inf and not logs))):
             return name
     return None
+
+
+def _all_finite_on_gpu(tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]]) -> bool:
+    """Whether all tensors are on a GPU, and finite: the host waits for the GPU once, not once per tensor."""
+    floats = list[Any]()
+    for tensor in tensors.values():
+        if isinstance(tensor, np.ndarray) or tensor.device.type == "cpu":
+            return False
+        if tensor.is_floating_point() and tensor.numel():
+            floats.append(tensor.detach())
+    return all_finite(floats)
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether floating-point tensors of one device have neither NaN nor infinite values, with a single wait for a GPU."""
+    if not tensors:
+        return True
+    import torch
+
+    norms = torch._foreach_norm(list(tensors), ord=math.inf)
+    return bool(torch.stack([norm.double() for norm in norms]).isfinite().all())
 
 
 def read_external(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

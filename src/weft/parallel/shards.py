@@ -57,20 +57,26 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor that every process has, divided as `like` is; no exchange is needed."""
-    if not is_sharded(like):
+    """A whole tensor that every process has, divided as `like` is; no exchange is needed. A tensor that is already divided is
+    returned as it is."""
+    if not is_sharded(like) or is_sharded(tensor):
         return tensor
+    part, first_row, _ = local_part(like)
+    return from_rows(tensor[first_row : first_row + len(part)], like)
+
+
+def from_rows(rows: Tensor, like: Tensor) -> Tensor:
+    """A copy of the rows of this process as a tensor that is divided as `like` is; no exchange is needed."""
     from torch.distributed.tensor import DTensor
 
     sharded: Any = like
-    part, first_row, shape = local_part(like)
-    rows = tensor[first_row : first_row + len(part)].to(part.device, part.dtype, copy=True)
+    part, _, shape = local_part(like)
     result: Tensor = DTensor.from_local(
-        rows,
+        rows.to(part.device, part.dtype, copy=True),
         sharded.device_mesh,
         sharded.placements,
         run_check=False,
         shape=torch.Size(shape),
-        stride=tensor.contiguous().stride(),
+        stride=torch.empty(shape, device="meta").stride(),
     )
     return result

@@ -256,11 +256,14 @@ class RunDir:
 
     # ---- weights
 
+    def weights_metadata(self, vocabulary: str, step: int) -> dict[str, str]:
+        """The metadata of weights that were trained here."""
+        return {"weft": FORMAT, "vocabulary": vocabulary, "config": _sha256(self.resolved), "step": str(step)}
+
     def write_weights(self, tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], vocabulary: str, step: int) -> None:
-        metadata = {"weft": FORMAT, "vocabulary": vocabulary, "config": _sha256(self.resolved), "step": str(step)}
         if (name := not_finite(tensors, logs=True)) is not None:
             raise DivergedError(self.weights, f"{name} has NaN or infinite values, so it was not written")
-        write_tensors(self.weights, tensors, metadata)
+        write_tensors(self.weights, tensors, self.weights_metadata(vocabulary, step))
         self.backup.delete()
 
     def read_weights(self, vocabulary: str, *, logs: bool = False) -> dict[str, Tensor]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from weft.training.data_parallel import Replica
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
 from weft.training.group_timing import GroupTiming
+from weft.training.loop_protocols import Copy, LoopCallback, RunLog
 from weft.training.loss_module import LossModule
 from weft.training.micro_batches import join_parts, micro_batches
 from weft.training.optimizers import Optimizers
@@ -33,34 +34,6 @@ from weft.training.train_state import TrainState
 SAVE_SECONDS = 60.0  # time between checkpoints: the most work that a crash can lose
 LOG_LINES = 200  # number of lines with training losses in metrics.jsonl
 B = TypeVar("B", bound=tuple[Any, ...])  # a batch: a tuple of tensors (B, ...) or None
-
-
-class RunLog(Protocol):
-    """Stores logs, checkpoints and weights of a run."""
-
-    def log(self, record: dict[str, Any]) -> int:
-        """Append a line to metrics.jsonl; returns the new length of the file in bytes."""
-
-    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
-        """Append lines to samples.jsonl; returns the new length of the file in bytes."""
-
-    def save(self, loop: Loop) -> None:
-        """Write a checkpoint."""
-
-    def keep_best(self, model: nn.Module, step: int) -> None:
-        """Write the weights as the result of the run."""
-
-
-class LoopCallback(Protocol):
-    """Receives the progress of the loop, such as the progress display of the command line."""
-
-    def on_step(self, loop: Loop, loss: float, seconds: float) -> None: ...
-
-    def on_validation(self, loop: Loop, scores: dict[str, float]) -> None: ...
-
-    def on_progress(self, phase: str, done: int, total: int) -> None: ...
-
-    def should_stop(self) -> bool: ...
 
 
 class DeviceConfig(NamedTuple):
@@ -106,6 +79,8 @@ class Loop:
         self.lr = 0.0  # the learning rate of the latest step
         self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
+        self.copies_state = True  # whether there is memory for a copy of everything that a checkpoint has
+        self.copies: list[Copy] = []  # for checkpoints: the next optimizer step waits for them
 
     # ---- progress
 
@@ -201,6 +176,8 @@ class Loop:
         progress = self.progress(ahead=0.5)
         factor = self.lr_schedule(progress)
         self.lr = self.config.lr * factor
+        while self.copies:
+            self.copies.pop().wait()
         self.optimizers.step(factor, progress)
         self.optimizers.zero_grad()
         if self.ema is not None:
@@ -256,16 +233,28 @@ class Loop:
         Raises:
             TrainingInterrupted: The callback requested a stop; a checkpoint was saved.
             DivergedError: The loss, a gradient or a weight is NaN or infinite.
+            ResourceError: A checkpoint could not be written; the one before is intact.
         """
+        try:
+            self._run(run_log, callback)
+        finally:
+            run_log.finish()  # a write that failed came before any other error
+
+    def _run(self, run_log: RunLog, callback: LoopCallback) -> None:
         train_state, last_save = self.train_state, time.monotonic()
-        save_due, should_stop = False, False
+        save_due, should_stop, is_first = False, False, True
         while not train_state.done:
+            run_log.raise_error()
             start = time.perf_counter()
             log_lines, validations = self._completed(LOG_LINES), self._completed(self.config.num_validations)
             total_loss, count, tokens = self.train_step()
             self._advance(total_loss, count, tokens)
-            self.timing.add(time.perf_counter() - start)
-            train_state.seconds = self._leader_time(train_state.seconds + time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self.timing.add(seconds)
+            train_state.seconds = self._leader_time(train_state.seconds + seconds)
+            if is_first:
+                run_log.reserve(self)
+                is_first = False
             is_last = self.progress() >= 1.0
             if is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1:
                 self._log_training(run_log)
@@ -352,7 +341,7 @@ class Loop:
         if scores is None:  # no metric to select by: the latest weights are the result of the run
             self._check_finite()
             train_state.best_step = train_state.step
-            run_log.keep_best(model, train_state.step)
+            run_log.keep_best(self, model)
             self._write_samples(model, run_log)
             return
         monitored = self._monitored_metric(scores)
@@ -370,7 +359,7 @@ class Loop:
         is_best = train_state.best is None or monitored.is_better(value, train_state.best)
         if is_best or self.config.keep == "last":
             train_state.best, train_state.best_step, train_state.validations_without_improvement = value, train_state.step, 0
-            run_log.keep_best(model, train_state.step)
+            run_log.keep_best(self, model)
         else:
             train_state.validations_without_improvement += 1
         self._write_samples(model, run_log)

@@ -118,6 +118,17 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
         length = min(max_length, 2 * length, max(length + 1, int(length * (available / measured) ** 0.5)))
 
 
+def can_copy_state(loss_module: LossModule, batch_bytes: int, config: TrainConfig, device_config: DeviceConfig) -> bool:
+    """Whether the host has memory for a copy of all that a checkpoint has, and of the best weights, besides what training takes
+    (a batch of `batch_bytes`, and what the first step allocates). Otherwise training waits while a checkpoint is written."""
+    host, group = torch.device("cpu"), device_config.group
+    weight_bytes = 4 * sum(weight.numel() for weight in loss_module.parameters())
+    optimizer_bytes = weight_bytes * (MOMENTS[config.optimizer] + (config.ema_decay > 0))
+    training_bytes = optimizer_bytes + batch_bytes if device_config.device.type == "cpu" else 0
+    copy_bytes = weight_bytes + (weight_bytes + optimizer_bytes) // group.size  # each process writes a part of a checkpoint
+    return free_device_memory(host) // _sharing(group, host) >= training_bytes + copy_bytes
+
+
 def has_unused_weights(loss_module: LossModule, largest_batch: LargestBatch, device_config: DeviceConfig) -> bool:
     """Whether some trained weights have no influence on the loss: those who exchange gradients must know."""
     weights = [weight for weight in loss_module.parameters() if weight.requires_grad]

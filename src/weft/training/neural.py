@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from weft.runs.job import Job
     from weft.runs.run import AnyRun
     from weft.runs.run_dir import RunDir
+    from weft.training.follower_log import FollowerLog
     from weft.training.run_log import RunLogWriter
 
 
@@ -186,6 +187,10 @@ class NeuralTrainer:
     @torch.inference_mode(False)  # record gradients even if the caller has switched them off
     def train(self, job: Job) -> None:
         """Train from the newest checkpoint, or from scratch."""
+        with job.group.failures():
+            self._train(job)
+
+    def _train(self, job: Job) -> None:
         loop = self.loop(job)
         run_log = job.run_log()
         try:
@@ -195,8 +200,7 @@ class NeuralTrainer:
                 run_log.restore(loop.train_state)
                 self._say_duration(loop, job)
             job.group.begin()
-            with job.group.failures():
-                loop.run(run_log, job.callback)
+            loop.run(run_log, job.callback)
         finally:
             run_log.close()
 
@@ -229,7 +233,7 @@ class NeuralTrainer:
         loss_module = LossModule(objective, model)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
-        memory.check_batch(loss_module, largest_batch, config.train, device_config)
+        batch_bytes = memory.check_batch(loss_module, largest_batch, config.train, device_config)
         is_compiled = config.train.compile
         if is_compiled == "auto":
             is_compiled = device_config.device.type == "cuda" and self.task.compiles(config)
@@ -252,6 +256,7 @@ class NeuralTrainer:
             device_config=device_config,
             replica=replica,
         )
+        loop.copies_state = memory.can_copy_state(loss_module, batch_bytes, config.train, device_config)
         loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
 
@@ -265,7 +270,7 @@ class NeuralTrainer:
             batch = device_config.to_device(batch_sampler.largest_batch())
             return partial(crop_batch, loss_module.prepare_batch(batch, seed=seed, step=0))
 
-    def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter, start: Path) -> None:
+    def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter | FollowerLog, start: Path) -> None:
         """Restore loop and logs from a checkpoint."""
         loop_checkpoint.restore(loop, start)
         self._check_best(loop, job)

@@ -48,6 +48,11 @@ class Optimizers:
             for key, value in state.items()
         }
 
+    def like(self, name: str) -> Tensor | None:
+        """The weight that a tensor of the state is divided like; None for step counters, which all processes have."""
+        parameter, _, key = name.rpartition("/")
+        return None if key == "step" else {ours: weight for weight, ours in self.names.items()}.get(parameter)
+
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the state from `tensors`, as `tensors()` returned them."""
         owners = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,12 @@ from torch import nn
 from weft import log
 from weft.errors import ResourceError
 from weft.resources import peak_memory
+from weft.tensors import write_layout
 from weft.training import loop_checkpoint as saving
 from weft.training import sample_outputs as samples
+from weft.training.background_save import WEIGHTS, BackgroundSaver
 from weft.training.loop import Loop
+from weft.training.snapshot import Snapshot, TensorFile
 from weft.training.train_state import TrainState
 
 if TYPE_CHECKING:
@@ -28,12 +32,13 @@ class RunLogWriter:
         self, run_dir: RunDir, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
     ) -> None:
         self.run_dir, self.vocabulary = run_dir, vocabulary
-        self.checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # stored in every checkpoint
+        checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # stored in every checkpoint
         self.open_board = board_opener(run_dir.path / "tensorboard") if tensorboard else None
         self.board: Any = None
         self.metrics = log.Log(run_dir.path / "metrics.jsonl")
         self.timings = log.Log(run_dir.path / "timings.jsonl")
         self.samples: log.Log | None = None  # opened for the first samples
+        self.saver = BackgroundSaver(run_dir.path, checksums)
 
     def restore(self, train_state: TrainState, metrics: bytes = b"") -> list[str]:
         """Restore the logs to their state at a checkpoint, whose metrics log is `metrics`. Of a corrupted samples.jsonl, the
@@ -70,26 +75,49 @@ class RunLogWriter:
                 self.board.add_scalar(name, value, record["step"])
         return self.metrics.num_bytes
 
+    # ---- checkpoints and weights, in the background
+
+    def reserve(self, loop: Loop) -> None:
+        self.saver.reserve(loop, self._weights(loop, loop.loss_module.model))
+
     def save(self, loop: Loop) -> None:
+        train_state = loop.train_state
+        timing = {
+            "step": train_state.step,
+            "seconds": train_state.seconds,
+            "tokens_per_second": train_state.tokens / train_state.seconds if train_state.seconds else None,
+            "peak_memory": torch.cuda.max_memory_allocated() if loop.device_config.device.type == "cuda" else peak_memory(),
+            **({} if loop.timing.latest is None else {"group": loop.timing.latest.to_json()}),
+        }
+        self.saver.save(loop, before=self._sync, after=partial(self.timings.write, timing))
+
+    def keep_best(self, loop: Loop, model: nn.Module) -> None:
+        snapshot = self.saver.submit(loop, WEIGHTS, self._weights(loop, model), self._write_weights)
+        if loop.ema is not None or model is not loop.loss_module.model:  # after the validation, the model has other weights
+            snapshot.wait()
+
+    def _weights(self, loop: Loop, model: nn.Module) -> dict[str, TensorFile]:
+        metadata = self.run_dir.weights_metadata(self.vocabulary, loop.train_state.step)
+        return {WEIGHTS: saving.weights_file(model, metadata)}
+
+    def _sync(self) -> None:
         self.metrics.sync()
         if self.samples is not None:
             self.samples.sync()
-        saving.save(loop, self.run_dir.path, self.checksums)
-        train_state = loop.train_state
-        self.timings.write(
-            {
-                "step": train_state.step,
-                "seconds": train_state.seconds,
-                "tokens_per_second": train_state.tokens / train_state.seconds if train_state.seconds else None,
-                "peak_memory": torch.cuda.max_memory_allocated() if loop.device_config.device.type == "cuda" else peak_memory(),
-                **({} if loop.timing.latest is None else {"group": loop.timing.latest.to_json()}),
-            }
-        )
 
-    def keep_best(self, model: nn.Module, step: int) -> None:
-        self.run_dir.write_weights(model.state_dict(), self.vocabulary, step)
+    def _write_weights(self, snapshot: Snapshot) -> None:
+        snapshot.finish()
+        write_layout(self.run_dir.weights, snapshot.layouts[WEIGHTS], partial(snapshot.data, WEIGHTS))
+        self.run_dir.backup.delete()
+
+    def raise_error(self) -> None:
+        self.saver.raise_error()
+
+    def finish(self) -> None:
+        self.saver.finish()
 
     def close(self) -> None:
+        self.saver.close()
         self.metrics.close()
         self.timings.close()
         if self.samples is not None:
