@@ -2,7 +2,7 @@
 checkpoint has 1.5 GB and whose best weights have another 0.5 GB.
 
 Target: training stops for at most 0.3 s. The pause is the time that the thread that trains spends on a checkpoint and the best
-weights: the check that all weights are finite, and waiting for the copies. The extra time is that between the two steps around a
+weights: the check that all weights are finite, and waiting for copies. The extra time is that between the two steps around a
 checkpoint, less the median time between steps while nothing is written: on a CPU, the thread that hashes and writes takes a
 core, so steps are slower meanwhile.
 
