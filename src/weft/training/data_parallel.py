@@ -77,7 +77,7 @@ class Replicated(Replica):
         return loss
 
     def backward(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if is_last else self.module.no_sync()  # type: ignore[no-any-return]
+        return nullcontext() if is_last else self.module.no_sync()
 
     def waiting_seconds(self) -> float:
         times = self.module._get_ddp_logging_data()
@@ -117,8 +117,8 @@ class Sharded(Replica):
         model, sharded = self.copy.to(self.device), self.loss_module.model
         model.train(sharded.training)
         with torch.no_grad():
-            for ours, theirs in zip(model.parameters(), sharded.parameters(), strict=True):
-                ours.copy_(whole(theirs))
+            for copied, weight in zip(model.parameters(), sharded.parameters(), strict=True):
+                copied.copy_(whole(weight))
             for ours, theirs in zip(model.buffers(), sharded.buffers(), strict=True):
                 ours.copy_(theirs)
         try:
