@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
-from weft.nn.stack import Layer
+from weft.nn.stack import Recomputes
 from weft.parallel.group import Group
 from weft.parallel.shards import whole
 from weft.training.loss_module import LossModule
@@ -80,11 +80,10 @@ class Replicated(Replica):
         return nullcontext() if is_last else self.module.no_sync()
 
     def waiting_seconds(self) -> float:
-        times = self.module._get_ddp_logging_data()
-        exchange, overlap = (
-            times.get(f"avg_backward_{name}_time", 0) for name in ("comm", "compute_comm_overlap")
-        )  # nanoseconds
-        return max(0.0, (exchange - overlap) / 1e9)
+        module: Any = self.module
+        times = module._get_ddp_logging_data()  # nanoseconds
+        exchange, overlap = (times.get(f"avg_backward_{name}_time", 0) for name in ("comm", "compute_comm_overlap"))
+        return max(0.0, float(exchange - overlap) / 1e9)
 
 
 class Sharded(Replica):
@@ -130,12 +129,12 @@ class Sharded(Replica):
             self.copy.cpu()
 
 
-def outermost_layers(model: nn.Module) -> list[Layer]:
+def outermost_layers(model: nn.Module) -> list[Any]:
     """The layers of a model whose weights are gathered together. Layers inside another layer are not listed: they may be called
     once per position."""
-    found: list[Layer] = []
+    found: list[Any] = []
     for module in model.children():
-        found += [module] if isinstance(module, Layer) else outermost_layers(module)
+        found += [module] if isinstance(module, Recomputes) else outermost_layers(module)
     return found
 
 
