@@ -2,8 +2,9 @@
 checkpoint has 1.5 GB and whose best weights have another 0.5 GB.
 
 Target: training stops for at most 0.3 s. The pause is the time that the thread that trains spends on a checkpoint and the best
-weights, or waits for their copies. The extra time is that between the two steps around a checkpoint, less the median time
-between steps while nothing is written: on a CPU, the thread that hashes and writes takes a core, so steps are slower meanwhile.
+weights: the check that all weights are finite, and waiting for copies. The extra time is that between the two steps around a
+checkpoint, less the median time between steps while nothing is written: on a CPU, the thread that hashes and writes takes a
+core, so steps are slower meanwhile.
 
     python benchmarks/checkpoints.py                  # CPU, or a GPU if there is one
     python benchmarks/checkpoints.py --foreground     # for comparison: training waits until everything is written
@@ -94,6 +95,16 @@ class TimedRunLog(RunLogWriter):
         with self.pause(loop):
             super().keep_best(loop, model)
 
+    def count_checks(self, loop: Loop) -> None:
+        """Count the time of the check that all weights are finite."""
+        check = loop._check_finite
+
+        def timed() -> None:
+            with self.pause(loop):
+                check()
+
+        loop._check_finite = timed  # type: ignore[method-assign]
+
     @contextmanager
     def pause(self, loop: Loop) -> Iterator[None]:
         """Count the time in the block as a pause by the checkpoint of the latest step."""
@@ -164,6 +175,8 @@ def measure(args: argparse.Namespace, directory: Path, group: Group) -> None:
     loop, times = make_loop(args, device, group), StepTimes()
     (directory / "resolved.toml").write_text("")
     run_log = TimedRunLog(RunDir(directory)) if group.leads else FollowerLog(directory)
+    if isinstance(run_log, TimedRunLog):
+        run_log.count_checks(loop)
     loop.run(run_log, times)
     run_log.close()
     if isinstance(run_log, TimedRunLog):

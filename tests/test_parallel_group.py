@@ -320,7 +320,8 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes(run_dir: Path, ra
     errors = process.communicate(timeout=120)[1]
     assert process.returncode == 0 and "resuming at step" in errors, errors
     train(tomllib.loads((run_dir / "run.toml").read_text()), run_dir / "alone", base=run_dir, callback=SilentCallback())
-    lines = [[json.loads(line) for line in (run_dir / run / "metrics.jsonl").open()] for run in ("run", "alone")]
+    texts = [(run_dir / run / "metrics.jsonl").read_text() for run in ("run", "alone")]
+    lines = [[json.loads(line) for line in text.splitlines()] for text in texts]
     assert [line["step"] for line in lines[0]] == [line["step"] for line in lines[1]]
     for ours, theirs in zip(*lines, strict=True):
         assert ours.get("train_loss", 0) == pytest.approx(theirs.get("train_loss", 0), rel=1e-4)

@@ -139,7 +139,7 @@ class Loop:
             with self.replica.backward(is_last=part is parts[-1]):
                 with self.device_config.autocast():
                     loss = self.replica(self.device_config.to_device(part.batch), part.carry, part.counts)
-                loss.to_minimize().backward()
+                torch.autograd.backward(loss.to_minimize())
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
             self.expert_log.add(loss)
