@@ -96,7 +96,7 @@ def throughput(server: Server, url: str, bodies: Sequence[dict[str, Any]], clien
 
 
 def raw_seconds(url: str, path: str, body: dict[str, Any] | None, count: int) -> list[float]:
-    """Sorted seconds of requests over one connection, one after the other, by a client that does nothing but send and receive."""
+    """Sorted seconds of requests over one connection, one after the other, by a client that only sends and receives."""
     host, port = url.removeprefix("http://").split(":")
     content = b"" if body is None else json.dumps(body).encode()
     lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
