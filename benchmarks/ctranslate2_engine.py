@@ -2,11 +2,11 @@
 
     python benchmarks/ctranslate2_engine.py --run runs/benchmarks/multi30k/transformer
 
-RUN is a trained Transformer, such as those of multi30k.py and translation_models.py. All engines search with beam size 5, length
-penalty 1 and patience 2 on one thread. The table has the number of outputs that equal weft's, BLEU, sentences per CPU second in
-batches of 64 and one by one (medians), both also relative to weft and to weft without patience, and the size of the weights.
-Rounds of all engines take turns, since the load of a shared machine changes. Targets: 99% equal outputs and a BLEU within 0.1 in
-float32; a BLEU within 0.3 in int8.
+RUN is a trained Transformer, such as those of multi30k.py and translation_models.py. All engines search with beam size 5,
+length penalty 1 and patience 2 on one thread. The table has the number of outputs that equal weft's, BLEU, sentences per CPU
+second in batches of 64 and one by one (medians), both also relative to weft and to weft without patience, and the size of the
+weights. Rounds of all engines take turns, since the load of a shared machine changes. Targets: 99% equal outputs and a BLEU
+within 0.1 in float32; a BLEU within 0.3 in int8.
 """
 
 from __future__ import annotations
