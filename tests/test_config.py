@@ -154,6 +154,7 @@ def test_exit_codes():
         "ModelError": 4,
         "ResourceError": 5,
         "DivergedError": 6,
+        "GroupError": 7,
     }
     assert {name: getattr(errors, name).exit_code for name in codes} == codes
     assert all(issubclass(getattr(errors, name), errors.WeftError) for name in codes)

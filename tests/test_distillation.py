@@ -150,7 +150,7 @@ def test_the_divergence_of_an_impossible_token_is_finite() -> None:
 class FixedOutputs:
     """An objective whose models are their own log-probabilities."""
 
-    unit, monitors, inner_steps, prepare = "token", (), 0, None
+    unit, monitors, inner_steps, prepare, augment = "token", (), 0, None, None
 
     def outputs(self, model: Any, batch: Any, carry: Any) -> Any:
         return model, Loss(torch.zeros(()), torch.ones(()), carry), None

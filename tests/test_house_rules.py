@@ -41,7 +41,7 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"resources", "media", "data", "nn", "decode.incremental", "models"}
-TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "vectors", "training"}
+TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "parallel", "vectors", "training"}
 RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # the definition of tasks
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -54,6 +54,7 @@ LAYERS: dict[str, set[str]] = {
     "log": {"errors", "files"},
     "tensors": {"errors", "files"},
     "backup": {"errors", "files"},
+    "parallel": {"errors"},
     "text": BASE,
     "media": BASE,
     "data": TEXT | {"media"},
@@ -539,6 +540,7 @@ ERRORS = {
     "ResourceError",
     "InUseError",
     "DivergedError",
+    "GroupError",
     "TrainingInterrupted",
 }
 

@@ -76,7 +76,7 @@ class Scored:
 
     def __init__(self, task: LanguageModelObjective, scores: list[float]) -> None:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
-        self.inner_steps, self.prepare = task.inner_steps, task.prepare
+        self.inner_steps, self.prepare, self.augment = task.inner_steps, task.prepare, task.augment
 
     def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()
@@ -215,7 +215,7 @@ def test_best_weights_are_selected_by_the_monitored_metric_of_the_task():
 
     class Counting:
         unit = "token"
-        inner_steps, prepare = 0, None
+        inner_steps, prepare, augment = 0, None, None
         monitors = (
             Metric("never_measured", lambda totals: totals[""], "lower"),
             Metric("words_right", lambda totals: totals[""], "higher"),

@@ -57,7 +57,7 @@ def rewards(prompts: list[int], tokens: Tensor) -> Tensor:
 class Policy:
     """Samples continuations of prompts and learns from their rewards: REINFORCE, or PPO with `clip`."""
 
-    unit = "token"
+    unit, augment = "token", None
 
     def __init__(self, *, inner: int = 1, clip: float | None = None) -> None:
         self.inner_steps, self.clip = inner, clip

@@ -269,7 +269,7 @@ class Reading:
 
     unit = "token"
     monitors = ()
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.token_mask is None else batch.token_mask

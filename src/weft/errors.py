@@ -9,6 +9,7 @@ WeftError               1  base class; any other failure
 ├── ResourceError       5  memory, disk, or a directory in use
 │   └── InUseError      5  another process uses the directory
 ├── DivergedError       6  the loss, a gradient or a weight became NaN or infinite
+├── GroupError          7  a process of a group died or does not answer
 └── TrainingInterrupted 130  training was stopped on request and has saved
 
 The number is the exit code of the command line; signals give 129 (SIGHUP), 130 (SIGINT) and 143 (SIGTERM).
@@ -80,6 +81,12 @@ class InUseError(ResourceError):
 
 class DivergedError(WeftError):
     exit_code = 6
+
+
+class GroupError(WeftError):
+    """One of several processes that work together died, or cannot be reached. The last checkpoint is intact."""
+
+    exit_code = 7
 
 
 class TrainingInterrupted(WeftError):

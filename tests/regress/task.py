@@ -125,7 +125,7 @@ def run_model(model: nn.Module, data: Numbered, device: torch.device, progress: 
 
 class SquaredError:
     unit, monitors = "example", METRICS
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, valid: Numbered | None, device: torch.device) -> None:
         self.valid, self.device = valid, device

@@ -237,8 +237,11 @@ class MixtureOfExperts(nn.Module):
             x = x.masked_fill(~token_mask[..., None], 0.0)  # attention may leave any value on padding
         tokens, mask = x.flatten(0, 1), None if token_mask is None else token_mask.flatten()
         routing = self.router(tokens)
-        if self.recorded is not None:
-            self.recorded.append(expert_load(routing, mask))
+        if self.training or self.recorded is not None:
+            # in training always: activation checkpointing repeats this call when nothing is recorded any more
+            load = expert_load(routing, mask)
+            if self.recorded is not None:
+                self.recorded.append(load)
         y = self.experts(tokens, routing, mask).view(x.shape)
         return y if self.shared is None else y + self.shared(x)[0], ()
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from weft.nn.experts import expert_layers
 from weft.nn.memory import Memory
@@ -46,8 +47,15 @@ class Layer(nn.Module):
         super().__init__()
         self.norm, self.mixer, self.connection, self.dropout = norm, mixer, connection, dropout or nn.Identity()
         self.layer_index = layer_index
+        self.recomputes = False  # whether the backward pass computes the activations again, instead of keeping them
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        if not (self.recomputes and self.training and torch.is_grad_enabled()):
+            return self._forward(x, state, token_mask)
+        result: tuple[Tensor, Any] = checkpoint(self._forward, x, state, token_mask, use_reentrant=False)
+        return result
+
+    def _forward(self, x: Tensor, state: Any, token_mask: Tensor | None) -> tuple[Tensor, Any]:
         y, state = self.mixer(self.norm(self.connection.mixer_input(x)), state, token_mask)
         return self.connection(x, self.dropout(y)), state
 

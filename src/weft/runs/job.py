@@ -14,6 +14,7 @@ from weft.data.config import training
 from weft.data.corpus import Corpus
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
+from weft.parallel.group import ALONE, Group
 from weft.runs.config import RunConfig
 from weft.runs.memory_data import write_inputs
 from weft.runs.open_vectors import open_vectors
@@ -26,6 +27,7 @@ from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
 from weft.text.tokenizer_pair import tokenizer_files
 from weft.training.device import pick_device
+from weft.training.follower_log import FollowerLog
 from weft.training.init_weights import BuiltRun, InitRun
 from weft.training.loop import Loop
 from weft.training.run_log import RunLogWriter
@@ -40,6 +42,7 @@ class JobInputs(NamedTuple):
 
     files: Mapping[str, Path] = {}  # temporary files of data in memory, by split, which are copied to the run directory
     reward: RewardFunction | None = None
+    group: Group = ALONE  # the processes that train together
 
 
 NO_INPUTS = JobInputs()
@@ -76,6 +79,7 @@ class Job:
     callback: JobCallback
     teachers: Sequence[AnyRun] = ()  # of train.distill_from
     reward: RewardFunction | None = None  # of a Python program
+    group: Group = ALONE  # the processes that train together
 
     def columns(self, split: str) -> list[Any]:
         """The data of a split: a corpus per column of texts, frames per column of files; empty if the split is missing, or if
@@ -97,7 +101,10 @@ class Job:
             raise ConfigError("train.init_embeddings", f"{path} not found", "name a run of task word-vectors, or a file")
         return open_vectors(path)
 
-    def run_log(self) -> RunLogWriter:
+    def run_log(self) -> RunLogWriter | FollowerLog:
+        """The log of the run; only the first process of a group writes it."""
+        if not self.group.leads:
+            return FollowerLog(self.directory.path)
         data = {name: column.provenance for name, column in self.prepared.items()}
         return RunLogWriter(self.directory, self.tokenizer.hash, data=data, tensorboard=self.config.train.tensorboard)
 
@@ -157,9 +164,12 @@ def train(
     recommendation = (
         complete(values, out, base=base, overwrite=overwrite, inputs=inputs.files) if completed is None else completed
     )
-    config = recommendation.config
+    config, group = recommendation.config, inputs.group
     training(config.datasets)  # before a directory is created or data is read
     pick_device(config.train.device)
+    check_group(config, group)
+    if not group.leads:
+        return _follow(out, callback, inputs)
     directory = make_directory(out)
     directory.check_is_run_dir()
     if overwrite:
@@ -179,8 +189,32 @@ def train(
         teachers = load_teachers(config)  # before the data is read
         write_teachers(directory, teachers)
         tokenizer, columns = prepare(config.spec, config, directory, callback)
-        config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward))
+        # to the other processes
+        group.announce(f"prepared/{out.absolute()}", {name: column.provenance for name, column in columns.items()})
+        config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward, group))
+        group.barrier()  # with the lock
     return directory
+
+
+def _follow(out: Path, callback: JobCallback, inputs: JobInputs) -> RunDir:
+    """Train as one of the processes that do not write the run directory, once the first one has prepared it."""
+    group = inputs.group
+    expected = group.await_leader(f"prepared/{out.absolute()}")
+    if not (out / "resolved.toml").is_file():
+        raise UsageError(out, f"not the run directory of {group.name(0)}", "use a directory that all hosts share")
+    directory = open_run_dir(out)
+    config = read_config(directory)
+    teachers = load_teachers(config)
+    tokenizer, columns = prepare(config.spec, config, directory, callback, expected=expected)
+    config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward, group))
+    group.barrier()
+    return directory
+
+
+def check_group(config: RunConfig, group: Group) -> None:
+    """Refuse several processes for a model that is not trained in steps."""
+    if group.size > 1 and not config.preset.estimator.by_steps:
+        raise UsageError("model.arch", f"{config.arch!r} is trained by one process", "leave out `processes`")
 
 
 def _weights(task: Any) -> Weights | None:

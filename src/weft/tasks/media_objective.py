@@ -107,7 +107,7 @@ class MediaObjective:
     attention weights of models that have one."""
 
     unit = "token"
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(
         self,

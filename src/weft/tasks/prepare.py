@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def _prepare_column(
-    name: str, dataset: Any, column: Column | FrameColumn, directory: RunDir, callback: JobCallback
+    name: str,
+    dataset: Any,
+    column: Column | FrameColumn,
+    directory: RunDir,
+    callback: JobCallback,
+    expected: Mapping[str, str] | None,
 ) -> Corpus | Frames:
     """Write the token file or the frames of a column, or open the existing ones if the data has not changed."""
 
@@ -33,6 +38,8 @@ def _prepare_column(
     checksums = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
     files.make_subdirectory(directory.data)
     must_match = str(checksums.get(name, "")) if names else None
+    if expected is not None:
+        must_match = expected[name]
     if isinstance(column, FrameColumn):
         return write_frames(
             dataset, column.reader, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
@@ -85,21 +92,32 @@ def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: 
     return task.data.limit_lengths(config, dataset, columns).columns
 
 
-def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
-    """Prepare the vocabulary of a run, and the token files and frames of all columns of all splits."""
-    vocabulary = _vocabulary(task, config, directory, callback)
+def prepare(
+    task: Task[Any, Any],
+    config: RunConfig,
+    directory: RunDir,
+    callback: JobCallback,
+    *,
+    expected: Mapping[str, str] | None = None,
+) -> Prepared:
+    """Prepare the vocabulary of a run, and the token files and frames of all columns of all splits. If another process has
+    prepared them, `expected` are their checksums by column: other data in this process is then an error."""
+    vocabulary = (
+        _vocabulary(task, config, directory, callback) if expected is None else task.data.vocabulary.load(directory.path)
+    )
     columns = task.data.columns(config, vocabulary)
     prepared_columns: dict[str, Any] = {}
     for split, dataset in config.datasets.items() if columns else ():
         names = [f"{split}.{column.name}" if column.name else split for column in columns]
         written = [
-            _prepare_column(name, dataset, column, directory, callback) for name, column in zip(names, columns, strict=True)
+            _prepare_column(name, dataset, column, directory, callback, expected)
+            for name, column in zip(names, columns, strict=True)
         ]
         split_columns = task.data.limit_lengths(config, dataset, written)
         prepared_columns |= zip(names, split_columns.columns, strict=True)
         if split_columns.note is not None:
             callback.on_note(f"{split}: {split_columns.note}")
     prepared = Prepared(vocabulary, prepared_columns)
-    if task.data.on_prepared is not None and not checkpoint.names(directory.path):
+    if task.data.on_prepared is not None and expected is None and not checkpoint.names(directory.path):
         task.data.on_prepared(config, prepared, directory.path, callback.on_note)
     return prepared

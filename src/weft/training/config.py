@@ -74,6 +74,10 @@ class TrainConfig(Config):
     """auto uses bfloat16 on a GPU that supports it, else float32."""
     compile: bool | Literal["auto"] = "auto"
     """Use torch.compile. auto: on a GPU, if it helps."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """With several processes: ddp has all weights in each, fsdp divides them. auto: fsdp for large models."""
+    activation_checkpointing: bool = False
+    """Save memory: compute the activations of each layer again in the backward pass."""
     init_from: str | None = None
     """Run directory to initialize the weights from."""
     init_embeddings: str | None = None

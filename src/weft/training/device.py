@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
+from weft.parallel.group import ALONE, Group
 
 if TYPE_CHECKING:
     import torch
@@ -37,13 +38,17 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def pick_device_config(config: RunConfig) -> DeviceConfig:
-    """Device and precision of a run. The precision "auto" is bfloat16 on GPUs that support it, float32 otherwise."""
+def pick_device_config(config: RunConfig, group: Group = ALONE) -> DeviceConfig:
+    """Device and precision of a run. The precision "auto" is bfloat16 on GPUs that support it, float32 otherwise. The processes
+    of a group on one host each have a GPU of their own."""
     import torch
 
     from weft.training.loop import DeviceConfig
 
     device, precision = pick_device(config.train.device), config.train.precision
+    if device.type == "cuda" and group.size > 1:
+        device = torch.device("cuda", group.local_rank)
+        torch.cuda.set_device(device)
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-    return DeviceConfig(device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    return DeviceConfig(device, torch.bfloat16 if precision == "bfloat16" else torch.float32, group)

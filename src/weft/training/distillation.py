@@ -88,7 +88,7 @@ class DistillationObjective:
     """An objective with a teacher. The reported loss is the cross-entropy alone, which can be compared with that of other
     runs."""
 
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, objective: DistillableObjective, teacher: Teacher, *, weight: float, temperature: float) -> None:
         self.objective, self.teacher, self.weight, self.temperature = objective, teacher, weight, temperature

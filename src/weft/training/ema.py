@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from weft.errors import ModelError
+from weft.parallel.shards import local, shard_like
 
 
 class EMA:
-    """The moving average of a set of weights. `names` contains tied weights once; buffers are not averaged."""
+    """The moving average of a set of weights. `names` contains tied weights once; buffers are not averaged. The average of a
+    sharded weight is sharded in the same way."""
 
     def __init__(self, names: Mapping[Tensor, str], *, decay: float) -> None:
         self.decay, self.weights, self.names = decay, list(names), list(names.values())
@@ -23,7 +25,8 @@ class EMA:
     def update(self, step: int) -> None:
         """Move towards the weights after step `step`, counted from 1; faster at first, to forget the initial weights."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.averages, self.weights, 1 - decay)
+        averages, weights = [local(average) for average in self.averages], [local(weight) for weight in self.weights]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -37,7 +40,8 @@ class EMA:
     @torch.no_grad()
     def _swap(self) -> None:
         # swap values, not tensors: optimizers, compiled code and fused recurrent kernels refer to the addresses of the weights
-        for weight, average in zip(self.weights, self.averages, strict=True):
+        for whole_weight, whole_average in zip(self.weights, self.averages, strict=True):
+            weight, average = local(whole_weight), local(whole_average)
             copy = weight.clone()
             weight.copy_(average)
             average.copy_(copy)
@@ -51,4 +55,4 @@ class EMA:
         if shapes != expected:
             raise ModelError(path, "does not match the model of this run: other names or shapes of weights")
         for name, average in self.tensors().items():
-            average.copy_(tensors[name])
+            average.copy_(shard_like(tensors[name], average))

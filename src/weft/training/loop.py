@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from weft.data.batching import BatchSampler, map_tensors
 from weft.errors import DivergedError, ModelError, TrainingInterrupted
 from weft.metrics.metric import Metric
-from weft.nn.state import join, select
+from weft.parallel.group import ALONE, Group
+from weft.parallel.shards import local, whole
 from weft.tensors import not_finite
 from weft.training.config import TrainConfig
+from weft.training.data_parallel import Replica
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
 from weft.training.loss_module import LossModule
+from weft.training.micro_batches import join_parts, micro_batches
 from weft.training.optimizers import Optimizers
 from weft.training.schedules import Schedule, schedule
 from weft.training.train_state import TrainState
@@ -59,10 +62,11 @@ class LoopCallback(Protocol):
 
 
 class DeviceConfig(NamedTuple):
-    """Device and precision of the computation."""
+    """Device and precision of the computation, and the processes that share it."""
 
     device: torch.device
     precision: torch.dtype
+    group: Group = ALONE  # the processes that train together
 
     def to_device(self, batch: B) -> B:
         return map_tensors(batch, lambda part: part.to(self.device, non_blocking=True))
@@ -85,11 +89,13 @@ class Loop:
         config: TrainConfig,
         seed: int,
         device_config: DeviceConfig,
+        replica: Replica | None = None,
     ) -> None:
         self.loss_module, self.optimizers, self.batch_sampler = loss_module, optimizers, batch_sampler
         self.config, self.seed, self.device_config = config, seed, device_config
+        self.group, self.replica = device_config.group, replica or Replica(loss_module)
         self.train_state = TrainState()
-        self.carry: Any = None  # model state that is carried over to the next batch
+        self.carry: Any = None  # model state that is carried over to the next batch, of the rows of this process
         self.batch: tuple[Any, ...] | None = None  # the latest prepared batch
         self.expert_log = ExpertLog()
         self.ema = None if config.ema_decay == 0 else EMA(optimizers.names, decay=config.ema_decay)
@@ -130,21 +136,10 @@ class Loop:
             batch: tuple[Any, ...] = self.batch_sampler.batch(self.train_state.epoch, self.train_state.batch_index)
             if self.loss_module.objective.prepare is None:
                 return batch
-            with self.device_config.autocast():
-                self.batch = self.loss_module.prepare_batch(
-                    self.device_config.to_device(batch), seed=self.seed, step=self.train_state.step
-                )
+            moved = self.device_config.to_device(batch)
+            with self.device_config.autocast(), self.replica.whole_model() as model:
+                self.batch = self.loss_module.prepare_batch(moved, seed=self.seed, step=self.train_state.step, model=model)
         return self.batch
-
-    def micro_batches(self, batch: B) -> Iterator[tuple[B, Any]]:
-        """The batch in `train.micro_batches` parts, each with its rows of the carried state."""
-        moved = self.device_config.to_device(batch)
-        rows = torch.arange(moved[0].size(0), device=self.device_config.device)
-        for part in rows.chunk(self.config.micro_batches):
-            if len(part) == len(rows):
-                yield moved, self.carry
-            else:
-                yield map_tensors(moved, partial(torch.index_select, dim=0, index=part)), select(self.carry, part)
 
     def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the gradients of the mean loss of a batch and store them in the weights.
@@ -157,20 +152,30 @@ class Loop:
         count = torch.zeros((), dtype=torch.long, device=device)
         tokens = torch.zeros_like(count)
         self.expert_log.clear()
-        for micro, carry in self.micro_batches(batch):
-            with self.device_config.autocast():
-                loss = self.loss_module(micro, carry)
-            loss.to_minimize().backward()
+        if self.loss_module.objective.augment is not None:
+            batch = self.loss_module.objective.augment(self.device_config.to_device(batch))
+        parts = list(micro_batches(batch, self.carry, self.config.micro_batches, self.group))
+        for part in parts:
+            if part.number > 0:
+                seed_step(self.seed, self.train_state.step, device, part.number)
+            with self.replica.backward(is_last=part is parts[-1]):
+                with self.device_config.autocast():
+                    loss = self.replica(self.device_config.to_device(part.batch), part.carry, part.counts)
+                loss.to_minimize().backward()
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
             self.expert_log.add(loss)
-            carries.append(loss.carry)
-        self.carry = carries[0]
-        for carry in carries[1:]:
-            self.carry = join(self.carry, carry)
-        # divided by the total count, not per micro-batch: equal to the gradient of one large batch
-        torch._foreach_mul_([w.grad for w in self.optimizers.weights if w.grad is not None], 1.0 / count.float())
+            carries += [loss.carry] if part.counts else []
+        self.carry = join_parts(carries)
+        if self.group.size > 1:
+            total, count, tokens = self.group.sum_(torch.stack([total.double(), count.double(), tokens.double()]))
+            self.expert_log.sum_(self.group)
+        # divided by the total count, not per micro-batch or process: equal to the gradient of one large batch
+        self._scale_gradients(self.replica.gradient_factor / count.float().clamp(min=1))
         return total, count, tokens
+
+    def _scale_gradients(self, factor: Tensor) -> None:
+        torch._foreach_mul_([local(w.grad) for w in self.optimizers.weights if w.grad is not None], factor)
 
     def train_step(self) -> tuple[float, int, int]:
         """Make one optimizer step. Returns the summed loss in nats, the number of items and the number of tokens."""
@@ -182,13 +187,13 @@ class Loop:
         carry = self.carry
         total, count, tokens = self.gradients(batch)
         weights = self.optimizers.weights
-        norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
+        norm = whole(torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None]))
         total_loss, grad_norm = total.item(), norm.item()
         if not (math.isfinite(total_loss) and math.isfinite(grad_norm)):  # an infinite loss may have a finite gradient
             self.carry = carry
             self._raise_diverged(total_loss, grad_norm)
         if self.config.max_grad_norm > 0:
-            torch.nn.utils.clip_grads_with_norm_(weights, self.config.max_grad_norm, norm)
+            self._scale_gradients((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._record_norm(grad_norm)
         progress = self.progress(ahead=0.5)
         factor = self.lr_schedule(progress)
@@ -218,7 +223,9 @@ class Loop:
 
     def _check_finite(self) -> None:
         """Refuse to save NaN or infinite weights: the last step changes them after its check of loss and gradients."""
-        if (name := not_finite(self.loss_module.model.state_dict())) is not None:
+        parts = {name: local(tensor) for name, tensor in self.loss_module.model.state_dict().items()}
+        # each process may hold other parts
+        if (name := next(filter(None, self.group.gather(not_finite(parts))), None)) is not None:
             raise DivergedError(
                 f"step {self.train_state.step}",
                 f"{name} has NaN or infinite values; the last checkpoint is intact",
@@ -254,7 +261,7 @@ class Loop:
             log_lines, validations = self._completed(LOG_LINES), self._completed(self.config.num_validations)
             total_loss, count, tokens = self.train_step()
             self._advance(total_loss, count, tokens)
-            train_state.seconds += time.perf_counter() - start
+            train_state.seconds = self._leader_time(train_state.seconds + time.perf_counter() - start)
             is_last = self.progress() >= 1.0
             if is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1:
                 self._log_training(run_log)
@@ -266,8 +273,10 @@ class Loop:
                 train_state.done = is_last or (
                     self.config.patience > 0 and train_state.validations_without_improvement >= self.config.patience
                 )
-            should_stop = callback.should_stop() or should_stop
-            save_due = save_due or validated or should_stop or time.monotonic() - last_save > SAVE_SECONDS
+            should_stop, is_late = self._agree(
+                callback.should_stop() or should_stop, time.monotonic() - last_save > SAVE_SECONDS
+            )
+            save_due = save_due or validated or should_stop or is_late
             if not (self.needs_batch() or train_state.done):
                 continue
             if save_due:
@@ -276,6 +285,17 @@ class Loop:
                 last_save, save_due = time.monotonic(), False
             if should_stop and not train_state.done:
                 raise TrainingInterrupted("", "training was interrupted")
+
+    def _agree(self, should_stop: bool, is_late: bool) -> tuple[bool, bool]:
+        """Whether any process should stop, and whether a checkpoint is late by the clock of the first process."""
+        if self.group.size == 1:
+            return should_stop, is_late
+        stops, late = self.group.sum_(torch.tensor([should_stop, is_late and self.group.leads], dtype=torch.float64)).tolist()
+        return stops > 0, late > 0
+
+    def _leader_time(self, seconds: float) -> float:
+        """A duration, by the clock of the first process if the budget depends on it."""
+        return seconds if self.config.max_minutes is None else self.group.from_leader(seconds)
 
     def _completed(self, parts: int) -> int:
         """The number of complete parts, if the budget is divided into `parts` equal parts."""
@@ -312,22 +332,23 @@ class Loop:
     def _validate(self, run_log: RunLog, callback: LoopCallback) -> None:
         """Score the validation data, with averaged weights if there are any."""
         start = time.perf_counter()
-        with nullcontext() if self.ema is None else self.ema.applied():
-            self._select_weights(run_log, callback)
-        self.train_state.validation_seconds += time.perf_counter() - start
+        with nullcontext() if self.ema is None else self.ema.applied(), self.replica.whole_model() as model:
+            self._select_weights(model, run_log, callback)
+        seconds = self.train_state.validation_seconds + time.perf_counter() - start
+        self.train_state.validation_seconds = self._leader_time(seconds)
 
-    def _select_weights(self, run_log: RunLog, callback: LoopCallback) -> None:
+    def _select_weights(self, model: nn.Module, run_log: RunLog, callback: LoopCallback) -> None:
         """Score the validation data, and keep the weights if the monitored metric is the best so far."""
         train_state = self.train_state
-        self.loss_module.model.eval()
+        model.eval()
         with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():
-            scores = self.loss_module.objective.validate(self.loss_module.model, partial(callback.on_progress, "validating"))
-        self.loss_module.model.train()
+            scores = self.loss_module.objective.validate(model, partial(callback.on_progress, "validating"))
+        model.train()
         if scores is None:  # no metric to select by: the latest weights are the result of the run
             self._check_finite()
             train_state.best_step = train_state.step
-            run_log.keep_best(self.loss_module.model, train_state.step)
-            self._write_samples(run_log)
+            run_log.keep_best(model, train_state.step)
+            self._write_samples(model, run_log)
             return
         monitored = self._monitored_metric(scores)
         value = scores.get(monitored.name, math.nan)
@@ -344,10 +365,10 @@ class Loop:
         is_best = train_state.best is None or monitored.is_better(value, train_state.best)
         if is_best or self.config.keep == "last":
             train_state.best, train_state.best_step, train_state.validations_without_improvement = value, train_state.step, 0
-            run_log.keep_best(self.loss_module.model, train_state.step)
+            run_log.keep_best(model, train_state.step)
         else:
             train_state.validations_without_improvement += 1
-        self._write_samples(run_log)
+        self._write_samples(model, run_log)
         callback.on_validation(self, scores)
 
     def _monitored_metric(self, scores: Mapping[str, float]) -> Metric:
@@ -357,20 +378,20 @@ class Loop:
                 return metric
         return next(metric for metric in self.loss_module.objective.monitors if metric.name in scores)
 
-    def _write_samples(self, run_log: RunLog) -> None:
-        if self.sample_writer is None:
+    def _write_samples(self, model: nn.Module, run_log: RunLog) -> None:
+        if self.sample_writer is None or not self.group.leads:
             return
-        self.loss_module.model.eval()
+        model.eval()
         with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():
-            self.samples = [{"step": self.train_state.step, **record} for record in self.sample_writer(self.loss_module.model)]
-        self.loss_module.model.train()
+            self.samples = [{"step": self.train_state.step, **record} for record in self.sample_writer(model)]
+        model.train()
         self.train_state.samples = run_log.write_samples(self.samples)
 
 
-def seed_step(seed: int, step: int, device: torch.device) -> None:
-    """Seed torch's generators. Dropout then depends on seed and step only: checkpoints need no random state, and other work
-    between steps has no effect."""
-    step_seed = (seed * 1_000_003 + step) % 2**63
+def seed_step(seed: int, step: int, device: torch.device, part: int = 0) -> None:
+    """Seed torch's generators. Dropout then depends on seed, step and part of the batch only: checkpoints need no random state,
+    and other work between steps has no effect."""
+    step_seed = (seed * 1_000_003 + step + part * 0x9E3779B97F4A7C15) % 2**63
     torch.default_generator.manual_seed(step_seed)  # faster than torch.manual_seed, which formats a stack trace
     if device.type == "cuda":
         torch.cuda.manual_seed(step_seed)

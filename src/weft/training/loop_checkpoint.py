@@ -15,9 +15,11 @@ from weft.data.batch import map_tensors
 from weft.errors import ModelError
 from weft.log import METRICS
 from weft.nn.state import tree_leaves, tree_map
+from weft.parallel.shards import shard_like, whole
 from weft.tensors import not_finite, read_tensors, write_tensors
 from weft.training.checkpoint import checkpoints_dir, read_log, read_train_state, remove_expired, run_checksum
 from weft.training.loop import Loop
+from weft.training.micro_batches import gather_carry, split_carry
 
 
 def flatten(state: Any) -> Any:
@@ -39,7 +41,7 @@ def unflatten(structure: Any, tensors: list[Tensor]) -> Any:
 def _can_continue(loop: Loop) -> bool:
     """Whether the model accepts the carried state, tested with one position per row: a checksum does not validate shapes."""
     train_state = loop.train_state
-    if loop.carry is None or loop.batch_sampler.resets_state(train_state.batch_index):
+    if loop.carry is None or loop.group.size > 1 or loop.batch_sampler.resets_state(train_state.batch_index):
         return True
     batch = loop.device_config.to_device(
         map_tensors(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
@@ -70,20 +72,42 @@ def save(loop: Loop, run_dir: Path, checksums: Mapping[str, Any] | None = None) 
     """Write the checkpoint checkpoints/STEP of a run, with the checksums of the files that it depends on, then remove all but
     the newest two checkpoints."""
     directory = checkpoints_dir(run_dir)
+    content = _contents(loop)
+    if not loop.group.leads:
+        return directory / f"{loop.train_state.step:06d}"
     files.make_subdirectory(directory)
     files.remove_temporary_files(directory)  # leftovers of a killed process
     checkpoint = directory / f"{loop.train_state.step:06d}"
     with files.atomic_directory(checkpoint, {"owner": run_checksum(run_dir), **(checksums or {})}) as temp:
-        write_tensors(temp / "model.safetensors", loop.loss_module.model.state_dict())
-        write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
-        if loop.ema is not None:
-            write_tensors(temp / "average.safetensors", loop.ema.tensors())
-        carry = {f"{index:04d}": part for index, part in enumerate(tree_leaves(loop.carry))}
-        write_tensors(temp / "state.safetensors", carry, {"shape": json.dumps(flatten(loop.carry))})
+        for name, (tensors, metadata) in content.items():
+            write_tensors(temp / name, tensors, metadata)
         files.write_json(temp / "train_state.json", loop.train_state.to_json())
         files.write_bytes(temp / METRICS, read_log(run_dir)[: loop.train_state.metrics])
     remove_expired(run_dir)
     return checkpoint
+
+
+def _contents(loop: Loop) -> dict[str, tuple[dict[str, Tensor], dict[str, str]]]:
+    """Tensors and metadata of each file of a checkpoint, whole in the first process; all processes must call it."""
+    carry = gather_carry(loop.carry, loop.config.micro_batches, loop.group)
+    leaves = {f"{index:04d}": part for index, part in enumerate(tree_leaves(carry))}
+    content: dict[str, tuple[dict[str, Tensor], dict[str, str]]] = {
+        "model.safetensors": (_whole(loop.loss_module.model.state_dict(keep_vars=True)), {}),
+        "optimizer.safetensors": (_whole(loop.optimizers.tensors()), {}),
+        "state.safetensors": (leaves, {"shape": json.dumps(flatten(carry))}),
+    }
+    if loop.ema is not None:
+        content["average.safetensors"] = (_whole(loop.ema.tensors()), {})
+    return content
+
+
+def _whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole tensors; those that are the same tensor stay so."""
+    found: dict[int, Tensor] = {}
+    for tensor in tensors.values():
+        if id(tensor) not in found:
+            found[id(tensor)] = whole(tensor.detach())
+    return {name: found[id(tensor)] for name, tensor in tensors.items()}
 
 
 def restore(loop: Loop, checkpoint: Path) -> None:
@@ -94,7 +118,10 @@ def restore(loop: Loop, checkpoint: Path) -> None:
     if (name := not_finite(weights)) is not None:
         raise ModelError(checkpoint / "model.safetensors", f"{name} has NaN or infinite values", f"remove {checkpoint}")
     try:
-        loop.loss_module.model.load_state_dict(weights)
+        ours = loop.loss_module.model.state_dict()
+        loop.loss_module.model.load_state_dict(
+            {name: shard_like(weight, ours[name]) if name in ours else weight for name, weight in weights.items()}
+        )
     except RuntimeError as error:
         raise ModelError(checkpoint, f"does not match the model of this run: {' '.join(str(error).split())}") from None
     loop.optimizers.restore(read_tensors(checkpoint / "optimizer.safetensors")[0])
@@ -103,6 +130,7 @@ def restore(loop: Loop, checkpoint: Path) -> None:
         loop.ema.restore(read_tensors(averages)[0], path=averages)
     carry = read_carry(checkpoint / "state.safetensors")
     # copies: tensors that are mapped from a file would keep it open after its removal
+    carry = split_carry(carry, loop.config.micro_batches, loop.group)
     loop.carry = tree_map(lambda part: part.to(device, copy=True), carry)
     loop.train_state = read_train_state(checkpoint)
     if loop.train_state.batch_index >= loop.batch_sampler.batches(loop.train_state.epoch):

@@ -13,8 +13,11 @@ from weft.data.batch import FULL, map_tensors
 from weft.data.corpus import Corpus
 from weft.errors import ResourceError
 from weft.models.ngram import estimate_memory
+from weft.parallel.group import ALONE, Group
+from weft.parallel.rows import parts_of
 from weft.resources import format_bytes, free_device_memory, measure_peak_memory
 from weft.training.config import TrainConfig
+from weft.training.data_parallel import pick_strategy
 from weft.training.loop import DeviceConfig
 from weft.training.loss_module import LossModule
 
@@ -28,14 +31,16 @@ OVERHEAD, MAX_OVERHEAD_BYTES = {"cpu": 1.3, "cuda": 1.0}, {"cpu": 250_000_000, "
 MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # maximum number of tensors in the optimizer state of a weight
 
 
-def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, device: torch.device) -> int:
+def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, device: torch.device, group: Group = ALONE) -> int:
     """Refuse a model whose weights, gradients, EMA and optimizer state do not fit into memory. Returns its number of
     parameters."""
     with torch.device("meta"):
         num_parameters = sum(weight.numel() for weight in build_model().parameters())
     has_ema = config.ema_decay > 0
     needed = num_parameters * 4 * (2 + has_ema + MOMENTS[config.optimizer])
-    if needed > (available := free_device_memory(device)):
+    if pick_strategy(config.parallel, num_parameters) == "fsdp":
+        needed //= group.size
+    if needed > (available := free_device_memory(device) // _sharing(group, device)):
         optimizer = f"{config.optimizer} and EMA" if has_ema else config.optimizer
         raise ResourceError(
             "model",
@@ -44,6 +49,11 @@ def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, dev
             "reduce hidden_size or num_layers",
         )
     return num_parameters
+
+
+def _sharing(group: Group, device: torch.device) -> int:
+    """The number of processes that share the memory of a device."""
+    return 1 if device.type == "cuda" else group.hosts.count(group.hosts[group.rank])
 
 
 def _short(count: int) -> str:
@@ -79,7 +89,8 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
     """
     batch = largest_batch(FULL)
     max_length = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
-    rows = -(-len(batch[0]) // config.micro_batches)
+    group = device_config.group
+    rows = max(len(part.rows) for part in parts_of(len(batch[0]), config.micro_batches, rank=0, size=group.size))
     length, weight_bytes = min(max_length, MIN_POSITIONS), 4 * sum(weight.numel() for weight in loss_module.parameters())
     optimizer_bytes = weight_bytes * (MOMENTS[config.optimizer] + (config.ema_decay > 0))  # allocated by the first step
     # with micro-batches, the gradients of earlier ones are in memory during the next
@@ -87,7 +98,8 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
     while True:
         part = map_tensors(largest_batch(Fraction(length, max_length)), lambda part: part[:rows])
         measured = batch_bytes(loss_module, part, device_config)
-        available = max(0, free_device_memory(device_config.device) - optimizer_bytes)
+        free = free_device_memory(device_config.device) // _sharing(group, device_config.device)
+        available = max(0, free - optimizer_bytes)
         activations = max(0, measured - weight_bytes)  # gradients do not depend on the length
         # activations grow at least linearly and at most quadratically with the length of a row
         estimates = (measured - activations + activations * max_length**power // length**power for power in (1, 2))
@@ -103,6 +115,15 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
         if limit <= available:
             return limit
         length = min(max_length, 2 * length, max(length + 1, int(length * (available / measured) ** 0.5)))
+
+
+def has_unused_weights(loss_module: LossModule, largest_batch: LargestBatch, device_config: DeviceConfig) -> bool:
+    """Whether some trained weights have no influence on the loss: those who exchange gradients must know."""
+    weights = [weight for weight in loss_module.parameters() if weight.requires_grad]
+    batch = device_config.to_device(map_tensors(largest_batch(FULL), lambda part: part[:2]))
+    with device_config.autocast():
+        total = loss_module(batch, None).to_minimize()
+    return any(gradient is None for gradient in torch.autograd.grad(total, weights, allow_unused=True))
 
 
 def _memory_in_use(tensor_bytes: int, device: str) -> int:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from weft.data.batch import crop_batch
+from weft.data.batch import FULL, crop_batch
 from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
 from weft.errors import ModelError
 from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
+from weft.training.data_parallel import Replica, Replicated, Sharded, check_rows, checkpoint_activations, pick_strategy
 from weft.training.device import pick_device, pick_device_config
 from weft.training.distillation import DistillationObjective, MeanTeacher, Teacher, check_network, check_same_vocabulary
 from weft.training.init_embeddings import load_embeddings
@@ -145,12 +146,14 @@ def read_training(task: NetworkTask[E], job: Job) -> tuple[E, BatchSampler[Any]]
     return train, task.batch_sampler(job.config, train)
 
 
-def make_objective(task: NetworkTask[E], job: Job, train: E, max_length: int | None) -> Objective:
+def make_objective(
+    task: NetworkTask[E], job: Job, train: E, max_length: int | None, device: torch.device | None = None
+) -> Objective:
     """The training objective. Refuses data that is too long for a network with `max_length` positions."""
     config = job.config
     for split in config.datasets:
         task.check_lengths(config, job.columns(split), max_length)
-    device = pick_device(config.train.device)
+    device = device or pick_device(config.train.device)
     valid = _encode(task, job, "valid") if job.columns("valid") else None
     for note in () if valid is None else task.valid_notes(config, valid):
         job.callback.on_note(note)
@@ -190,13 +193,15 @@ class NeuralTrainer:
             else:
                 run_log.restore(loop.train_state)
                 self._say_duration(loop, job)
-            loop.run(run_log, job.callback)
+            job.group.begin()
+            with job.group.failures():
+                loop.run(run_log, job.callback)
         finally:
             run_log.close()
 
     def _say_duration(self, loop: Loop, job: Job) -> None:
         """Announce a long training on a CPU before its first step."""
-        if loop.device_config.device.type == "cpu" and (loop.total_steps() or MIN_STEPS) >= MIN_STEPS:
+        if loop.group.size == 1 and loop.device_config.device.type == "cpu" and (loop.total_steps() or MIN_STEPS) >= MIN_STEPS:
             seconds = duration.training_seconds(loop)
             if seconds is not None and seconds >= MIN_SECONDS:
                 job.callback.on_note(
@@ -205,10 +210,10 @@ class NeuralTrainer:
 
     def loop(self, job: Job) -> Loop:
         """The training loop of a run, after checks that weights and batches fit into memory."""
-        config, device_config = job.config, pick_device_config(job.config)
+        config, group, device_config = job.config, job.group, pick_device_config(job.config, job.group)
         train, batch_sampler = read_training(self.task, job)
         build = self.task.build(config, job.tokenizer)
-        memory.check_weights(build, config.train, device_config.device)
+        num_parameters = memory.check_weights(build, config.train, device_config.device, group)
         torch.manual_seed(config.seed)
         model = build().to(device_config.device)
         if config.train.init_from is not None and not checkpoint.names(job.directory.path):
@@ -216,18 +221,36 @@ class NeuralTrainer:
             job.callback.on_note(load_initial_weights(model, built, job.init_run(), strict=config.train.init_strict))
         if config.train.init_embeddings is not None and not checkpoint.names(job.directory.path):
             job.callback.on_note(load_embeddings(model, job.tokenizer.by_name(), job.init_vectors()))
-        objective = make_objective(self.task, job, train, model.max_positions)
+        if config.train.activation_checkpointing:
+            checkpoint_activations(model)
+        objective = make_objective(self.task, job, train, model.max_positions, device_config.device)
         self.task.bind(objective, job, partial(_initial_model, build, job, device_config.device))
         loss_module = LossModule(objective, model)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
+        check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
         memory.check_batch(loss_module, largest_batch, config.train, device_config)
         is_compiled = config.train.compile
         if is_compiled == "auto":
             is_compiled = device_config.device.type == "cuda" and self.task.compiles(config)
         if is_compiled:
             loss_module.compile()  # in place, so that weights and modules keep their names
-        optimizers = build_optimizers(model, model.muon_parameters(), config.train)
-        loop = Loop(loss_module, optimizers, batch_sampler, config=config.train, seed=config.seed, device_config=device_config)
+        is_sharded = group.size > 1 and pick_strategy(config.train.parallel, num_parameters) == "fsdp"
+        replica = Sharded(loss_module, group, device_config.device) if is_sharded else Replica(loss_module)
+        optimizers = build_optimizers(model, model.muon_parameters(), config.train, group)
+        if group.size > 1 and not is_sharded:
+            has_unused = memory.has_unused_weights(loss_module, largest_batch, device_config)
+            replica = Replicated(loss_module, group, has_unused=has_unused)
+        if config.train.micro_batches % group.size:  # the processes share each micro-batch
+            loss_module.group = group
+        loop = Loop(
+            loss_module,
+            optimizers,
+            batch_sampler,
+            config=config.train,
+            seed=config.seed,
+            device_config=device_config,
+            replica=replica,
+        )
         loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
 

@@ -22,6 +22,13 @@ class Loss(NamedTuple):
     expert_counts: tuple[Tensor, ...] = ()  # of each mixture-of-experts layer: number of tokens of each expert, (E,)
     balance_loss: Tensor | None = None  # load-balancing loss, the mean of these layers; a part of `penalty`
 
+    def without_rows(self) -> Loss:
+        """The same loss, counting nothing: for a process that has no rows of its own, but must take part in exchanges."""
+        penalty = None if self.penalty is None else 0 * self.penalty
+        tokens = None if self.tokens is None else 0 * self.tokens
+        counts = tuple(0 * counts for counts in self.expert_counts)
+        return Loss(0 * self.total, 0 * self.count, None, tokens, penalty, counts, self.balance_loss)
+
     def to_minimize(self) -> Tensor:
         """The sum whose gradient is computed."""
         return self.total if self.penalty is None else self.total + self.penalty
@@ -36,6 +43,14 @@ class Prepare(Protocol):
 
     def __call__(self, model: nn.Module, batch: Any, *, seed: int) -> Any:
         """A tuple of tensors with rows first, with any number of rows."""
+
+
+class Augment(Protocol):
+    """Changes a batch at random before it is divided into micro-batches, such as masking tokens, so that the result does not
+    depend on how it is divided. Randomness comes from torch's default generator, which is seeded for each step."""
+
+    def __call__(self, batch: Any) -> Any:
+        """A tuple of tensors with the same rows."""
 
 
 class Objective(Protocol):
@@ -55,8 +70,12 @@ class Objective(Protocol):
     def prepare(self) -> Prepare | None:
         """Prepares batches; None if `inner_steps` is 0."""
 
+    @property
+    def augment(self) -> Augment | None:
+        """Changes batches at random; None if nothing is random but what happens inside the model."""
+
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss:
-        """The loss of a batch; `carry` is the state after the batch before, or None."""
+        """The loss of a batch, or of one that `augment` has changed; `carry` is the state after the batch before, or None."""
 
     def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """The values of `monitors` on the validation data, in that order; None without validation data."""

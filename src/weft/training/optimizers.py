@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from weft.errors import ConfigError, ModelError
 from weft.nn.stack import layer_indices
+from weft.parallel.group import ALONE, Group
+from weft.parallel.shards import shard_like
 from weft.training.config import TrainConfig
 from weft.training.muon import Muon
 from weft.training.param_groups import LrFactor, lr_factors
@@ -63,7 +65,8 @@ class Optimizers:
                 # a fused update would write past the end of a tensor that is too small
                 raise ModelError("optimizer state", f"the shape of {name!r}, {list(value.shape)}, does not match its weight")
             # a copy, since updates are in place; fused optimizers need their step counters on the device of the weight
-            optimizer.state[weight][key] = value.to(weight.device, copy=True)
+            copy = value.to(weight.device, copy=True)
+            optimizer.state[weight][key] = copy if key == "step" else shard_like(copy, weight)
         for optimizer in self.optimizers:
             keys = {key for state in optimizer.state.values() for key in state}
             for weight, state in optimizer.state.items():
@@ -82,9 +85,10 @@ def _param_groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor],
     ]
 
 
-def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig) -> Optimizers:
+def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig, group: Group = ALONE) -> Optimizers:
     """The optimizers of a resolved [train] table. Muon optimizes the weights `muon_names`. Weights with a learning-rate factor
-    of 0 are frozen: no gradient is computed for them. Weights that the model itself has frozen stay so."""
+    of 0 are frozen: no gradient is computed for them. Weights that the model itself has frozen stay so. The processes of a
+    group share the work of Muon."""
     parameters = dict(model.named_parameters())
     factors_by_name = lr_factors(parameters, layer_indices(model), config)
     for name, weight in parameters.items():
@@ -111,9 +115,8 @@ def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig
             lr, momentum = config.muon_lr or 0.0, config.momentum or 0.0
             optimizers = [adamw(adamw_weights)] if adamw_weights else []
             if muon_weights:
-                optimizers.insert(
-                    0, Muon(param_groups(muon_weights), lr=lr, momentum=momentum, weight_decay=config.weight_decay)
-                )
+                groups, decay = param_groups(muon_weights), config.weight_decay
+                optimizers.insert(0, Muon(groups, lr=lr, momentum=momentum, weight_decay=decay, group=group))
         case _:
             optimizers = [adamw(names)]
     return Optimizers(optimizers, names)

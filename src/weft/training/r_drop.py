@@ -21,7 +21,7 @@ class RDropObjective:
     """An objective with R-Drop. A batch passes the model once, with every row twice: rows have dropout masks of their own. The
     reported loss is the cross-entropy alone."""
 
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, objective: DistillableObjective, weight: float) -> None:
         self.objective, self.weight = objective, weight

@@ -43,7 +43,7 @@ class ClassificationObjective:
     """Cross-entropy of the labels of each text."""
 
     unit = "example"
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class DPOObjective:
 
     unit = "example"
     monitors = PREFERENCES_VALIDATION
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, *, valid: ResponsePairs | None, device: torch.device, beta: float, smoothing: float = 0.0) -> None:
         self.valid, self.device, self.beta, self.smoothing = valid, device, beta, smoothing

@@ -13,7 +13,7 @@ class PairObjective:
     """Cross-entropy of each target token; subclasses add the validation."""
 
     unit = "token"
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
     smoothing: float
 
     def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:

@@ -17,7 +17,7 @@ class ResponseObjective:
 
     unit = "token"
     monitors = LANGUAGE_VALIDATION
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, *, valid: Dialogues | None, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing
@@ -27,8 +27,7 @@ class ResponseObjective:
         is_target = batch.is_target[:, 1:]
         losses = model.head.loss(y, batch.tokens[:, 1:], self.smoothing).masked_fill(~is_target, 0.0)
         penalty = None if penalties is None else penalties.masked_fill(~is_target, 0.0).sum()
-        # a batch of the memory check may have no target
-        return Loss(losses.sum(), is_target.sum().clamp_min(1), None, (batch.tokens > 0).sum(), penalty)
+        return Loss(losses.sum(), is_target.sum(), None, (batch.tokens > 0).sum(), penalty)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:

@@ -33,7 +33,7 @@ class LanguageModelObjective:
 
     unit = "token"
     monitors = LANGUAGE_VALIDATION
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(
         self, *, carry_state: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0

@@ -49,6 +49,16 @@ class Masked(NamedTuple):
     targets_mask: Tensor  # bool (B, S), True on tokens to predict
 
 
+class MaskedBatch(NamedTuple):
+    """Texts with masks, to train on."""
+
+    targets: Tensor  # int64 (B, S), without masks
+    token_mask: Tensor  # bool (B, S)
+    segments: Tensor | None  # int64 (B, S)
+    inputs: Tensor  # int64 (B, S), with masks
+    targets_mask: Tensor  # bool (B, S), True on tokens to predict
+
+
 def maskable(tokens: Tensor, token_mask: Tensor) -> Tensor:
     """bool (B, S): the tokens that can be masked: all but padding, <s> and </s>."""
     return token_mask & (tokens != Tokenizer.bos_id) & (tokens != Tokenizer.eos_id)
@@ -200,13 +210,16 @@ class MaskedLMObjective:
         self.masking, self.valid, self.context_length = masking, valid, context_length
         self.device, self.smoothing = device, smoothing
 
-    def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
+    def augment(self, batch: Batch) -> MaskedBatch:
+        """Mask random tokens of a batch."""
         text = encoder_inputs(batch)
-        tokens, targets_mask = mask_tokens(text.tokens, text.token_mask, self.masking)
-        masked_text = EncoderInput(tokens, text.token_mask, text.segments)  # torch 2.11 does not compile `_replace`
-        losses = model.loss(masked_text, text.tokens, targets_mask, self.smoothing)
-        # a batch of empty lines has nothing to predict
-        return Loss(losses.sum(), targets_mask.sum().clamp(min=1), None, text.token_mask.sum())
+        return MaskedBatch(*text, *mask_tokens(text.tokens, text.token_mask, self.masking))
+
+    def loss(self, model: Any, batch: Batch | MaskedBatch, carry: None) -> Loss:
+        masked = batch if isinstance(batch, MaskedBatch) else self.augment(batch)
+        text = EncoderInput(masked.inputs, masked.token_mask, masked.segments)
+        losses = model.loss(text, masked.targets, masked.targets_mask, self.smoothing)
+        return Loss(losses.sum(), masked.targets_mask.sum(), None, masked.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Metrics on the validation data, whose masks are the same in each validation."""

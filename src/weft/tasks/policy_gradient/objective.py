@@ -46,6 +46,7 @@ class PolicyObjective:
 
     unit = "response"
     monitors = FEEDBACK_VALIDATION
+    augment = None
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class PolicyObjective:
         losses = clipped_policy_loss(difference, advantages, config.clip_range).masked_fill(~mask, 0.0)
         errors = (model.value_head(scores.hidden)[..., 0].float() - returns).square().masked_fill(~mask, 0.0)
         penalty = (config.value_weight or 0.0) * errors.sum() / 2
-        return Loss(losses.sum(), tokens.clamp_min(1), None, tokens, penalty)
+        return Loss(losses.sum(), tokens, None, tokens, penalty)
 
     # ---- validation
 

@@ -132,7 +132,7 @@ class QAObjective:
     """The cross-entropy of the first and last token of the answer, per window."""
 
     unit = "window"
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, *, valid: QADataset | None, max_answer_length: int, device: torch.device) -> None:
         self.valid, self.max_answer_length, self.device = valid, max_answer_length, device

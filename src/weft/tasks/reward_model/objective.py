@@ -38,7 +38,7 @@ class PreferenceObjective:
 
     unit = "example"
     monitors = PREFERENCES_VALIDATION
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(self, *, valid: Preferences | None, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing

@@ -46,7 +46,7 @@ class TaggingObjective:
     """Negative log-likelihood of the tags of each sentence."""
 
     unit = "word"
-    inner_steps, prepare = 0, None
+    inner_steps, prepare, augment = 0, None, None
 
     def __init__(
         self,

@@ -1,0 +1,159 @@
+"""Joining a group: processes on one or more hosts find each other by the address of the first one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from weft.errors import GroupError, UsageError
+from weft.parallel.group import TIMEOUT_SECONDS, Group
+from weft.parallel.heartbeat import LOST_SECONDS, STALE_SECONDS, Heartbeats
+
+JOIN_SECONDS = 300.0  # how long processes wait for the others at the start
+OnLost = Callable[[Group, int], None]  # called in another thread: the process must end
+
+
+class Place(NamedTuple):
+    """A process in a group, as torchrun describes it."""
+
+    rank: int
+    size: int
+    local_rank: int  # its number on its host
+    host: str  # the name of its host
+    address: str  # of the first process
+    port: int
+    attempt: str = "0"  # the number of the restart: a killed process may have left keys in the store
+    listen_fd: int | None = None  # the socket of the store, if the process that started this one has opened it
+    has_store: bool = False  # whether the program that started the processes has a store at the address
+
+
+def join(place: Place, *, device: str, on_lost: OnLost, timeout: float = TIMEOUT_SECONDS, wait: float = JOIN_SECONDS) -> Group:
+    """The group of a process; returns when all processes have joined.
+
+    Args:
+        place: Which process this is.
+        device: "cpu", or "cuda" for one GPU per process.
+        on_lost: Called with the rank of a process that is lost, while this process may be blocked.
+        timeout: The limit of each exchange in seconds.
+        wait: How long to wait for the others.
+
+    Raises:
+        GroupError: A process has not joined in time.
+    """
+    import torch.distributed as dist
+
+    _check_gpus(place, device)
+    store = _open_store(place, wait)
+    hosts = _hosts(store, place, wait)
+    beats = Heartbeats(_second_client(place, wait), place.rank, place.size, lambda rank: on_lost(group, rank))
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    limit = timedelta(seconds=timeout)
+    dist.init_process_group(
+        backend, store=dist.PrefixStore("torch", store), rank=place.rank, world_size=place.size, timeout=limit
+    )
+    group = Group(place.rank, place.size, hosts, place.local_rank, dist.group.WORLD, store, timeout, heartbeats=beats)
+    group.diagnose = partial(_diagnose, group, beats)
+    return group
+
+
+def leave(group: Group) -> None:
+    """End the membership of a process, after its last exchange."""
+    if group.size > 1:
+        import torch.distributed as dist
+
+        if group.heartbeats is not None:
+            group.heartbeats.stop()
+        dist.destroy_process_group()
+
+
+def _check_gpus(place: Place, device: str) -> None:
+    if device != "cuda":
+        return
+    import torch
+
+    if (count := torch.cuda.device_count()) <= place.local_rank:
+        raise UsageError(
+            "processes",
+            f"process {place.local_rank + 1} on {place.host} has no GPU ({count} found)",
+            f"start {count} processes per host, or set train.device = 'cpu'" if count else "set train.device = 'cpu'",
+        )
+
+
+def _prefixed(store: Any, place: Place) -> Any:
+    import torch.distributed as dist
+
+    return dist.PrefixStore(f"weft/attempt-{place.attempt}", store)
+
+
+def _open_store(place: Place, wait: float) -> Any:
+    """The store of the group; the first process has it, unless the program that started it does."""
+    import torch.distributed as dist
+
+    is_server = place.rank == 0 and not place.has_store
+    try:
+        store = dist.TCPStore(
+            place.address,
+            place.port,
+            is_master=is_server,
+            timeout=timedelta(seconds=wait),
+            wait_for_workers=False,
+            master_listen_fd=place.listen_fd if is_server else None,
+        )
+    except RuntimeError as error:
+        if is_server:
+            raise GroupError(f"{place.address}:{place.port}", "cannot listen for the other processes") from error
+        raise _unreachable(place, wait) from error
+    return _prefixed(store, place)
+
+
+def _second_client(place: Place, wait: float) -> Any:
+    """Another connection to the store: a thread that waits in one connection blocks all others that use it."""
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=wait)
+    try:
+        return _prefixed(dist.TCPStore(place.address, place.port, timeout=limit, wait_for_workers=False), place)
+    except RuntimeError as error:
+        raise _unreachable(place, wait) from error
+
+
+def _unreachable(place: Place, wait: float) -> GroupError:
+    where = f"{place.address}:{place.port}"
+    problem = f"rank {place.rank} (host {place.host}) cannot reach rank 0 after {wait:g} seconds"
+    return GroupError(where, problem, "check the address, the port and the firewall")
+
+
+def _hosts(store: Any, place: Place, wait: float) -> list[str]:
+    """The host of each process, once all have joined."""
+    store.set(f"weft/host/{place.rank}", place.host)
+    keys, end = [f"weft/host/{rank}" for rank in range(place.size)], time.monotonic() + wait
+    while not store.check(keys):
+        if time.monotonic() > end:
+            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            ranks = ", ".join(map(str, missing))
+            problem = f"rank{'' if len(missing) == 1 else 's'} {ranks} of {place.size} did not join within {wait:g} seconds"
+            raise GroupError("", problem, "start all processes")
+        time.sleep(0.05)
+    return [store.get(key).decode() for key in keys]
+
+
+def _diagnose(group: Group, beats: Heartbeats) -> str:
+    """Why an exchange failed: the process that ended, that is silent, or that did not come."""
+    end = time.monotonic() + LOST_SECONDS
+    while time.monotonic() < end:
+        if (failure := beats.failure()) is not None and failure.rank != group.rank:
+            return f"{group.name(failure.rank)} stopped: {failure.message}"
+        if (rank := beats.silent(STALE_SECONDS)) is not None:
+            return lost_message(group, rank)
+        if (rank := beats.behind()) is not None and time.monotonic() > end - LOST_SECONDS / 2:
+            return f"{group.name(rank)} is alive, but did not come to an exchange within {group.timeout:g} seconds"
+        time.sleep(0.2)
+    return "an exchange between the processes failed, although all of them are alive"
+
+
+def lost_message(group: Group, rank: int) -> str:
+    """The message about a lost process."""
+    return f"{group.name(rank)} does not answer any more; the last checkpoint is intact"

@@ -1,0 +1,76 @@
+"""Tensors of which each process may hold some rows: weights, optimizer state and averages under FSDP2."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LocalPart(NamedTuple):
+    """The part of a tensor in this process: rows [first_row, first_row + len(tensor)) of a tensor of `shape`.
+
+    A tensor that is not sharded is its own part, and every process has all of it; a scalar has no rows and first_row 0.
+    """
+
+    tensor: Tensor
+    first_row: int
+    shape: tuple[int, ...]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each process holds only some rows of the tensor."""
+    return hasattr(tensor, "device_mesh")  # a DTensor, without importing torch.distributed for plain tensors
+
+
+def rows_of(num_rows: int, size: int) -> list[tuple[int, int]]:
+    """First row and number of rows of each process, as torch.chunk divides them: the last ones may have none."""
+    step = -(-num_rows // size)
+    starts = [min(num_rows, rank * step) for rank in range(size)]
+    return [(start, min(step, num_rows - start)) for start in starts]
+
+
+def local_part(tensor: Tensor) -> LocalPart:
+    """The rows of a tensor that this process holds."""
+    if not is_sharded(tensor):
+        return LocalPart(tensor, 0, tuple(tensor.shape))
+    sharded: Any = tensor
+    mesh = sharded.device_mesh
+    first_row, _ = rows_of(tensor.size(0), mesh.size())[mesh.get_local_rank()]
+    return LocalPart(sharded.to_local(), first_row, tuple(tensor.shape))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The rows that this process holds, as a plain tensor that shares their memory."""
+    return local_part(tensor).tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole tensor, gathered from all processes, which must all call it; a tensor that is not sharded is returned as it
+    is."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    gathered: Tensor = sharded.full_tensor()
+    return gathered
+
+
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor that every process has, divided as `like` is; no exchange is needed."""
+    if not is_sharded(like):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    sharded: Any = like
+    part, first_row, shape = local_part(like)
+    rows = tensor[first_row : first_row + len(part)].to(part.device, part.dtype, copy=True)
+    result: Tensor = DTensor.from_local(
+        rows,
+        sharded.device_mesh,
+        sharded.placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tensor.contiguous().stride(),
+    )
+    return result
