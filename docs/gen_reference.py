@@ -64,6 +64,7 @@ EXIT_CODES: Mapping[str, tuple[str, type[errors.WeftError] | None]] = {
     "4": ("a run directory or model that is corrupted, incompatible or of another version", errors.ModelError),
     "5": ("resources: memory, disk, or a directory in use", errors.ResourceError),
     "6": ("divergence: the loss, a gradient or a weight became NaN or infinite", errors.DivergedError),
+    "7": ("one of several processes died or does not answer; the last checkpoint is intact", errors.GroupError),
     "129, 130, 143": ("stopped by SIGHUP, by Ctrl-C, by SIGTERM", None),
     "141": ("the reader of the output closed it (`weft score ... | head`)", None),
 }
@@ -71,6 +72,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "Number of CPU threads, if `--threads` is not set.",
     "OMP_WAIT_POLICY": "Set to `PASSIVE` unless you set it: threads that spin while they wait slow down a busy machine.",
     "CUDA_VISIBLE_DEVICES": "Which GPU torch uses.",
+    "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT": "Set by torchrun: this process is one of several.",
     "NO_COLOR": "No color on a terminal.",
     "TERM": "`dumb`: plain lines instead of a progress bar and color.",
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cli.output import format_duration, print_error, status, write_json
 from weft.errors import ModelError
+from weft.parallel.group import ALONE, Group
 from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
@@ -28,20 +29,40 @@ class RunTraining:
     json: bool
     quiet: bool
 
-    def run(self, values: dict[str, Any], completed: Recommendation) -> int:
+    def run(self, values: dict[str, Any], completed: Recommendation, group: Group = ALONE) -> int:
         """Train the run file `values`, whose recommended options are `completed`, and return the exit code."""
         from weft.runs.run_dir import RunDir
 
-        if not self.overwrite and is_finished(self.output_dir, completed.config):
+        finished = not self.overwrite and is_finished(self.output_dir, completed.config)
+        group.announce("finished", finished)
+        if finished:
             self._check_weights()
             RunDir(self.output_dir).drop_backup()
             self._summarize(completed.config)
             return 0
         start = time.monotonic()
-        code = self._train(values, completed)
+        code = self._train(values, completed, group)
         if code == 0:
             self._summarize(completed.config, seconds=time.monotonic() - start)
         return code
+
+    def follow(self, values: dict[str, Any], group: Group) -> int:
+        """Train as one of the processes that neither print nor write; returns the exit code."""
+        from weft.cli.display import Display
+        from weft.cli.progress import TrainProgress
+        from weft.cli.signals import Stop
+        from weft.errors import TrainingInterrupted
+        from weft.runs.job import JobInputs, train
+
+        if group.await_leader("finished"):
+            return 0
+        with Stop(action="") as stop, Display(quiet=True) as display:
+            try:
+                progress, inputs = TrainProgress(display, stop), JobInputs(group=group)
+                train(values, self.output_dir, base=self.base, callback=progress, inputs=inputs)
+            except (TrainingInterrupted, KeyboardInterrupt):
+                return stop.exit_code
+        return 0
 
     def _check_weights(self) -> None:
         """Refuse to call a run trained if it cannot be read."""
@@ -52,12 +73,12 @@ class RunTraining:
         except ModelError as error:
             raise ModelError(error.where, error.problem, "use `overwrite` to train it again") from None
 
-    def _train(self, values: dict[str, Any], completed: Recommendation) -> int:
+    def _train(self, values: dict[str, Any], completed: Recommendation, group: Group) -> int:
         from weft.cli.display import Display
         from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
         from weft.errors import TrainingInterrupted
-        from weft.runs.job import train
+        from weft.runs.job import JobInputs, train
         from weft.runs.run_dir import RunDir
 
         directory = RunDir(self.output_dir)
@@ -71,6 +92,7 @@ class RunTraining:
                     base=self.base,
                     callback=progress,
                     overwrite=self.overwrite,
+                    inputs=JobInputs(group=group),
                     completed=completed,
                 )
             except TrainingInterrupted:

@@ -50,7 +50,8 @@ def terminable() -> Iterator[None]:
 
 class Stop:
     """Handles the signals while its block runs. Until `saves` is set, the first signal stops at once, since there is nothing to
-    save. `action` describes what the first signal starts, `otherwise` what a second one does instead."""
+    save. `action` describes what the first signal starts (empty: another process says it), `otherwise` what a second one does
+    instead."""
 
     def __init__(self, action: str = "Saving", otherwise: str = "quit without saving") -> None:
         self.action, self.otherwise = action, otherwise
@@ -87,4 +88,6 @@ class Stop:
         if not self.saves:
             raise KeyboardInterrupt
         with suppress(OSError):  # the terminal is gone
+            if not self.action:
+                return
             os.write(2, f"\n{self.action} ... (press Ctrl-C again to {self.otherwise})\n".encode())

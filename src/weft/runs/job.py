@@ -155,21 +155,22 @@ def train(
         base: The directory that paths in the run file are relative to.
         callback: Receives the progress.
         overwrite: Start over. The new run replaces the one in `out` as soon as it has weights.
-        inputs: Data in memory and a reward function.
+        inputs: Data in memory, a reward function, and the processes that train together.
         completed: The run file with its recommended options; by default, they are found here.
 
     Returns:
         The run directory.
     """
+    group = inputs.group
+    if not group.leads:
+        return _follow(out, callback, inputs)
     recommendation = (
         complete(values, out, base=base, overwrite=overwrite, inputs=inputs.files) if completed is None else completed
     )
-    config, group = recommendation.config, inputs.group
+    config = recommendation.config
     training(config.datasets)  # before a directory is created or data is read
     pick_device(config.train.device)
     check_group(config, group)
-    if not group.leads:
-        return _follow(out, callback, inputs)
     directory = make_directory(out)
     directory.check_is_run_dir()
     if overwrite:

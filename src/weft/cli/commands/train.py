@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, ModelCommand, Overrides, RunFile
+from weft.cli.group import check_same_run, device_of, joined
+from weft.cli.options import FILES, Overrides, ParallelCommand, RunFile
 from weft.cli.run_training import RunTraining
 from weft.errors import UsageError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Train(ModelCommand):
+class Train(ParallelCommand):
     """Train a model from a run file, or resume training.
 
     The same command resumes a run that was stopped. Ctrl-C saves and stops; press it twice to stop at once.
@@ -63,10 +64,14 @@ class Train(ModelCommand):
         elif self.init_from is not None:
             values = with_tokenizer_of_init(values, self.init_from)
         output_dir = self.output_dir or Path("runs") / self.run_file.stem
-        # a wrong run file is refused before anything else
-        completed = self._complete(values, output_dir)
         training = RunTraining(self.run_file.parent, output_dir, overwrite=self.overwrite, json=self.json, quiet=self.quiet)
-        return training.run(values, completed)
+        with joined(device := device_of(values)) as group:
+            check_same_run(group, values, device)
+            if not group.leads:
+                return training.follow(values, group)
+            # a wrong run file is refused before anything else
+            completed = self._complete(values, output_dir)
+            return training.run(values, completed, group)
 
     def _complete(self, values: dict[str, Any], output_dir: Path) -> Recommendation:
         """The run file with the recommended options, for --minutes by a trial. A run that has begun keeps its options."""

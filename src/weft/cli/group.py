@@ -1,0 +1,143 @@
+"""A command as one of several processes: torchrun, or weft itself with --processes, describes it in the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from weft import __version__
+from weft.cli.output import print_message
+from weft.errors import GroupError, UsageError, WeftError
+from weft.parallel.agreement import check_equal
+from weft.parallel.group import ALONE, Group
+from weft.parallel.heartbeat import Failure
+from weft.parallel.join import Place, join, leave, lost_message
+
+SUPERVISED = "WEFT_SUPERVISED"  # set if weft has started this process, and reports processes that die
+LISTEN_FD = "WEFT_LISTEN_FD"  # the socket on which the first process listens
+LEADER_SECONDS = 3.0  # how long another process waits whether the first one reports the same error
+FIX = "use the same files and the same version of weft on all hosts"
+# of exchanges inside torch; nothing that a user could change
+NOISE = ("Grad strides do not match bucket view strides", "FSDP2-wrapped module")
+
+
+def place_of_process() -> Place | None:
+    """This process in its group; None if it is alone."""
+    environment = os.environ
+    try:
+        size, rank = int(environment.get("WORLD_SIZE", "1")), int(environment.get("RANK", "0"))
+        local_rank, port = int(environment.get("LOCAL_RANK", str(rank))), int(environment.get("MASTER_PORT", "29500"))
+    except ValueError:
+        raise UsageError("environment", "RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT must be numbers") from None
+    if size == 1:
+        return None
+    return Place(
+        rank,
+        size,
+        local_rank,
+        socket.gethostname(),
+        environment.get("MASTER_ADDR", "127.0.0.1"),
+        port,
+        environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        int(environment[LISTEN_FD]) if LISTEN_FD in environment else None,
+        environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )
+
+
+def silence_torch() -> None:
+    """Torch reports lost connections with stack traces. Call it before torch is imported."""
+    if "WORLD_SIZE" in os.environ:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def device_of(values: Mapping[str, Any]) -> str:
+    """The kind of device that a run file trains on: "cpu" or "cuda"."""
+    from weft.training.device import uses_gpu
+
+    table = values.get("train", {})
+    name = table.get("device", "auto") if isinstance(table, Mapping) else "auto"
+    return "cuda" if name == "cuda" or (name == "auto" and uses_gpu("auto")) else "cpu"
+
+
+def is_child() -> bool:
+    """Whether weft has started this process as one of several."""
+    return SUPERVISED in os.environ
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Group]:
+    """Context manager with the group of this process. An error in one process is reported once, and ends all of them."""
+    place = place_of_process()
+    if place is None:
+        yield ALONE
+        return
+    for message in NOISE:
+        warnings.filterwarnings("ignore", message=message)
+    group = join(place, device=device, on_lost=_on_lost)
+    if is_child():
+        group.diagnose = lambda: "another process is gone"  # the one that started this one says which
+    try:
+        yield group
+    except WeftError as error:
+        _report(group, error)
+    except Exception as error:
+        _post(group, 1, f"{type(error).__name__}: {error}")
+        raise
+    leave(group)
+
+
+def check_same_run(group: Group, values: Mapping[str, Any], device: str) -> None:
+    """Refuse processes with another run file, another version or another kind of device than the first one."""
+    if group.size == 1:
+        return
+    import torch
+
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    versions = {"weft": f"version {__version__}", "torch": f"version {torch.__version__}"}
+    check_equal(group, {**versions, "train.device": device, "run file": f"checksum {digest}"}, FIX)
+
+
+# ---- failures
+
+
+def _post(group: Group, exit_code: int, message: str) -> Failure | None:
+    """Tell the other processes why this one ends. Returns the first failure of all; None if the store is gone."""
+    if group.heartbeats is None:
+        return None
+    group.heartbeats.post(Failure(group.rank, exit_code, " ".join(message.split())))
+    return group.heartbeats.failure()
+
+
+def _report(group: Group, error: WeftError) -> None:
+    """Raise an error if this process is the one to report it; otherwise end quietly with the same exit code."""
+    earlier = None if group.heartbeats is None else group.heartbeats.failure()
+    first = _post(group, error.exit_code, str(error))
+    if isinstance(error, GroupError):
+        if is_child() or earlier is not None or (first is not None and first.rank != group.rank):
+            raise SystemExit(error.exit_code) from None
+        raise error
+    if group.leads:
+        raise error
+    end = time.monotonic() + LEADER_SECONDS
+    while group.heartbeats is not None and time.monotonic() < end:
+        leader = group.heartbeats.failure(0)
+        if leader is not None and leader.message == " ".join(str(error).split()):
+            raise SystemExit(error.exit_code) from None
+        time.sleep(0.05)
+    raise type(error)(f"{group.name(group.rank)}: {error.where}", error.problem, error.fix) from error
+
+
+def _on_lost(group: Group, rank: int) -> None:
+    """End this process, which is blocked in an exchange with a process that is lost."""
+    message = lost_message(group, rank)
+    first = _post(group, GroupError.exit_code, message)
+    if not is_child() and (first is None or first.rank == group.rank):
+        print_message("error", message)
+    os._exit(GroupError.exit_code)

@@ -1,0 +1,121 @@
+"""`--processes N`: start N processes of a command on this machine, and watch over them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from weft.cli.group import LISTEN_FD, SUPERVISED
+from weft.cli.output import print_message
+from weft.cli.threads import cpus
+from weft.errors import GroupError
+
+POLL_SECONDS = 0.05
+NOTICE_SECONDS = 2.0  # how long the other processes may take to notice that one has died
+STOP_SECONDS = 10.0  # how long they may take to end after SIGTERM
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def launch(words: Sequence[str], processes: int, threads: int | None) -> int:
+    """Run the command line `words` in several processes that train together; returns the exit code of the first one, or of the
+    one that failed."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        with _forward_signals(children):
+            for rank in range(processes):
+                children.append(_start(words, rank, processes, threads or max(1, cpus() // processes), listener))
+            listener.close()
+            return _wait(children)
+    finally:
+        listener.close()
+        _stop(children)
+
+
+def _start(words: Sequence[str], rank: int, size: int, threads: int, listener: socket.socket) -> subprocess.Popen[bytes]:
+    """Start one process. It saves and stops when its standard input closes, so that it never outlives this one."""
+    descriptor = listener.fileno()
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+    place |= {"MASTER_PORT": listener.getsockname()[1], "OMP_NUM_THREADS": threads, SUPERVISED: 1}
+    environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+    if rank == 0:
+        environment[LISTEN_FD] = str(descriptor)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "weft.cli.child_process", *words],
+        stdin=subprocess.PIPE,
+        stdout=None if rank == 0 else subprocess.DEVNULL,
+        env=environment,
+        pass_fds=[descriptor] if rank == 0 else [],
+        start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which passes it on once
+    )
+
+
+@contextmanager
+def _forward_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Pass signals on to the first process: it tells the others to save and stop."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if children and children[0].poll() is None:
+            children[0].send_signal(number)
+
+    numbers = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
+    """The exit code of the command: 0 if all processes succeed, otherwise that of the process that failed first. A process that
+    ends with GroupError has only noticed that another one is gone."""
+    noticed = None  # when a process has noticed it
+    while True:
+        codes = [child.poll() for child in children]
+        killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+        if killed:
+            name = signal.Signals(-(codes[killed[0]] or 0)).name
+            return _report(killed[0], f"was killed by {name}")
+        causes = [code for code in codes if code not in (None, 0, GroupError.exit_code)]
+        if causes:
+            return causes[0] or 0
+        if None not in codes:
+            return max(code or 0 for code in codes)
+        if GroupError.exit_code in codes:
+            noticed = noticed or time.monotonic()
+            if time.monotonic() - noticed > NOTICE_SECONDS:
+                return _report(codes.index(None), "does not answer any more")
+        time.sleep(POLL_SECONDS)
+
+
+def _report(rank: int, problem: str) -> int:
+    print_message("error", f"rank {rank} (host {socket.gethostname()}) {problem}; the last checkpoint is intact")
+    return GroupError.exit_code
+
+
+def _stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End the processes that still run. Most notice by themselves that one is gone; then come SIGTERM and, after STOP_SECONDS,
+    SIGKILL."""
+    end = time.monotonic() + NOTICE_SECONDS
+    while any(child.poll() is None for child in children) and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    end = time.monotonic() + STOP_SECONDS
+    for child in children:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, end - time.monotonic()))
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        if child.stdin is not None:
+            child.stdin.close()
