@@ -18,10 +18,12 @@ from weft.errors import GroupError, UsageError, WeftError
 from weft.parallel.agreement import check_equal
 from weft.parallel.group import ALONE, Group
 from weft.parallel.heartbeat import Failure
+from weft.parallel.interface import address_towards, interface_with
 from weft.parallel.join import Place, join, leave, lost_message
 
 SUPERVISED = "WEFT_SUPERVISED"  # set if weft has started this process, and reports processes that die
 LISTEN_FD = "WEFT_LISTEN_FD"  # the socket on which the first process listens
+INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface of gloo
 LEADER_SECONDS = 3.0  # how long another process waits whether the first one reports the same error
 FIX = "use the same files and the same version of weft on all hosts"
 # of exchanges inside torch; nothing that a user could change
@@ -48,7 +50,21 @@ def place_of_process() -> Place | None:
         environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
         int(environment[LISTEN_FD]) if LISTEN_FD in environment else None,
         environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        _pick_interface(environment.get("MASTER_ADDR", "127.0.0.1"), port),
     )
+
+
+def _pick_interface(address: str, port: int) -> str | None:
+    """Let gloo listen where the first process can be reached from, unless the user has chosen an interface. Returns the address
+    of this process; None if torch has the choice."""
+    if INTERFACE in os.environ:
+        return None
+    own_address = address_towards(address, port)
+    interface = None if own_address is None else interface_with(own_address)
+    if interface is None:
+        return None
+    os.environ[INTERFACE] = interface
+    return own_address
 
 
 def silence_torch() -> None:
