@@ -24,17 +24,33 @@ def case(task: str, data: dict[str, Any], model: dict[str, Any], tokenizer: dict
         "recommend": False,
         "data": {"valid": 0.1, "test": 0.1, **data},
         "model": model,
-        "train": {"max_steps": 4, "batch_tokens": 256, "num_validations": 1, "device": "cpu", "lr": 3e-3, **train},
+        "train": {"max_steps": 3, "batch_tokens": 256, "num_validations": 1, "device": "cpu", "lr": 3e-3, **train},
     }
     return values if tokenizer is None else {**values, "tokenizer": tokenizer}
 
 
-def file(name: str) -> str:
-    return str(DATA / name)
+# the first lines of these files are enough
+LINES = {
+    "names.txt": 200, "reviews.csv": 200, "reviews.txt": 100, "spelling.tsv": 120, "entities.txt": 400, "purchases.tsv": 80,
+    "spoken.tsv": 24, "shapes.tsv": 40, "preferences.jsonl": 80, "instructions.jsonl": 80, "praise.jsonl": 80,
+    "openings.jsonl": 12,
+}  # fmt: skip
 
 
-def cases(base_run: str, reward_run: str) -> dict[str, Any]:
-    """Run files by name. `base_run` is the run `base`, a language model; `reward_run` is a classifier of reviews."""
+def shorten(root: Path) -> None:
+    """Write the first lines of the data files to a directory."""
+    for name, count in LINES.items():
+        lines = (DATA / name).read_text(encoding="utf-8").split("\n")
+        (root / name).write_text("\n".join(lines[:count]) + "\n", encoding="utf-8")
+
+
+def cases(root: Path) -> dict[str, Any]:
+    """Run files by name, for a directory with the data and the runs of `bases`."""
+    base_run, reward_run = str(root / "base"), str(root / "judge")
+
+    def file(name: str) -> str:
+        return str((DATA if name.endswith(".zip") else root) / name)
+
     tales, reviews = {"train": file("names.txt")}, {"train": file("reviews.csv"), "max_length": 24, "truncate": True}
     pairs = {"train": file("spelling.tsv"), "max_length": 60}
     start = {"tokenizer": {"file": f"{base_run}/tokenizer.json"}, "init_from": base_run}
@@ -69,13 +85,13 @@ def cases(base_run: str, reward_run: str) -> dict[str, Any]:
         "qa": case("qa", {"train": file("purchases.tsv"), "max_length": 32, "doc_stride": 8}, {**GPT, "arch": "transformer"}),
         "asr": case(
             "asr",
-            {"train": file("spoken.tsv"), "root": file("spoken.zip"), "sample_rate": 8000, "valid": 0.02, "test": 0.9},
+            {"train": file("spoken.tsv"), "root": file("spoken.zip"), "sample_rate": 8000, "valid": 0.2},
             {"arch": "gru", "num_layers": 1, "hidden_size": 8, "dropout": 0.0, "num_freq_masks": 0, "num_time_masks": 0},
             batch_tokens=512,
         ),
         "captioning": case(
             "captioning",
-            {"train": file("shapes.tsv"), "root": file("shapes.zip"), "valid": 0.02, "test": 0.8},
+            {"train": file("shapes.tsv"), "root": file("shapes.zip"), "valid": 0.2},
             {"arch": "lstm", "hidden_size": 8, "dropout": 0.3},
             {"type": "whitespace"},
             micro_batches=4,
@@ -97,10 +113,10 @@ def cases(base_run: str, reward_run: str) -> dict[str, Any]:
     }
 
 
-def bases() -> dict[str, Any]:
+def bases(root: Path) -> dict[str, Any]:
     """The runs that other runs start from."""
-    reviews = case("lm", {"train": file("reviews.txt"), "context_length": 40}, GPT, CHARS, max_steps=2)
-    judge = case("classification", {"train": file("reviews.csv")}, {"arch": "naive-bayes"})
+    reviews = case("lm", {"train": str(root / "reviews.txt"), "context_length": 40}, GPT, CHARS, max_steps=2)
+    judge = case("classification", {"train": str(root / "reviews.csv")}, {"arch": "naive-bayes"})
     del judge["train"]
     return {"base": reviews, "judge": judge}
 

@@ -42,7 +42,7 @@ def launch(words: Sequence[str], processes: int, threads: int | None) -> int:
 def _start(words: Sequence[str], rank: int, size: int, threads: int, listener: socket.socket) -> subprocess.Popen[bytes]:
     """Start one process. It saves and stops when its standard input closes, so that it never outlives this one."""
     descriptor = listener.fileno()
-    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
     place |= {"MASTER_PORT": listener.getsockname()[1], "OMP_NUM_THREADS": threads, SUPERVISED: 1}
     environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
     if rank == 0:

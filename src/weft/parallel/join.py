@@ -29,6 +29,7 @@ class Place(NamedTuple):
     attempt: str = "0"  # the number of the restart: a killed process may have left keys in the store
     listen_fd: int | None = None  # the socket of the store, if the process that started this one has opened it
     has_store: bool = False  # whether the program that started the processes has a store at the address
+    local_size: int = 1  # the number of processes on its host
     own_address: str | None = None  # where this process listens for the others; None leaves the choice to torch
 
     def name(self) -> str:
@@ -51,7 +52,6 @@ def join(place: Place, *, device: str, on_lost: OnLost, timeout: float = TIMEOUT
     """
     import torch.distributed as dist
 
-    _check_gpus(place, device)
     store = _open_store(place, wait)
     hosts = _hosts(store, place, wait)
     group = Group(place.rank, place.size, hosts, place.local_rank, None, store, timeout)
@@ -83,16 +83,17 @@ def leave(group: Group) -> None:
         dist.destroy_process_group()
 
 
-def _check_gpus(place: Place, device: str) -> None:
+def check_gpus(place: Place, device: str) -> None:
+    """Refuse more processes on a host than it has GPUs."""
     if device != "cuda":
         return
     import torch
 
-    if (count := torch.cuda.device_count()) <= place.local_rank:
+    if (count := torch.cuda.device_count()) < place.local_size:
         raise UsageError(
             "processes",
-            f"process {place.local_rank + 1} on {place.host} has no GPU ({count} found)",
-            f"start {count} processes per host, or set train.device = 'cpu'" if count else "set train.device = 'cpu'",
+            f"{place.host} has {count} GPU{'' if count == 1 else 's'}, too few for {place.local_size} processes",
+            f"start {count} per host, or set train.device = 'cpu'" if count else "set train.device = 'cpu'",
         )
 
 
