@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +58,7 @@ class Host:
         self.namespace, self.address = f"weft-{os.getpid()}-{name}", f"{NETWORK}.{number + 1}"
 
     def start(
-        self, words: Sequence[str], environment: Mapping[str, str], *, log: Path, tmpfs: tuple[Path, int] | None = None
+        self, words: Sequence[str], environment: Mapping[str, str], *, log: Path, setup: Sequence[str] = ()
     ) -> subprocess.Popen[bytes]:
         """Start a process on the host; its output goes to a file.
 
@@ -66,12 +66,9 @@ class Host:
             words: The command.
             environment: Added to the environment.
             log: The file.
-            tmpfs: A directory that is a small file system of its own, and its size in bytes.
+            setup: Shell commands that run before it, such as mounts that no other host sees.
         """
-        steps = ["hostname " + self.name]
-        if tmpfs is not None:
-            steps.append(f"mount -t tmpfs -o size={tmpfs[1]} tmpfs '{tmpfs[0]}'")
-        script = " && ".join([*steps, 'exec "$@"'])
+        script = " && ".join([f"hostname {self.name}", *setup, 'exec "$@"'])
         space = f"--net=/run/netns/{self.namespace}"
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -91,10 +88,8 @@ class Host:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every process of the host."""
         for pid in self.pids():
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
 
     def kill(self) -> None:
         """The host loses its power: SIGKILL until nothing runs."""
@@ -139,7 +134,7 @@ class Network:
 
 
 @contextmanager
-def emulated_hosts(names: Sequence[str], link: LinkConfig = LinkConfig(), *, mtu: int = 1500) -> Iterator[Network]:
+def emulated_hosts(names: Sequence[str], link: LinkConfig, *, mtu: int = 1500) -> Iterator[Network]:
     """Context manager with connected hosts; all their processes are killed at the end."""
     with ExitStack() as stack:
         hosts, devices = [], []

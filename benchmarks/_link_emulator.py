@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 MAX_PACKETS = 64  # that are read from a device at a time
@@ -64,10 +65,8 @@ class Emulator:
         wait = 1.0
         for link in self.links:
             while link.arriving and link.arriving[0][0] <= now:
-                try:
+                with suppress(BlockingIOError):  # the host does not read: its packet is lost
                     os.write(link.device, link.arriving[0][1])
-                except BlockingIOError:
-                    pass  # the host does not read: its packet is lost
                 link.arriving.popleft()
             if link.arriving:
                 wait = min(wait, link.arriving[0][0] - now)
