@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 MAX_PACKETS = 64  # that are read from a device at a time
-MIN_QUEUE_BYTES = 512_000
-QUEUE_SECONDS = 0.1  # a queue longer than this drops packets, as a switch does
+QUEUE_BYTES = 16_000_000  # a longer queue drops packets; the windows of TCP are smaller
 
 
 class Link:
@@ -52,7 +51,7 @@ class Emulator:
         sender, receiver = self.links[source], self.links[target]
         duration = len(packet) / self.bytes_per_second
         start = max(now, sender.send_free)
-        if (start - now) * self.bytes_per_second > max(MIN_QUEUE_BYTES, QUEUE_SECONDS * self.bytes_per_second):
+        if (start - now) * self.bytes_per_second > QUEUE_BYTES:
             return
         sender.send_free, sender.sent_bytes = start + duration, sender.sent_bytes + len(packet)
         if source in self.cut or target in self.cut or self.random.random() < self.loss:
