@@ -1,4 +1,4 @@
-"""One of several processes that measure exchanges and training steps: `python _cost_worker.py PLAN RANK SIZE ADDRESS INTERFACE`.
+"""One of several processes that measure exchanges and training steps: `_cost_worker.py PLAN RANK SIZE ADDRESS INTERFACE`.
 
 The plan is a JSON file with a list of measurements, which all processes make together. Before measurement I, the first process
 waits for the file go-I beside the plan, so that the network can be changed; then every process writes result-I-RANK.json.
@@ -10,8 +10,11 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -20,7 +23,9 @@ import torch.distributed as dist
 from weft.parallel.group import ALONE, Group
 from weft.parallel.join import Place, join, leave
 from weft.runs.job import JobInputs, train
+from weft.training.data_parallel import outermost_layers
 from weft.training.loop import Loop
+from weft.training.muon import Muon
 
 PORT, POLL_SECONDS = 29600, 0.05
 WARMUP = 3  # first repetitions and steps, which are not counted
@@ -40,6 +45,7 @@ class Recorder:
     def on_progress(self, name: str, done: int, total: int) -> None: ...
 
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
+        self.layout = self.layout or layout(loop)
         self.seconds.append(seconds)
         self.sent.append(sent_bytes(self.device))
 
@@ -49,8 +55,22 @@ class Recorder:
         return False
 
     def result(self) -> dict[str, Any]:
-        steps = len(self.seconds) - WARMUP
-        return {"seconds": sorted(self.seconds[WARMUP:]), "sent": (self.sent[-1] - self.sent[WARMUP - 1]) / steps}
+        sent = median(after - before for before, after in pairwise(self.sent[WARMUP - 1 :]))  # a checkpoint gathers weights
+        return {"seconds": sorted(self.seconds[WARMUP:]), "sent": sent, "layout": self.layout}
+
+
+def layout(loop: Loop) -> dict[str, Any]:
+    """The shapes of the trained weights, as `_step_cost.Layout` has them."""
+    model = loop.loss_module.model
+    layers = [list(layer.parameters()) for layer in outermost_layers(model)]
+    inside = {id(weight) for layer in layers for weight in layer}
+    outside = [list(weight.shape) for weight in model.parameters() if id(weight) not in inside]
+    muon = [optimizer for optimizer in loop.optimizers.optimizers if isinstance(optimizer, Muon)]
+    counts = Counter(
+        tuple(weight.shape) for optimizer in muon for group in optimizer.param_groups for weight in group["params"]
+    )
+    shapes = [[list(weight.shape) for weight in layer] for layer in layers]
+    return {"outside": outside, "layers": shapes, "muon": [(count, shape) for shape, count in counts.items()]}
 
 
 def sent_bytes(device: str) -> int:
