@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,13 @@ from weft.errors import GroupError, UsageError, WeftError
 from weft.parallel.agreement import check_equal
 from weft.parallel.group import ALONE, Group
 from weft.parallel.heartbeat import Failure
+from weft.parallel.interface import address_towards, interface_with
 from weft.parallel.join import Place, check_gpus, join, leave, lost_message
 
 SUPERVISED = "WEFT_SUPERVISED"  # set if weft has started this process, and reports processes that die
 LISTEN_FD = "WEFT_LISTEN_FD"  # the socket on which the first process listens
+INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface of gloo
+POST_SECONDS = 3.0  # how long a process that ends waits for the store
 LEADER_SECONDS = 3.0  # how long another process waits whether the first one reports an error, which may be the same
 FIX = "use the same files and the same version of weft on all hosts"
 # of exchanges inside torch; nothing that a user could change
@@ -49,7 +53,21 @@ def place_of_process() -> Place | None:
         int(environment[LISTEN_FD]) if LISTEN_FD in environment else None,
         environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
+        _pick_interface(environment.get("MASTER_ADDR", "127.0.0.1"), port),
     )
+
+
+def _pick_interface(address: str, port: int) -> str | None:
+    """Let gloo listen where the first process can be reached from, unless the user has chosen an interface. Returns the address
+    of this process; None if torch has the choice."""
+    if INTERFACE in os.environ:
+        return None
+    own_address = address_towards(address, port)
+    interface = None if own_address is None else interface_with(own_address)
+    if interface is None:
+        return None
+    os.environ[INTERFACE] = interface
+    return own_address
 
 
 def silence_torch() -> None:
@@ -124,10 +142,9 @@ def _post(group: Group, exit_code: int, message: str) -> Failure | None:
 
 def _report(group: Group, error: WeftError) -> None:
     """Raise an error if this process is the one to report it; otherwise end quietly with the same exit code."""
-    earlier = None if group.heartbeats is None else group.heartbeats.failure()
     first = _post(group, error.exit_code, str(error))
     if isinstance(error, GroupError):
-        if is_child() or earlier is not None or (first is not None and first.rank != group.rank):
+        if _reports_elsewhere(group, first):
             raise SystemExit(error.exit_code) from None
         raise error
     if group.leads:
@@ -141,10 +158,24 @@ def _report(group: Group, error: WeftError) -> None:
     raise type(error)(f"{group.name(group.rank)}: {error.where}", error.problem, error.fix) from error
 
 
+def _reports_elsewhere(group: Group, first: Failure | None) -> bool:
+    """Whether another process on this host reports that the group has failed: the one that failed first, or the first one of
+    the host. Each host may have a log of its own."""
+    if is_child():
+        return True
+    if first is None or first.rank == group.rank:
+        return False
+    host = group.hosts[group.rank]
+    return group.hosts[first.rank] == host or group.hosts.index(host) != group.rank
+
+
 def _on_lost(group: Group, rank: int) -> None:
-    """End this process, which is blocked in an exchange with a process that is lost."""
-    message = lost_message(group, rank)
-    first = _post(group, GroupError.exit_code, message)
-    if not is_child() and (first is None or first.rank == group.rank):
+    """End this process, which is blocked in an exchange with a process that is lost. The store may be lost as well, and block
+    the thread that asks it."""
+    message, first = lost_message(group, rank), []
+    posting = threading.Thread(target=lambda: first.append(_post(group, GroupError.exit_code, message)), daemon=True)
+    posting.start()
+    posting.join(POST_SECONDS)
+    if not _reports_elsewhere(group, first[0] if first else None):
         print_message("error", message)
     os._exit(GroupError.exit_code)

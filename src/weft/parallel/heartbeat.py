@@ -32,7 +32,7 @@ class Heartbeats:
 
     def __init__(self, store: Any, rank: int, size: int, on_lost: Callable[[int], None]) -> None:
         self.store, self.rank, self.size, self.on_lost = store, rank, size, on_lost
-        self.lost_after = IDLE_LOST_SECONDS
+        self.lost_after = LOST_SECONDS
         self.progress = 0  # exchanges of this process so far
         self.seen = dict.fromkeys(range(size), 0)  # the latest number of each process
         self.exchanges = dict.fromkeys(range(size), 0)  # the latest progress of each process

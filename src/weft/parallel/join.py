@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
 from weft.errors import GroupError, UsageError
 from weft.parallel.group import TIMEOUT_SECONDS, Group
-from weft.parallel.heartbeat import LOST_SECONDS, STALE_SECONDS, Heartbeats
+from weft.parallel.heartbeat import IDLE_LOST_SECONDS, LOST_SECONDS, STALE_SECONDS, Failure, Heartbeats
+from weft.parallel.interface import is_loopback
 
 JOIN_SECONDS = 300.0  # how long processes wait for the others at the start
 OnLost = Callable[[Group, int], None]  # called in another thread: the process must end
@@ -29,6 +30,11 @@ class Place(NamedTuple):
     listen_fd: int | None = None  # the socket of the store, if the process that started this one has opened it
     has_store: bool = False  # whether the program that started the processes has a store at the address
     local_size: int = 1  # the number of processes on its host
+    own_address: str | None = None  # where this process listens for the others; None leaves the choice to torch
+
+    def name(self) -> str:
+        """The process in messages."""
+        return f"rank {self.rank} (host {self.host})"
 
 
 def join(place: Place, *, device: str, on_lost: OnLost, timeout: float = TIMEOUT_SECONDS, wait: float = JOIN_SECONDS) -> Group:
@@ -48,12 +54,20 @@ def join(place: Place, *, device: str, on_lost: OnLost, timeout: float = TIMEOUT
 
     store = _open_store(place, wait)
     hosts = _hosts(store, place, wait)
+    group = Group(place.rank, place.size, hosts, place.local_rank, None, store, timeout)
     beats = Heartbeats(_second_client(place, wait), place.rank, place.size, lambda rank: on_lost(group, rank))
+    group.heartbeats, group.diagnose = beats, partial(_diagnose, group, beats)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     limit = timedelta(seconds=timeout)
-    dist.init_process_group(backend, store=_torch_store(store), rank=place.rank, world_size=place.size, timeout=limit)
-    group = Group(place.rank, place.size, hosts, place.local_rank, dist.group.WORLD, store, timeout, heartbeats=beats)
-    group.diagnose = partial(_diagnose, group, beats)
+    try:
+        _check_address(place, hosts)
+        with group.failures():
+            dist.init_process_group(backend, store=_torch_store(store), rank=place.rank, world_size=place.size, timeout=limit)
+    except GroupError as error:
+        beats.post(Failure(place.rank, error.exit_code, str(error)))
+        raise
+    beats.lost_after = IDLE_LOST_SECONDS
+    group.process_group = dist.group.WORLD
     return group
 
 
@@ -128,7 +142,7 @@ def _second_client(place: Place, wait: float) -> Any:
 
 def _unreachable(place: Place, wait: float) -> GroupError:
     where = f"{place.address}:{place.port}"
-    problem = f"rank {place.rank} (host {place.host}) cannot reach rank 0 after {wait:g} seconds"
+    problem = f"{place.name()} cannot reach rank 0 after {wait:g} seconds"
     return GroupError(where, problem, "check the address, the port and the firewall")
 
 
@@ -144,6 +158,13 @@ def _hosts(store: Any, place: Place, wait: float) -> list[str]:
             raise GroupError("", problem, "start all processes")
         time.sleep(0.05)
     return [store.get(key).decode() for key in keys]
+
+
+def _check_address(place: Place, hosts: Sequence[str]) -> None:
+    """Refuse to listen where the processes of other hosts cannot connect."""
+    if place.own_address is not None and is_loopback(place.own_address) and len(set(hosts)) > 1:
+        problem = f"{place.name()} would listen on {place.own_address}, where other hosts cannot reach it"
+        raise GroupError(f"{place.address}:{place.port}", problem, "use the network address of the first host")
 
 
 def _diagnose(group: Group, beats: Heartbeats) -> str:

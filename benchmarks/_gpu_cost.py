@@ -1,0 +1,2 @@
+def print_prediction():
+    pass
