@@ -32,12 +32,13 @@ from torch import nn
 
 from weft.data.batching import Windows
 from weft.data.corpus import Corpus
-from weft.models.lm import LanguageModelConfig, language_model
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import language_model
 from weft.parallel.group import Group
 from weft.parallel.join import Place, join, leave
 from weft.runs.run_dir import RunDir
+from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageModelObjective
-from weft.tasks.lm.scoring import Context
 from weft.training.config import TrainConfig
 from weft.training.data_parallel import Replica, Replicated, Sharded
 from weft.training.follower_log import FollowerLog
@@ -128,21 +129,15 @@ class TimedCopy(NamedTuple):
 
 def make_loop(args: argparse.Namespace, device: torch.device, group: Group) -> Loop:
     torch.manual_seed(0)
-    sizes = LanguageModelConfig(
-        layer_type="attention",
-        hidden_size=args.hidden_size,
-        num_layers=args.layers,
-        num_heads=12,
-        tie_embeddings=True,
-        position_encoding="learned",
-    ).with_defaults()
+    options: dict[str, Any] = {"layer_type": "attention", "hidden_size": args.hidden_size, "num_layers": args.layers}
+    options |= {"num_heads": 12, "tie_embeddings": True, "position_encoding": "learned"}
+    sizes = LanguageModelConfig(**options).with_defaults()
     model = language_model(sizes, vocab_size=VOCAB_SIZE, context_length=args.context, vocabulary="").to(device)
     tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, args.rows * args.context * 50, dtype=np.uint16)
     corpus = Corpus("train", tokens, None, np.array([[0] * 4, [len(tokens)] * 4], dtype=np.int64), "")
     sampler = Windows(corpus, context_length=args.context, stride=args.context, rows=args.rows, seed=0)
-    config = TrainConfig(
-        optimizer="adamw", max_steps=args.steps, num_validations=args.checkpoints, batch_tokens=args.rows * args.context
-    ).with_defaults()
+    options = {"optimizer": "adamw", "max_steps": args.steps, "num_validations": args.checkpoints}
+    config = TrainConfig(**options, batch_tokens=args.rows * args.context).with_defaults()
     objective: Any = LanguageModelObjective(
         carry_state=False, valid=None, context=Context("carry", args.context), device=device
     )

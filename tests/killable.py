@@ -42,6 +42,7 @@ PARTS = {
         BackgroundSaver.submit,
         RunLogWriter._write_weights,
         saving.write,
+        saving._list_shards,
         files.publish,
     ],
     "begin": [train, RunDir.begin, prepare.prepare, prepare._vocabulary, write_corpus],
@@ -51,7 +52,13 @@ PARTS = {
 
 
 def code_objects(part: str) -> set[CodeType]:
-    return {function.__code__ for function in PARTS[part]}
+    """The code of the functions of a part, and of the functions inside them."""
+    found, queue = set[CodeType](), [function.__code__ for function in PARTS[part]]
+    while queue:
+        code = queue.pop()
+        found.add(code)
+        queue += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return found
 
 
 def count_lines(part: str) -> int:

@@ -102,7 +102,10 @@ def test_a_copy_has_the_bytes_of_the_file(tmp_path, monkeypatch, size):
     tensors = {"a": base, "b": base, "c": base.t(), "d": torch.zeros(0, 3), "e": torch.tensor(3), "f": base[:, 1].bfloat16()}
     for small_bytes in (0, 10**9):
         monkeypatch.setattr(snapshot, "SMALL_BYTES", small_bytes)
-        copy, thread = Snapshot({"x": TensorFile(tensors, {"k": "v"})}, HostBuffers(is_pinned=False)), BackgroundThread("test")
+        copy, thread = (
+            Snapshot({"x": TensorFile(tensors, {"k": "v"})}, HostBuffers(torch.device("cpu"))),
+            BackgroundThread("test"),
+        )
         copy.start(thread)
         copy.wait()
         copy.finish()
@@ -117,7 +120,7 @@ def test_copies_from_a_gpu_are_those_before_the_next_update(tmp_path):
     weights = [torch.randn(3_000_000, device="cuda") for _ in range(4)]
     expected = [weight.cpu() for weight in weights]
     tensors = {str(index): weight for index, weight in enumerate(weights)}
-    buffers, thread = HostBuffers(is_pinned=True), BackgroundThread("test")
+    buffers, thread = HostBuffers(torch.device("cuda", 0)), BackgroundThread("test")
     for _ in range(3):
         copy = Snapshot({"x": TensorFile(tensors, volatile=frozenset({"0"}))}, buffers)
         copy.start(thread)
@@ -132,7 +135,7 @@ def test_copies_from_a_gpu_are_those_before_the_next_update(tmp_path):
 
 
 def test_memory_is_used_again(monkeypatch):
-    buffers = HostBuffers(is_pinned=False)
+    buffers = HostBuffers(torch.device("cpu"))
     first = buffers.get("a", 100)
     assert buffers.get("a", 100) is first
     assert [len(chunk) for chunk in buffers.get("a", 50)] == [50]

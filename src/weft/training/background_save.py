@@ -66,7 +66,7 @@ class BackgroundSaver:
     def _host_buffers(self, loop: Loop) -> HostBuffers | None:
         """The memory for copies; None if there is not enough."""
         if self._buffers is None and loop.copies_state:
-            self._buffers = HostBuffers(is_pinned=loop.device_config.device.type == "cuda")
+            self._buffers = HostBuffers(loop.device_config.device)
         return self._buffers
 
     def raise_error(self) -> None:

@@ -32,16 +32,16 @@ class TensorFile(NamedTuple):
 
 class HostBuffers:
     """Host memory for the data of files. It is allocated once per file and used again: a new page of memory takes several times
-    as long to write to as an old one. For copies from a GPU it is page-locked."""
+    as long to write to as an old one. For copies from a GPU, `device`, it is page-locked."""
 
-    def __init__(self, *, is_pinned: bool) -> None:
-        self._is_pinned, self._lock = is_pinned, threading.Lock()
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._lock = device, threading.Lock()
         self._chunks: dict[str, list[Tensor]] = {}
         self._stream: Any = None
 
-    def stream(self, device: torch.device) -> Any:
-        """The stream of a GPU on which tensors are copied here."""
-        self._stream = self._stream or torch.cuda.Stream(device)
+    def stream(self) -> Any:
+        """The stream of the GPU on which tensors are copied here."""
+        self._stream = self._stream or torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         return self._stream
 
     def get(self, name: str, num_bytes: int) -> list[Tensor]:
@@ -54,8 +54,9 @@ class HostBuffers:
             return self._chunks.setdefault(name, [])
 
     def _allocate(self, size: int) -> Tensor:
-        if self._is_pinned:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):  # another thread would open a context on the first GPU
+                return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         memory = np.empty(size, dtype=np.uint8)  # unlike torch, NumPy asks for large pages
         memory.fill(0)
         return torch.from_numpy(memory)
@@ -156,7 +157,7 @@ class Snapshot:
 
     def _start_on_stream(self, buffers: HostBuffers) -> None:
         chunks, current = self._reserved(buffers), torch.cuda.current_stream(self._device)
-        stream = buffers.stream(self._device)
+        stream = buffers.stream()
         stream.wait_stream(current)
         # what the next forward pass may change comes first, and the forward pass waits for it
         current.wait_event(self._copy_on_stream(stream, chunks, is_volatile=True))
@@ -173,7 +174,7 @@ class Snapshot:
                     flat.record_stream(stream)  # if it is freed, its memory is not used again before the copy
                 for target, piece in _pieces(self.layouts[file], chunks[file], name, flat):
                     target.copy_(piece, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(stream)
         return event
 
