@@ -114,12 +114,16 @@ class Call:
         if length.isascii() and length.isdigit() and int(length) > limit:
             raise TooLarge("body", problem, "send less in one request")
         content = bytearray()
+
+        async def read() -> None:
+            async for chunk in self.request.stream():
+                content.extend(chunk)
+                if len(content) > limit:
+                    raise TooLarge("body", problem, "send less in one request")
+
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                async for chunk in self.request.stream():
-                    content.extend(chunk)
-                    if len(content) > limit:
-                        raise TooLarge("body", problem, "send less in one request")
+            async with asyncio.timeout(self.limits.body_seconds):  # `wait_for` would start a task
+                await read()
         except TimeoutError:
             raise SlowRequest("body", f"not complete after {self.limits.body_seconds:g} seconds") from None
         except ClientDisconnect:
