@@ -1,7 +1,7 @@
 """Serving: many clients against one after the other, the cost of HTTP, and an overload.
 
     python benchmarks/serve.py [--lm RUN] [--seq2seq RUN] [--model small|recommended] [--clients 32] [--requests 256]
-        [--rounds 3] [--seconds 8] [--parts lm,seq2seq,static,overhead,overload,gone,equal] [--data DIR]
+        [--rounds 3] [--seconds 8] [--parts lm,seq2seq,engine,static,overhead,overload,gone,equal] [--data DIR]
 
 Without run directories, models are trained: a `gpt` on Tiny Shakespeare for a minute, and the model of translation_models.py
 that --model names for 10 to 30 minutes; it is kept in --output-dir. The server is a process of its own with one thread; so is
@@ -9,6 +9,7 @@ the client. Throughput is per CPU second of the server, since both share the mac
 
 - lm: 64 new tokens per request, sampled; seq2seq: beam size 5, also without patience. One client after the other, then
   `--clients` at once; the median of `--rounds` measurements with the smallest and the largest.
+- engine: the same as seq2seq without HTTP, by callers of the engine in this process.
 - static: the engine in this process with all requests at once, against one call of `Run.generate` and `Run.predict`.
 - overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99, with a client that only
   sends and receives, and with httpx; the time of `/healthz`, which asks no engine; CPU share of HTTP.
@@ -26,6 +27,7 @@ import gzip
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -98,6 +100,43 @@ def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str]
         search()
         ratio = cpu_of(lambda: run.predict(sources, beam_size=BEAM_SIZE)) / cpu_of(search)
         print(f"seq2seq: speed of the engine relative to one static batch of {len(sources)}: {ratio:.2f}", flush=True)
+
+
+def engine_rate(engine: Engine, sources: Sequence[str], callers: int) -> float:
+    """Sentences per CPU second of callers in this process that each wait for their answer."""
+    options = options_from(engine.served("seq2seq").run.spec.predict_options, None, {"beam_size": BEAM_SIZE})
+    left, ended = list(sources), threading.Semaphore(0)
+
+    def ask(_: object = None) -> None:
+        try:
+            source = left.pop()  # the thread of the engine calls this as well
+        except IndexError:
+            return
+        engine.submit("seq2seq", Predict([source], options), on_end=answered)
+
+    def answered(ticket: object) -> None:
+        ended.release()
+        ask()
+
+    start = time.process_time()
+    for _ in range(callers):
+        ask()
+    for _ in sources:
+        ended.acquire()
+    return len(sources) / (time.process_time() - start)
+
+
+def compare_callers(runs: dict[str, Path], sources: list[str], args: argparse.Namespace) -> None:
+    """One caller of the engine and many, without HTTP."""
+    few, alone, together = sources[: max(8, args.requests // 8)], list[float](), list[float]()
+    with Engine({"seq2seq": runs["seq2seq"]}, limits=Limits(max_queue=1000), device="cpu") as engine:
+        engine_rate(engine, few, args.clients)  # warm up
+        for _ in range(args.rounds):
+            alone.append(engine_rate(engine, few, 1))
+            together.append(engine_rate(engine, sources[: args.requests], args.clients))
+    ratio = statistics.median(together) / statistics.median(alone)
+    print(f"seq2seq, engine without HTTP: one caller {spread(alone)} sentences per CPU second, ", end="")
+    print(f"{args.clients} callers {spread(together)}, {ratio:.1f} times", flush=True)
 
 
 def engine_seconds(run: Path, count: int) -> list[float]:
@@ -250,7 +289,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--parts", default="lm,seq2seq,static,overhead,overload,gone,equal")
+    parser.add_argument("--parts", default="lm,seq2seq,engine,static,overhead,overload,gone,equal")
     args = parser.parse_args()
     require_data(parser, args.data / "multi30k")
     require_data(parser, args.data / "tinyshakespeare")
@@ -285,6 +324,8 @@ def measure(runs: dict[str, Path], args: argparse.Namespace) -> None:
         limits = ["--limit", f"max_rows={args.clients}", "--limit", f"max_queue={args.clients}"]
         with Server({"lm": runs["lm"]}, limits) as server:
             overload(server, generate, args)
+    if "engine" in parts:
+        compare_callers(runs, sources, args)
     if "static" in parts:
         compare_static(runs, prompts, sources, args.clients)
 

@@ -114,12 +114,16 @@ class Call:
         if length.isascii() and length.isdigit() and int(length) > limit:
             raise TooLarge("body", problem, "send less in one request")
         content = bytearray()
+
+        async def read() -> None:
+            async for chunk in self.request.stream():
+                content.extend(chunk)
+                if len(content) > limit:
+                    raise TooLarge("body", problem, "send less in one request")
+
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                async for chunk in self.request.stream():
-                    content.extend(chunk)
-                    if len(content) > limit:
-                        raise TooLarge("body", problem, "send less in one request")
+            async with asyncio.timeout(self.limits.body_seconds):  # `wait_for` would start a task
+                await read()
         except TimeoutError:
             raise SlowRequest("body", f"not complete after {self.limits.body_seconds:g} seconds") from None
         except ClientDisconnect:
@@ -160,7 +164,7 @@ class Call:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         self.fields |= {"run": name, "operation": job.operation}
-        ticket = self.engine.submit(name, job, on_end=lambda _: _tell(loop, lambda: ended.done() or ended.set_result(None)))
+        ticket = self.engine.submit(name, job, on_end=lambda _: _tell(loop, lambda: _resolve(ended)))
         gone = asyncio.ensure_future(self._disconnected())
         try:
             timeout = self.limits.request_seconds + GRACE_SECONDS
@@ -268,7 +272,13 @@ def _give_up(ticket: Ticket[Any]) -> None:
         ticket.cancel()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], object]) -> None:
+def _resolve(ended: asyncio.Future[None]) -> None:
+    """Set a future, unless nobody waits for it any more."""
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
     """Run an action in the event loop, from another thread; nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(action)
