@@ -174,7 +174,7 @@ class Benchmark:
     def unequal_data(self, network: Network) -> Outcome:
         """The data file of one host has another line."""
         ours, theirs = self.work_dir / "data" / "names.txt", self.work_dir / "data" / "other.txt"
-        ours.parent.mkdir()
+        ours.parent.mkdir(parents=True)
         shutil.copy(example_data(), ours)
         theirs.write_text(ours.read_text().replace("\n", "x\n", 1))
         job = Job(network, self.work_dir / "unequal-data", char_lm(ours, **TRAIN))
@@ -194,7 +194,7 @@ class Benchmark:
     def own_directories(self, network: Network) -> Outcome:
         """The run directory of one host is not that of the other."""
         job = self.job(network, "own-directories")
-        (job.run_dir).mkdir()
+        job.run_dir.mkdir()
         job.setup["beta"] = [f"mount -t tmpfs tmpfs '{job.run_dir}'"]
         job.start()
         return ended_with(job.endings(LIMIT_SECONDS), {"alpha": BETA, "beta": BETA})
@@ -231,12 +231,13 @@ ROWS: dict[str, tuple[str, Callable[[Benchmark, Network], Outcome]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(ROWS), help="run only this row; repeatable")
+    parser.add_argument("--output-dir", type=Path, help="keep runs and logs in this new directory")
     args = parser.parse_args()
     if (reason := missing_requirement()) is not None:
         parser.exit(0, f"skipped: {reason}\n")
     met = True
     with tempfile.TemporaryDirectory() as name:
-        benchmark = Benchmark(Path(name))
+        benchmark = Benchmark(args.output_dir or Path(name))
         for row in args.only or ROWS:
             bar, function = ROWS[row]
             start = time.monotonic()

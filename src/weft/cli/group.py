@@ -109,12 +109,16 @@ def joined(device: str) -> Iterator[Group]:
     if is_child():
         group.diagnose = lambda: "another process is gone"  # the one that started this one says which
     try:
-        yield group
+        with group.failures():
+            yield group
     except WeftError as error:
         _report(group, error)
     except Exception as error:
         _post(group, 1, f"{type(error).__name__}: {error}")
         raise
+    finally:
+        if group.heartbeats is not None:
+            group.heartbeats.stop()
     leave(group)
 
 
@@ -149,6 +153,7 @@ def _report(group: Group, error: WeftError) -> None:
         raise error
     if group.leads:
         raise error
+    host = group.hosts[group.rank]
     end = time.monotonic() + LEADER_SECONDS
     while group.heartbeats is not None and time.monotonic() < end:
         leader = group.heartbeats.failure(0)
