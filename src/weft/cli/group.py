@@ -153,12 +153,13 @@ def _report(group: Group, error: WeftError) -> None:
         raise error
     if group.leads:
         raise error
-    host = group.hosts[group.rank]
     end = time.monotonic() + LEADER_SECONDS
     while group.heartbeats is not None and time.monotonic() < end:
         leader = group.heartbeats.failure(0)
         if leader is not None and leader.exit_code != GroupError.exit_code:
-            raise SystemExit(leader.exit_code) from None
+            if _reports_elsewhere(group, leader):
+                raise SystemExit(leader.exit_code) from None
+            raise GroupError("", f"{group.name(0)} stopped: {leader.message}") from error
         time.sleep(0.05)
     raise type(error)(f"{group.name(group.rank)}: {error.where}", error.problem, error.fix) from error
 

@@ -11,9 +11,11 @@ from weft.cli.display import Display
 from weft.cli.output import Level, format_count, format_duration, format_percent, pluralize, print_message
 from weft.cli.signals import Stop
 from weft.metrics.labels import format_score, label_of
+from weft.resources import format_bytes
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
+    from weft.training.group_timing import GroupSummary
     from weft.training.loop import Loop
 
 MAX_SAMPLES = 3  # sample texts that are printed at each validation
@@ -98,6 +100,17 @@ def describe_budget(config: RunConfig) -> str:
     return f"{train.batch_tokens:,} tokens per step"
 
 
+def describe_group(group: GroupSummary, speed: float) -> str:
+    """'2 processes: 12,345 tok/s, slowest rank 1 (host b), 8% of the time in exchanges, memory 310-340 MB per process'."""
+    low, high = (format_bytes(value) for value in (min(group.peak_memory), max(group.peak_memory)))
+    memory = low if low == high else f"{low} to {high}"
+    exchange = format_percent(round(group.exchange_fraction, 2))
+    return (
+        f"{group.processes} processes: {speed:,.0f} tok/s, slowest {group.slowest}, {exchange} of the time in exchanges,"
+        f" memory {memory} per process"
+    )
+
+
 def describe_splits(config: RunConfig) -> str:
     """'train 90%, valid 5%, test 5%'; '' if no split is a fraction of the training data."""
     fractions = config.data.model_dump(include={"valid", "test"})
@@ -168,6 +181,9 @@ class TrainProgress:
         mark = " *" if state.best_step == state.step else ""
         duration = format_duration(state.seconds)
         self.display.line(f"{state.step:>7,}{epoch:>8.1f}  {train_loss:>10}{values}{duration:>8}{mark}")
+        if loop.timing.latest is not None:
+            speed = state.tokens / max(state.seconds, 1e-9)
+            self.display.line(f"{'':>9}{describe_group(loop.timing.latest, speed)}", "dim")
         for record in loop.samples[:MAX_SAMPLES]:
             self.display.line(f"{'':>9}{format_sample(record)}", "dim")
 

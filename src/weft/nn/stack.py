@@ -26,6 +26,13 @@ class HasLayerIndex(Protocol):
     layer_index: int | None
 
 
+@runtime_checkable
+class Recomputes(Protocol):
+    """A layer whose backward pass can compute its activations again, instead of keeping them."""
+
+    recomputes: bool
+
+
 class Layer(nn.Module):
     """A mixer with norm, dropout and skip connection.
 

@@ -62,9 +62,7 @@ def join(place: Place, *, device: str, on_lost: OnLost, timeout: float = TIMEOUT
     try:
         _check_address(place, hosts)
         with group.failures():
-            dist.init_process_group(
-                backend, store=dist.PrefixStore("torch", store), rank=place.rank, world_size=place.size, timeout=limit
-            )
+            dist.init_process_group(backend, store=_torch_store(store), rank=place.rank, world_size=place.size, timeout=limit)
     except GroupError as error:
         beats.post(Failure(place.rank, error.exit_code, str(error)))
         raise
@@ -98,18 +96,25 @@ def check_gpus(place: Place, device: str) -> None:
 
 
 def _prefixed(store: Any, place: Place) -> Any:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore
 
-    return dist.PrefixStore(f"weft/attempt-{place.attempt}", store)
+    return PrefixStore(f"weft/attempt-{place.attempt}", store)
+
+
+def _torch_store(store: Any) -> Any:
+    """The part of the store that torch uses for itself."""
+    from torch._C._distributed_c10d import PrefixStore
+
+    return PrefixStore("torch", store)
 
 
 def _open_store(place: Place, wait: float) -> Any:
     """The store of the group; the first process has it, unless the program that started it does."""
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
     is_server = place.rank == 0 and not place.has_store
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             place.address,
             place.port,
             is_master=is_server,
@@ -126,11 +131,11 @@ def _open_store(place: Place, wait: float) -> Any:
 
 def _second_client(place: Place, wait: float) -> Any:
     """Another connection to the store: a thread that waits in one connection blocks all others that use it."""
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
     limit = timedelta(seconds=wait)
     try:
-        return _prefixed(dist.TCPStore(place.address, place.port, timeout=limit, wait_for_workers=False), place)
+        return _prefixed(TCPStore(place.address, place.port, timeout=limit, wait_for_workers=False), place)
     except RuntimeError as error:
         raise _unreachable(place, wait) from error
 

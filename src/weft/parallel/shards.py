@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,9 +19,18 @@ class LocalPart(NamedTuple):
     shape: tuple[int, ...]
 
 
+@runtime_checkable
+class HasMesh(Protocol):
+    """What tells a DTensor from a plain tensor, without importing torch.distributed."""
+
+    @property
+    def device_mesh(self) -> Any:
+        """The processes that hold the tensor."""
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Whether each process holds only some rows of the tensor."""
-    return hasattr(tensor, "device_mesh")  # a DTensor, without importing torch.distributed for plain tensors
+    return isinstance(tensor, HasMesh)
 
 
 def rows_of(num_rows: int, size: int) -> list[tuple[int, int]]:

@@ -22,6 +22,8 @@ from weft.errors import DataError
 from weft.metrics.metric import Metric
 from weft.nn import ctc
 from weft.nn.state import select
+from weft.parallel.group import ALONE
+from weft.parallel.sharing import merge, share, sum_arrays
 from weft.tasks.media_data import references, target_texts
 from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
@@ -108,6 +110,7 @@ class MediaObjective:
 
     unit = "token"
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(
         self,
@@ -168,20 +171,22 @@ class MediaObjective:
         valid = self.valid
         if valid is None:
             return None
-        nll, count, outputs = 0.0, 0, [""] * len(valid.records)
-        done = 0
-        for members, batch in by_length(valid, batch_tokens=BATCH_FRAMES):
+        losses_of, counts, texts = np.zeros(len(valid.records)), np.zeros(len(valid.records)), dict[int, str]()
+        done, total = 0, len(valid.records)
+        for members, batch in share(by_length(valid, batch_tokens=BATCH_FRAMES), self.group):
             on_device = FrameBatch(*(part.to(self.device) for part in batch))
             memory = model.encoder(on_device.source, on_device.source_mask)
             losses = self._losses(model, memory, on_device, 0.0)
             # a NaN loss is returned as it is: the training loop raises an error
-            nll, count = nll + float(losses.sum()), count + int(batch.token_mask[:, 1:].sum())
-            for member, text in zip(members.tolist(), self._outputs(model, memory), strict=True):
-                outputs[member] = text
-            done += len(members)
+            losses_of[members], counts[members] = losses.double().cpu().numpy(), batch.token_mask[:, 1:].sum(1).numpy()
+            texts |= zip(members.tolist(), self._outputs(model, memory), strict=True)
+            done += len(members) * self.group.size
             if progress is not None:
-                progress(done, len(outputs))
-        return {self.monitors[0].name: nll / max(1, count), **self.score(outputs, valid.references)}
+                progress(min(done, total), total)
+        texts = merge(texts, self.group)
+        outputs = [texts.get(member, "") for member in range(total)]
+        nll, count = sum_arrays(losses_of, self.group).sum(), sum_arrays(counts, self.group).sum()
+        return {self.monitors[0].name: float(nll / max(1, count)), **self.score(outputs, valid.references)}
 
     def _outputs(self, model: Any, memory: Any) -> list[str]:
         """Greedy outputs."""

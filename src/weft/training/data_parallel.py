@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
-from weft.nn.stack import Layer
+from weft.nn.stack import Recomputes
 from weft.parallel.group import Group
 from weft.parallel.shards import whole
 from weft.training.loss_module import LossModule
@@ -49,6 +49,10 @@ class Replica:
         """Context manager for a forward and backward pass; gradients are exchanged after the last one of a step."""
         return nullcontext()
 
+    def waiting_seconds(self) -> float:
+        """The time per step in which the backward pass waits for gradients of other processes, as far as torch measures it."""
+        return 0.0
+
     def whole_model(self) -> AbstractContextManager[nn.Module]:
         """Context manager with the model, all its weights in this process, for anything but training. What is done to its
         buffers stays; its weights must not be changed."""
@@ -73,7 +77,13 @@ class Replicated(Replica):
         return loss
 
     def backward(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if is_last else self.module.no_sync()  # type: ignore[no-any-return]
+        return nullcontext() if is_last else self.module.no_sync()
+
+    def waiting_seconds(self) -> float:
+        module: Any = self.module
+        times = module._get_ddp_logging_data()  # nanoseconds
+        exchange, overlap = (times.get(f"avg_backward_{name}_time", 0) for name in ("comm", "compute_comm_overlap"))
+        return max(0.0, float(exchange - overlap) / 1e9)
 
 
 class Sharded(Replica):
@@ -106,8 +116,8 @@ class Sharded(Replica):
         model, sharded = self.copy.to(self.device), self.loss_module.model
         model.train(sharded.training)
         with torch.no_grad():
-            for ours, theirs in zip(model.parameters(), sharded.parameters(), strict=True):
-                ours.copy_(whole(theirs))
+            for copied, weight in zip(model.parameters(), sharded.parameters(), strict=True):
+                copied.copy_(whole(weight))
             for ours, theirs in zip(model.buffers(), sharded.buffers(), strict=True):
                 ours.copy_(theirs)
         try:
@@ -119,12 +129,12 @@ class Sharded(Replica):
             self.copy.cpu()
 
 
-def outermost_layers(model: nn.Module) -> list[Layer]:
+def outermost_layers(model: nn.Module) -> list[Any]:
     """The layers of a model whose weights are gathered together. Layers inside another layer are not listed: they may be called
     once per position."""
-    found: list[Layer] = []
+    found: list[Any] = []
     for module in model.children():
-        found += [module] if isinstance(module, Layer) else outermost_layers(module)
+        found += [module] if isinstance(module, Recomputes) else outermost_layers(module)
     return found
 
 

@@ -42,13 +42,13 @@ def add_balance_loss(loss: Loss, layers: Sequence[RoutesTokens], group: Group = 
     )
 
 
-@torch.compiler.disable  # type: ignore[misc]
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _sum_loads(count: Tensor, loads: Sequence[ExpertLoad], group: Group) -> tuple[Tensor, list[ExpertLoad]]:
     """The number of items and the loads of all processes, without gradients."""
     parts = [part.detach().reshape(-1) for load in loads for part in load]
     summed = group.sum_(torch.cat([count.detach().reshape(1).to(parts[0].dtype), *parts]))
     sizes = [1, *(part.numel() for part in parts)]
-    num_items, *values = summed.split(sizes)
+    num_items, *values = torch.split(summed, sizes)
     triples = zip(values[0::3], values[1::3], values[2::3], strict=True)
     return num_items[0], [ExpertLoad(counts, probs, tokens[0]) for counts, probs, tokens in triples]
 
@@ -81,7 +81,7 @@ class ExpertLog:
             return
         parts = [self.balance_loss, self.num_items, *self.counts]
         summed = group.sum_(torch.cat([part.double().reshape(-1) for part in parts]))
-        values = summed.split([part.numel() for part in parts])
+        values = torch.split(summed, [part.numel() for part in parts])
         self.balance_loss, self.num_items, self.counts = values[0][0], values[1][0], list(values[2:])
 
     def record(self) -> dict[str, float]:

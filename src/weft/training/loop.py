@@ -22,10 +22,12 @@ from weft.training.config import TrainConfig
 from weft.training.data_parallel import Replica
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
+from weft.training.group_timing import GroupTiming
 from weft.training.loss_module import LossModule
 from weft.training.micro_batches import join_parts, micro_batches
 from weft.training.optimizers import Optimizers
 from weft.training.schedules import Schedule, schedule
+from weft.training.seeding import seed_step as seed_step
 from weft.training.train_state import TrainState
 
 SAVE_SECONDS = 60.0  # time between checkpoints: the most work that a crash can lose
@@ -94,6 +96,7 @@ class Loop:
         self.loss_module, self.optimizers, self.batch_sampler = loss_module, optimizers, batch_sampler
         self.config, self.seed, self.device_config = config, seed, device_config
         self.group, self.replica = device_config.group, replica or Replica(loss_module)
+        self.timing = GroupTiming(self.group, self.replica, device_config.device)
         self.train_state = TrainState()
         self.carry: Any = None  # model state that is carried over to the next batch, of the rows of this process
         self.batch: tuple[Any, ...] | None = None  # the latest prepared batch
@@ -161,7 +164,7 @@ class Loop:
             with self.replica.backward(is_last=part is parts[-1]):
                 with self.device_config.autocast():
                     loss = self.replica(self.device_config.to_device(part.batch), part.carry, part.counts)
-                loss.to_minimize().backward()
+                torch.autograd.backward(loss.to_minimize())
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
             self.expert_log.add(loss)
@@ -261,6 +264,7 @@ class Loop:
             log_lines, validations = self._completed(LOG_LINES), self._completed(self.config.num_validations)
             total_loss, count, tokens = self.train_step()
             self._advance(total_loss, count, tokens)
+            self.timing.add(time.perf_counter() - start)
             train_state.seconds = self._leader_time(train_state.seconds + time.perf_counter() - start)
             is_last = self.progress() >= 1.0
             if is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1:
@@ -333,6 +337,7 @@ class Loop:
         """Score the validation data, with averaged weights if there are any."""
         start = time.perf_counter()
         with nullcontext() if self.ema is None else self.ema.applied(), self.replica.whole_model() as model:
+            self.timing.summarize()
             self._select_weights(model, run_log, callback)
         seconds = self.train_state.validation_seconds + time.perf_counter() - start
         self.train_state.validation_seconds = self._leader_time(seconds)
@@ -386,12 +391,3 @@ class Loop:
             self.samples = [{"step": self.train_state.step, **record} for record in self.sample_writer(model)]
         model.train()
         self.train_state.samples = run_log.write_samples(self.samples)
-
-
-def seed_step(seed: int, step: int, device: torch.device, part: int = 0) -> None:
-    """Seed torch's generators. Dropout then depends on seed, step and part of the batch only: checkpoints need no random state,
-    and other work between steps has no effect."""
-    step_seed = (seed * 1_000_003 + step + part * 0x9E3779B97F4A7C15) % 2**63
-    torch.default_generator.manual_seed(step_seed)  # faster than torch.manual_seed, which formats a stack trace
-    if device.type == "cuda":
-        torch.cuda.manual_seed(step_seed)

@@ -29,7 +29,7 @@ def rows_to_matrices(parts: Tensor, num_rows: int, group: Group) -> Tensor:
     sent = torch.cat([parts[owner :: group.size].reshape(-1) for owner in range(group.size)])
     given = [count * rows[group.rank] * columns for count in owned]
     taken = [owned[group.rank] * count * columns for count in rows]
-    received = group.exchange(sent, given, taken).split(taken)
+    received = torch.split(group.exchange(sent, given, taken), taken)
     pieces = [piece.view(owned[group.rank], count, columns) for piece, count in zip(received, rows, strict=True)]
     return torch.cat(pieces, dim=1)
 
@@ -38,10 +38,10 @@ def matrices_to_rows(own: Tensor, like: Tensor, num_rows: int, group: Group) -> 
     """The inverse of `rows_to_matrices`: the rows of all matrices that this process holds, with the shape of `like`."""
     rows, columns = [count for _, count in rows_of(num_rows, group.size)], like.size(2)
     owned = _owned(len(like), group)
-    sent = torch.cat([piece.reshape(-1) for piece in own.split(rows, dim=1)])
+    sent = torch.cat([piece.reshape(-1) for piece in torch.split(own, rows, dim=1)])
     given = [owned[group.rank] * count * columns for count in rows]
     taken = [count * rows[group.rank] * columns for count in owned]
-    received = group.exchange(sent, given, taken).split(taken)
+    received = torch.split(group.exchange(sent, given, taken), taken)
     result = torch.empty_like(like)
     for owner, piece in enumerate(received):
         result[owner :: group.size] = piece.view(owned[owner], rows[group.rank], columns)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from weft.runs.job import Job
     from weft.runs.run import AnyRun
     from weft.runs.run_dir import RunDir
+    from weft.training.follower_log import FollowerLog
     from weft.training.run_log import RunLogWriter
 
 
@@ -158,6 +159,7 @@ def make_objective(
     for note in () if valid is None else task.valid_notes(config, valid):
         job.callback.on_note(note)
     objective: Any = task.objective(config, job.tokenizer, train, valid, device)
+    objective.group = job.group  # shares the validation
     if config.train.r_drop:
         return RDropObjective(objective, config.train.r_drop)
     if not job.teachers:
@@ -264,7 +266,7 @@ class NeuralTrainer:
             batch = device_config.to_device(batch_sampler.largest_batch())
             return partial(crop_batch, loss_module.prepare_batch(batch, seed=seed, step=0))
 
-    def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter, start: Path) -> None:
+    def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter | FollowerLog, start: Path) -> None:
         """Restore loop and logs from a checkpoint."""
         loop_checkpoint.restore(loop, start)
         self._check_best(loop, job)

@@ -82,6 +82,7 @@ class RunLogWriter:
                 "seconds": train_state.seconds,
                 "tokens_per_second": train_state.tokens / train_state.seconds if train_state.seconds else None,
                 "peak_memory": torch.cuda.max_memory_allocated() if loop.device_config.device.type == "cuda" else peak_memory(),
+                **({} if loop.timing.latest is None else {"group": loop.timing.latest.to_json()}),
             }
         )
 

@@ -19,6 +19,8 @@ from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.classification import label_metrics
 from weft.metrics.metric import values
 from weft.models.encoder import EncoderInput
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import share
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions
 from weft.text.tokenizers import Tokenizer
 from weft.training.distillation import Outputs
@@ -27,16 +29,18 @@ from weft.training.objective import Loss, ProgressCallback
 BATCH_TOKENS = 8192  # in inference, with padding
 
 
-def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
-    """float64 (N, K): logits of the labels, before temperature scaling."""
+def predict_logits(
+    model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None, group: Group = ALONE
+) -> Tensor:
+    """float64 (N, K): logits of the labels, before temperature scaling. The processes of a group share the work."""
     logits, done = torch.zeros(len(data.labels), model.head.num_labels, dtype=torch.float64), 0
-    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
+    for members, batch in share(by_length(data, batch_tokens=BATCH_TOKENS), group):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
         logits[torch.from_numpy(members)] = model(text).double().cpu()
-        done += len(members)
+        done += len(members) * group.size
         if progress is not None:
-            progress(done, len(logits))
-    return logits
+            progress(min(done, len(logits)), len(logits))
+    return group.sum_(logits)
 
 
 class ClassificationObjective:
@@ -44,6 +48,7 @@ class ClassificationObjective:
 
     unit = "example"
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class ClassificationObjective:
         the run file sets it."""
         if self.valid is None:
             return None
-        logits = predict_logits(model, self.valid, self.device, progress).numpy()
+        logits = predict_logits(model, self.valid, self.device, progress, self.group).numpy()
         head, labels = model.head, self.valid.labels
         if self.fits_temperature:
             fit = sigmoid_temperature(logits, labels) if self.multilabel else softmax_temperature(logits, labels[:, 0])

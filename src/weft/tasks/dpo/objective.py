@@ -18,6 +18,8 @@ from weft.data.batch import map_tensors
 from weft.data.bucketing import by_length
 from weft.metrics.metric import values
 from weft.metrics.preferences import PREFERENCES_VALIDATION, preference_items
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.dpo.batching import PairBatch, ResponsePairs
 from weft.tasks.responses.batching import ResponseBatch
 from weft.tasks.responses.scoring import token_losses
@@ -51,6 +53,7 @@ class DPOObjective:
     unit = "example"
     monitors = PREFERENCES_VALIDATION
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(self, *, valid: ResponsePairs | None, device: torch.device, beta: float, smoothing: float = 0.0) -> None:
         self.valid, self.device, self.beta, self.smoothing = valid, device, beta, smoothing
@@ -67,20 +70,26 @@ class DPOObjective:
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
-        rewards = pair_rewards(model, self.reference, self.valid, self.beta, self.device, progress)
+        rewards = pair_rewards(model, self.reference, self.valid, self.beta, self.device, progress, self.group)
         return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES_VALIDATION)
 
 
 @torch.no_grad()
 def pair_rewards(
-    model: Any, reference: Any, data: ResponsePairs, beta: float, device: torch.device, progress: ProgressCallback | None
+    model: Any,
+    reference: Any,
+    data: ResponsePairs,
+    beta: float,
+    device: torch.device,
+    progress: ProgressCallback | None,
+    group: Group = ALONE,
 ) -> np.ndarray:
-    """float64 (2, N): the implicit rewards of the chosen and the rejected responses."""
+    """float64 (2, N): the implicit rewards of the chosen and the rejected responses. The processes of a group share them."""
     rewards, done = np.zeros((2, len(data.members))), 0
-    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
+    for members, batch in share(by_length(data, batch_tokens=BATCH_TOKENS), group):
         moved = map_tensors(batch, lambda part: part.to(device))
         rewards[:, members] = torch.stack(implicit_rewards(model, reference, moved, beta)).double().cpu().numpy()
-        done += len(members)
+        done += len(members) * group.size
         if progress is not None:
-            progress(done, rewards.shape[1])
-    return rewards
+            progress(min(done, rewards.shape[1]), rewards.shape[1])
+    return sum_arrays(rewards, group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.parallel.group import ALONE
 from weft.tasks.encoder_decoder.pair_batch import PairBatch
 from weft.training.distillation import Outputs, smoothed_nll
 from weft.training.objective import Loss
@@ -14,6 +15,7 @@ class PairObjective:
 
     unit = "token"
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
     smoothing: float
 
     def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:

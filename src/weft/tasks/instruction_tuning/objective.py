@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from weft.metrics.lm import LANGUAGE_VALIDATION
+from weft.parallel.group import ALONE
 from weft.tasks.responses.batching import Dialogues, ResponseBatch
 from weft.tasks.responses.scoring import hidden_states, response_losses
 from weft.training.objective import Loss, ProgressCallback
@@ -18,6 +19,7 @@ class ResponseObjective:
     unit = "token"
     monitors = LANGUAGE_VALIDATION
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(self, *, valid: Dialogues | None, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing
@@ -32,5 +34,5 @@ class ResponseObjective:
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
-        nats, counts = response_losses(model, self.valid, self.device, progress)
+        nats, counts = response_losses(model, self.valid, self.device, progress, self.group)
         return {self.monitors[0].name: float(nats.sum() / counts.sum())}

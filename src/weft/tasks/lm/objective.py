@@ -12,6 +12,7 @@ from weft.data.batching import Batch
 from weft.data.corpus import Corpus
 from weft.metrics.lm import LANGUAGE_VALIDATION
 from weft.nn.state import detach
+from weft.parallel.group import ALONE
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.scoring import surprisal
 from weft.training.distillation import Outputs, smoothed_nll
@@ -34,6 +35,7 @@ class LanguageModelObjective:
     unit = "token"
     monitors = LANGUAGE_VALIDATION
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(
         self, *, carry_state: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0
@@ -61,5 +63,5 @@ class LanguageModelObjective:
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
-        nll = surprisal(model, self.valid, self.context, device=self.device, progress=progress)
+        nll = surprisal(model, self.valid, self.context, device=self.device, progress=progress, group=self.group)
         return {self.monitors[0].name: float(nll.mean(dtype=np.float64))}

@@ -16,6 +16,8 @@ from weft.data.batching import ScoringWindow, by_length, carried_windows, slidin
 from weft.data.corpus import Corpus
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import block_size
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.lm.contexts import Context, check_positions
 from weft.tasks.spec import ProgressCallback
 
@@ -106,10 +108,22 @@ def _report(progress: ProgressCallback | None, done: NDArray[np.int64], total: i
         progress(int(done[positions - 1]), total)
 
 
+def is_shareable(corpus: Corpus, context: Context) -> bool:
+    """Whether the windows of a corpus are independent, so that several processes can share them."""
+    return corpus.starts is not None or context.policy == "stride"
+
+
 def per_token(
-    function: NLLFunction, corpus: Corpus, context: Context, progress: ProgressCallback | None = None
+    function: NLLFunction,
+    corpus: Corpus,
+    context: Context,
+    progress: ProgressCallback | None = None,
+    group: Group = ALONE,
 ) -> NDArray[np.float32]:
-    """The values of `function` for every predicted token, (N,) or (N, values), in the order of the corpus."""
+    """The values of `function` for every predicted token, (N,) or (N, values), in the order of the corpus. The processes of a
+    group share the windows, unless a state is carried from one to the next."""
+    if group.size > 1 and is_shareable(corpus, context):
+        return _per_token_together(function, corpus, context, progress, group)
     result: NDArray[np.float32] | None = None
     state, done = None, 0
     for window in scoring_windows(corpus, context):
@@ -128,6 +142,23 @@ def per_token(
     return np.zeros(0, np.float32) if result is None else result
 
 
+def _per_token_together(
+    function: NLLFunction, corpus: Corpus, context: Context, progress: ProgressCallback | None, group: Group
+) -> NDArray[np.float32]:
+    """`per_token` of independent windows, of which each process of a group computes some."""
+    result, done = np.zeros(len(corpus.tokens), np.float32), 0
+    for window in share(scoring_windows(corpus, context), group):
+        columns = np.arange(window.tokens.shape[1] - 1)
+        counts = columns >= window.first[:, None]
+        if window.token_mask is not None:
+            counts &= window.token_mask[:, 1:]
+        result[(window.start[:, None] + columns)[counts]] = token_nll(function, window.tokens)[0][counts]
+        done += int(counts.sum()) * group.size
+        if progress is not None:
+            progress(min(done, len(result)), len(result))
+    return sum_arrays(result, group)
+
+
 def surprisal(
     model: TensorModel | ArrayModel,
     corpus: Corpus,
@@ -135,11 +166,12 @@ def surprisal(
     *,
     device: torch.device | None,
     progress: ProgressCallback | None = None,
+    group: Group = ALONE,
 ) -> NDArray[np.float32]:
     """The negative log-likelihood of every predicted token, (N,), in the order of the corpus. `device` is None for a model that
     computes with arrays."""
     check_positions(model.max_positions, corpus, context)
-    return per_token(nll_function(model, device), corpus, context, progress)
+    return per_token(nll_function(model, device), corpus, context, progress, group)
 
 
 def items(nll: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> ItemStatistics:

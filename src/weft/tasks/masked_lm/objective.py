@@ -23,6 +23,8 @@ from weft.errors import DataError
 from weft.metrics.items import ItemStatistics
 from weft.metrics.masked_lm import MASKED
 from weft.models.encoder import EncoderInput
+from weft.parallel.group import ALONE
+from weft.parallel.sharing import sum_arrays
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
@@ -203,6 +205,7 @@ class MaskedLMObjective:
     unit = "masked_token"
     monitors = MASKED
     inner_steps, prepare = 0, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(
         self, masking: Masking, *, valid: Corpus | None, context_length: int, device: torch.device, smoothing: float = 0.0
@@ -228,15 +231,18 @@ class MaskedLMObjective:
         check_line_lengths(model.max_positions, self.valid)
         generator = torch.Generator().manual_seed(SEED)
         total, correct, count, done = 0.0, 0, 0, 0
-        for batch in texts(self.valid, window=self.context_length):
+        for number, batch in enumerate(texts(self.valid, window=self.context_length)):
             tokens, targets_mask = mask_tokens(batch.text.tokens, batch.text.token_mask, self.masking, generator)
+            if number % self.group.size != self.group.rank:  # masked all the same: masks follow one another
+                continue
             text, targets = to_device(batch.text._replace(tokens=tokens), self.device), batch.text.tokens[targets_mask]
             log_probs = model.log_probs(model(text)[targets_mask.to(self.device)]).float().cpu()
             total -= float(log_probs.gather(1, targets[:, None]).sum(dtype=torch.float64))
             correct, count = correct + int((log_probs.argmax(1) == targets).sum()), count + len(targets)
-            done += int(batch.text.token_mask.sum())
+            done += int(batch.text.token_mask.sum()) * self.group.size
             if progress is not None:
                 progress(min(done, len(self.valid.tokens)), len(self.valid.tokens))
+        total, correct, count = sum_arrays(np.array([total, correct, count], np.float64), self.group).tolist()
         if not count:
             raise DataError("data.valid", f"{self.valid.name} has no token to mask", "use a text that is not empty")
         counts = {"nats": np.array([total]), "correct": np.array([float(correct)]), "tokens": np.array([float(count)])}

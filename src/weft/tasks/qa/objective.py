@@ -23,6 +23,8 @@ from weft.data.corpus import corpus_from_lines
 from weft.metrics.metric import Metric, values
 from weft.metrics.qa import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.models.encoder import EncoderInput
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import sum_arrays
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.batching import QABatch, QAExamples, truncated_lengths
 from weft.text.offsets import text_between, token_offsets
@@ -88,24 +90,33 @@ def _window_scores(
 
 
 def best_spans(
-    model: Any, data: QAExamples, *, max_answer_length: int, device: torch.device, progress: ProgressCallback | None = None
+    model: Any,
+    data: QAExamples,
+    *,
+    max_answer_length: int,
+    device: torch.device,
+    progress: ProgressCallback | None = None,
+    group: Group = ALONE,
 ) -> BestSpans:
-    """The best answer to each question, over all windows of its passage."""
+    """The best answer to each question, over all windows of its passage. The processes of a group share the questions."""
     lengths, num_questions = data.lengths(), len(data.spans)
     rows = np.zeros((num_questions, 4))
     edges = np.searchsorted(data.windows.question, np.arange(num_questions + 1))
     order = np.argsort(np.diff(edges), kind="stable")  # by number of windows
-    for low in range(0, num_questions, CHUNK_QUESTIONS):
+    order, done = order[group.rank :: group.size], 0
+    for low in range(0, len(order), CHUNK_QUESTIONS):
         chunk = order[low : low + CHUNK_QUESTIONS]
         members = np.concatenate([np.arange(edges[index], edges[index + 1]) for index in chunk.tolist()])
         windows_by_question: dict[int, list[WindowScores]] = {}
-        for group in length_batches(lengths[members], batch_tokens=BATCH_TOKENS):
-            for index, window in _window_scores(model, data, members[group], device):
+        for batch in length_batches(lengths[members], batch_tokens=BATCH_TOKENS):
+            for index, window in _window_scores(model, data, members[batch], device):
                 windows_by_question.setdefault(index, []).append(window)
         for index, windows in windows_by_question.items():
             rows[index] = best_span(windows, max_answer_length)
+        done += len(chunk) * group.size
         if progress is not None:
-            progress(low + len(chunk), num_questions)
+            progress(min(done, num_questions), num_questions)
+    sum_arrays(rows, group)
     return BestSpans(rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
 
 
@@ -133,6 +144,7 @@ class QAObjective:
 
     unit = "window"
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(self, *, valid: QADataset | None, max_answer_length: int, device: torch.device) -> None:
         self.valid, self.max_answer_length, self.device = valid, max_answer_length, device
@@ -150,7 +162,8 @@ class QAObjective:
         if self.valid is None:
             return None
         valid = self.valid
-        best = best_spans(model, valid, max_answer_length=self.max_answer_length, device=self.device, progress=progress)
+        limit, group = self.max_answer_length, self.group
+        best = best_spans(model, valid, max_answer_length=limit, device=self.device, progress=progress, group=group)
         spans = char_spans(best, valid.texts, valid.offsets)
         texts = [text[start:end] for text, (start, end) in zip(valid.texts, spans, strict=True)]
         f1 = np.array([best_overlap(text, gold) for text, gold in zip(texts, valid.references, strict=True)])

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from weft.data.batch import map_tensors
 from weft.data.bucketing import by_length
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.responses.batching import Dialogues, ResponseBatch
 from weft.training.objective import ProgressCallback
 
@@ -37,15 +39,16 @@ def token_losses(model: Any, batch: ResponseBatch, label_smoothing: float = 0.0)
 
 @torch.no_grad()
 def response_losses(
-    model: Any, data: Dialogues, device: torch.device, progress: ProgressCallback | None = None
+    model: Any, data: Dialogues, device: torch.device, progress: ProgressCallback | None = None, group: Group = ALONE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """float64 (N,): the negative log-likelihood of the targets of each example; int64 (N,): their number."""
+    """float64 (N,): the negative log-likelihood of the targets of each example; int64 (N,): their number. The processes of a
+    group share the work."""
     nats, counts, done = np.zeros(len(data.lengths())), np.zeros(len(data.lengths()), np.int64), 0
-    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
+    for members, batch in share(by_length(data, batch_tokens=BATCH_TOKENS), group):
         moved = map_tensors(batch, lambda part: part.to(device))
         nats[members] = token_losses(model, moved).double().sum(1).cpu().numpy()
         counts[members] = batch.is_target[:, 1:].sum(1).numpy()
-        done += len(members)
+        done += len(members) * group.size
         if progress is not None:
-            progress(done, len(nats))
-    return nats, counts
+            progress(min(done, len(nats)), len(nats))
+    return sum_arrays(nats, group), sum_arrays(counts, group)

@@ -18,6 +18,8 @@ from weft.data.text_batching import pack_rows
 from weft.metrics.metric import values
 from weft.metrics.preferences import PREFERENCES_VALIDATION, preference_items
 from weft.models.encoder import EncoderInput
+from weft.parallel.group import ALONE
+from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.reward_model.batching import PairBatch, Preferences
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
@@ -39,6 +41,7 @@ class PreferenceObjective:
     unit = "example"
     monitors = PREFERENCES_VALIDATION
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(self, *, valid: Preferences | None, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing
@@ -54,12 +57,13 @@ class PreferenceObjective:
         if self.valid is None:
             return None
         rewards, done = np.zeros((2, len(self.valid.characters))), 0
-        for members, batch in by_length(self.valid, batch_tokens=2 * BATCH_TOKENS):
+        for members, batch in share(by_length(self.valid, batch_tokens=2 * BATCH_TOKENS), self.group):
             moved = map_tensors(batch, lambda part: part.to(self.device))
             rewards[:, members] = torch.stack(pair_rewards(model, moved)).double().cpu().numpy()
-            done += len(members)
+            done += len(members) * self.group.size
             if progress is not None:
-                progress(done, rewards.shape[1])
+                progress(min(done, rewards.shape[1]), rewards.shape[1])
+        sum_arrays(rewards, self.group)
         return values(preference_items(rewards[0], rewards[1], self.valid.characters), PREFERENCES_VALIDATION)
 
 

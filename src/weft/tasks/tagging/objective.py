@@ -18,6 +18,8 @@ from weft.data.tag_batching import Sentences, TagBatch
 from weft.metrics.metric import values
 from weft.metrics.tagging import TAGS, Tags, scheme_of, tag_items, types_of
 from weft.models.tagger import TaggerInput
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import share, sum_arrays
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.labels import LabelVocabulary
 from weft.training.distillation import Outputs
@@ -27,19 +29,18 @@ BATCH_TOKENS = 8192  # in inference, with padding
 
 
 def predict_tags(
-    model: Any, data: Sentences, device: torch.device, progress: ProgressCallback | None = None
+    model: Any, data: Sentences, device: torch.device, progress: ProgressCallback | None = None, group: Group = ALONE
 ) -> list[np.ndarray]:
-    """Tag IDs of the best tag sequence of each sentence."""
-    tags: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
-    lengths, done = np.diff(data.edges), 0
-    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
+    """Tag IDs of the best tag sequence of each sentence. The processes of a group share the work."""
+    tags, lengths, done = np.zeros(int(data.edges[-1]), np.int64), np.diff(data.edges), 0
+    for members, batch in share(by_length(data, batch_tokens=BATCH_TOKENS), group):
         inputs = map_tensors(TaggerInput(*batch[:-1]), lambda part: part.to(device))
         for index, row in zip(members.tolist(), model.tag(inputs).cpu().numpy(), strict=True):
-            tags[index] = row[: lengths[index]]
-        done += len(members)
+            tags[data.edges[index] : data.edges[index + 1]] = row[: lengths[index]]
+        done += len(members) * group.size
         if progress is not None:
-            progress(done, len(tags))
-    return tags
+            progress(min(done, len(lengths)), len(lengths))
+    return np.split(sum_arrays(tags, group), data.edges[1:-1])
 
 
 class TaggingObjective:
@@ -47,6 +48,7 @@ class TaggingObjective:
 
     unit = "word"
     inner_steps, prepare, augment = 0, None, None
+    group = ALONE  # the processes that share a validation
 
     def __init__(
         self,
@@ -78,7 +80,8 @@ class TaggingObjective:
         if self.valid is None:
             return None
         names = self.labels.names
-        predicted = [[names[tag] for tag in row.tolist()] for row in predict_tags(model, self.valid, self.device, progress)]
+        rows = predict_tags(model, self.valid, self.device, progress, self.group)
+        predicted = [[names[tag] for tag in row.tolist()] for row in rows]
         items = tag_items(predicted, self.gold, np.arange(len(predicted)), known=self.is_known, types=self.types)
         return values(items, self.monitors)
 
