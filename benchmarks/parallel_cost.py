@@ -117,9 +117,7 @@ def measure(n: int, cases: Sequence[Case], work_dir: Path) -> bool:
         ideal = Network(CALIBRATION.delay_ms / 1e3, CALIBRATION.megabits * 1e6 / 8)
         hops = 4 * (n - 1)
         hop_seconds = max(0.0, seconds - ideal.seconds(Exchange("all_reduce", 32), n)) / hops
-        print(
-            f"\n{n} processes: {hop_seconds * 1e3:.2f} ms of software per message, {hops} messages in an all-reduce of a few bytes"
-        )
+        print(f"\n{n} processes: {hops} messages in a small all-reduce, {hop_seconds * 1e3:.2f} ms of software per message")
         print(f"{'':54} {'bytes sent':>23} {'seconds of a step':>29}")
         print(f"{'':54} {'counted':>11} {'model':>11} {'compute':>9} {'measured':>9} {'model':>9}")
         for number, case in enumerate(cases):
