@@ -1,4 +1,4 @@
-"""A prediction of the efficiency of 64 GPUs, on paper: nothing here is measured. The assumptions are printed with the result."""
+"""A prediction of the efficiency of 64 GPUs, on paper: nothing here is measured. It prints its assumptions."""
 
 from __future__ import annotations
 
@@ -125,9 +125,8 @@ def print_prediction() -> None:
         f"{UTILIZATION:.0%} of {PEAK_FLOPS / 1e12:.0f} TFLOP/s per GPU, NCCL at {LINE_EFFICIENCY:.0%} of each link, "
         f"{INSIDE_LATENCY * 1e6:g} us per round inside a host and {BETWEEN_LATENCY * 1e6:g} us between hosts"
     )
-    print(
-        f"{'model':<6} {'network':<18} {'tokens/step':>11}  {'sent by a GPU':>13}  {'compute':>9}  efficiency: DDP  DDP, Muon  FSDP2"
-    )
+    names = f"{'model':<6} {'network':<18} {'tokens/step':>11}  {'sent by a GPU':>13}  {'compute':>9}"
+    print(f"{names}  efficiency: DDP  DDP, Muon  FSDP2")
     for model in MODELS:
         for cluster in CLUSTERS:
             for batch in BATCHES:

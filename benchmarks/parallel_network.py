@@ -10,6 +10,7 @@ an emulated network (needs root and /dev/net/tun; skipped without them). Each ro
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -161,15 +162,31 @@ class Benchmark:
         job = self.job(network, "slow")
         job.start()
         job.wait_for_checkpoint()
-        generator, stop = random.Random(1), time.monotonic() + 20
-        while time.monotonic() < stop and job.running["alpha"].poll() is None:
+        generator = random.Random(1)
+        while job.running["alpha"].poll() is None:
             network.hosts[1].signal(signal.SIGSTOP)
             time.sleep(generator.uniform(0.2, 0.4))
             network.hosts[1].signal(signal.SIGCONT)
             time.sleep(0.1)
-        endings = job.endings(RUN_SECONDS)
+        endings = job.endings(LIMIT_SECONDS)
         is_met = all(ending.finished for ending in endings.values())
-        return Outcome(is_met, f"trained, loss {final_loss(job):.6f}" if is_met else f"did not finish: {endings}")
+        lines = [line for line in job.log(network.hosts[0]).read_text().split("\n") if "slowest rank 1 (host beta)" in line]
+        state = "trained" if is_met else f"did not finish: {endings}"
+        return Outcome(is_met and bool(lines), f"{state}; {lines[-1].strip() if lines else 'NOT NAMED'}")
+
+    def killed_process(self, network: Network) -> Outcome:
+        """A process is killed; torchrun starts all of them again on both hosts."""
+        job = self.job(network, "killed")
+        job.max_restarts = 3
+        job.start()
+        job.wait_for_checkpoint()
+        os.kill(max(network.hosts[1].pids()), signal.SIGKILL)  # the process that torchrun has started
+        endings = job.endings(RUN_SECONDS)
+        if not all(ending.finished for ending in endings.values()):
+            return Outcome(False, f"did not finish: {endings}")
+        resumed = "resuming" in job.log(network.hosts[0]).read_text() + job.log(network.hosts[1]).read_text()
+        is_equal = self.uninterrupted in (None, final_loss(job))
+        return Outcome(resumed and is_equal, f"{'resumed' if resumed else 'NOT RESUMED'}, loss {final_loss(job):.6f}")
 
     def unequal_data(self, network: Network) -> Outcome:
         """The data file of one host has another line."""
@@ -220,7 +237,8 @@ ROWS: dict[str, tuple[str, Callable[[Benchmark, Network], Outcome]]] = {
     "dead first host": ("stops within 60 s, rank and host named; resumes", Benchmark.dead_first_host),
     "host pauses 15 s": ("waits and finishes", Benchmark.pause),
     "host pauses 45 s": ("all stop, rank and host named; resumes", Benchmark.long_pause),
-    "slow rank": ("finishes", Benchmark.slow_rank),
+    "slow rank": ("finishes; the slow rank and host are named", Benchmark.slow_rank),
+    "killed process": ("torchrun starts all again; resumes", Benchmark.killed_process),
     "unequal data": ("refused, rank and host named", Benchmark.unequal_data),
     "unequal run files": ("refused, rank and host named", Benchmark.unequal_run_files),
     "directories not shared": ("refused, rank and host named", Benchmark.own_directories),
