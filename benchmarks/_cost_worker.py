@@ -35,7 +35,7 @@ class Recorder:
     """A callback that records the duration of every step, and the bytes that the host has sent so far."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.seconds, self.sent = device, list[float](), list[int]()
+        self.device, self.times, self.sent = device, list[float](), list[int]()
         self.layout: dict[str, Any] = {}
 
     def on_note(self, text: str) -> None: ...
@@ -46,7 +46,7 @@ class Recorder:
 
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
         self.layout = self.layout or layout(loop)
-        self.seconds.append(seconds)
+        self.times.append(time.perf_counter())  # not `seconds`: a step ends with an exchange after this call
         self.sent.append(sent_bytes(self.device))
 
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None: ...
@@ -56,7 +56,8 @@ class Recorder:
 
     def result(self) -> dict[str, Any]:
         sent = median(after - before for before, after in pairwise(self.sent[WARMUP - 1 :]))  # a checkpoint gathers weights
-        return {"seconds": sorted(self.seconds[WARMUP:]), "sent": sent, "layout": self.layout}
+        seconds = [after - before for before, after in pairwise(self.times[WARMUP - 1 :])]
+        return {"seconds": sorted(seconds), "sent": sent, "layout": self.layout}
 
 
 def layout(loop: Loop) -> dict[str, Any]:

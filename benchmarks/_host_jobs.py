@@ -63,7 +63,7 @@ class Job:
         self.setup: dict[str, Sequence[str]] = {}  # shell commands by host
         self.run_files: dict[str, Path] = {}  # by host, if a host has another one
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.options: Sequence[str] = ()  # of torchrun
+        self.max_restarts = 0
 
     def log(self, host: Host) -> Path:
         return self.work_dir / f"{host.name}.log"
@@ -73,12 +73,28 @@ class Job:
         for host in self.network.hosts:
             self.log(host).write_text("")
             words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(self.network.hosts))]
-            words += ["--nproc-per-node", str(self.processes_per_host), "--node-rank", str(host.number), *self.options]
-            words += ["--master-addr", self.network.hosts[0].address, "--master-port", str(PORT)]
+            words += ["--nproc-per-node", str(self.processes_per_host), *self._rendezvous(host)]
             run_file = self.run_files.get(host.name, self.run_file)
             words += ["-m", "weft", "train", str(run_file), "--output-dir", str(self.run_dir)]
             setup = self.setup.get(host.name, ())
             self.running[host.name] = host.start(words, environment, log=self.log(host), setup=setup)
+
+    def _rendezvous(self, host: Host) -> list[str]:
+        """Options of torchrun: fixed ranks, or with restarts, ranks that the hosts agree on."""
+        first = self.network.hosts[0]
+        if self.max_restarts == 0:
+            return ["--node-rank", str(host.number), "--master-addr", first.address, "--master-port", str(PORT)]
+        address = f"{first.name}:{PORT}"
+        return [
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            address,
+            "--rdzv-id",
+            "1",
+            "--max-restarts",
+            str(self.max_restarts),
+        ]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl so far."""

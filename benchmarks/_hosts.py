@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -53,8 +54,9 @@ def missing_requirement() -> str | None:
 class Host:
     """A network namespace with a host name. Everything that is started in it can be killed at once, like a machine."""
 
-    def __init__(self, name: str, number: int, device: str) -> None:
+    def __init__(self, name: str, number: int, device: str, names: Path) -> None:
         self.name, self.number, self.device = name, number, device
+        self.names = names  # the file /etc/hosts
         self.namespace, self.address = f"weft-{os.getpid()}-{name}", f"{NETWORK}.{number + 1}"
 
     def start(
@@ -68,7 +70,7 @@ class Host:
             log: The file.
             setup: Shell commands that run before it, such as mounts that no other host sees.
         """
-        script = " && ".join([f"hostname {self.name}", *setup, 'exec "$@"'])
+        script = " && ".join([f"hostname {self.name}", f"mount --bind {self.names} /etc/hosts", *setup, 'exec "$@"'])
         space = f"--net=/run/netns/{self.namespace}"
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -138,8 +140,10 @@ def emulated_hosts(names: Sequence[str], link: LinkConfig, *, mtu: int = 1500) -
     """Context manager with connected hosts; all their processes are killed at the end."""
     with ExitStack() as stack:
         hosts, devices = [], []
+        host_names = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
+        host_names.write_text("127.0.0.1 localhost\n" + "".join(f"{NETWORK}.{n + 1} {name}\n" for n, name in enumerate(names)))
         for number, name in enumerate(names):
-            host = Host(name, number, f"weft{os.getpid() % 10**6}-{number}")
+            host = Host(name, number, f"weft{os.getpid() % 10**6}-{number}", host_names)
             _ip("netns", "add", host.namespace)
             stack.callback(_ip, "netns", "delete", host.namespace)
             stack.callback(host.kill)

@@ -10,6 +10,7 @@ an emulated network (needs root and /dev/net/tun; skipped without them). Each ro
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -161,20 +162,36 @@ class Benchmark:
         job = self.job(network, "slow")
         job.start()
         job.wait_for_checkpoint()
-        generator, stop = random.Random(1), time.monotonic() + 20
-        while time.monotonic() < stop and job.running["alpha"].poll() is None:
+        generator = random.Random(1)
+        while job.running["alpha"].poll() is None:
             network.hosts[1].signal(signal.SIGSTOP)
             time.sleep(generator.uniform(0.2, 0.4))
             network.hosts[1].signal(signal.SIGCONT)
             time.sleep(0.1)
-        endings = job.endings(RUN_SECONDS)
+        endings = job.endings(LIMIT_SECONDS)
         is_met = all(ending.finished for ending in endings.values())
-        return Outcome(is_met, f"trained, loss {final_loss(job):.6f}" if is_met else f"did not finish: {endings}")
+        lines = [line for line in job.log(network.hosts[0]).read_text().split("\n") if "slowest rank 1 (host beta)" in line]
+        state = "trained" if is_met else f"did not finish: {endings}"
+        return Outcome(is_met and bool(lines), f"{state}; {lines[-1].strip() if lines else 'NOT NAMED'}")
+
+    def killed_process(self, network: Network) -> Outcome:
+        """A process is killed; torchrun starts all of them again on both hosts."""
+        job = self.job(network, "killed")
+        job.max_restarts = 3
+        job.start()
+        job.wait_for_checkpoint()
+        os.kill(max(network.hosts[1].pids()), signal.SIGKILL)  # the process that torchrun has started
+        endings = job.endings(RUN_SECONDS)
+        if not all(ending.finished for ending in endings.values()):
+            return Outcome(False, f"did not finish: {endings}")
+        resumed = "resuming" in job.log(network.hosts[0]).read_text() + job.log(network.hosts[1]).read_text()
+        is_equal = self.uninterrupted in (None, final_loss(job))
+        return Outcome(resumed and is_equal, f"{'resumed' if resumed else 'NOT RESUMED'}, loss {final_loss(job):.6f}")
 
     def unequal_data(self, network: Network) -> Outcome:
         """The data file of one host has another line."""
         ours, theirs = self.work_dir / "data" / "names.txt", self.work_dir / "data" / "other.txt"
-        ours.parent.mkdir()
+        ours.parent.mkdir(parents=True)
         shutil.copy(example_data(), ours)
         theirs.write_text(ours.read_text().replace("\n", "x\n", 1))
         job = Job(network, self.work_dir / "unequal-data", char_lm(ours, **TRAIN))
@@ -194,7 +211,7 @@ class Benchmark:
     def own_directories(self, network: Network) -> Outcome:
         """The run directory of one host is not that of the other."""
         job = self.job(network, "own-directories")
-        (job.run_dir).mkdir()
+        job.run_dir.mkdir()
         job.setup["beta"] = [f"mount -t tmpfs tmpfs '{job.run_dir}'"]
         job.start()
         return ended_with(job.endings(LIMIT_SECONDS), {"alpha": BETA, "beta": BETA})
@@ -220,7 +237,8 @@ ROWS: dict[str, tuple[str, Callable[[Benchmark, Network], Outcome]]] = {
     "dead first host": ("stops within 60 s, rank and host named; resumes", Benchmark.dead_first_host),
     "host pauses 15 s": ("waits and finishes", Benchmark.pause),
     "host pauses 45 s": ("all stop, rank and host named; resumes", Benchmark.long_pause),
-    "slow rank": ("finishes", Benchmark.slow_rank),
+    "slow rank": ("finishes; the slow rank and host are named", Benchmark.slow_rank),
+    "killed process": ("torchrun starts all again; resumes", Benchmark.killed_process),
     "unequal data": ("refused, rank and host named", Benchmark.unequal_data),
     "unequal run files": ("refused, rank and host named", Benchmark.unequal_run_files),
     "directories not shared": ("refused, rank and host named", Benchmark.own_directories),
@@ -231,12 +249,13 @@ ROWS: dict[str, tuple[str, Callable[[Benchmark, Network], Outcome]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(ROWS), help="run only this row; repeatable")
+    parser.add_argument("--output-dir", type=Path, help="keep runs and logs in this new directory")
     args = parser.parse_args()
     if (reason := missing_requirement()) is not None:
         parser.exit(0, f"skipped: {reason}\n")
     met = True
     with tempfile.TemporaryDirectory() as name:
-        benchmark = Benchmark(Path(name))
+        benchmark = Benchmark(args.output_dir or Path(name))
         for row in args.only or ROWS:
             bar, function = ROWS[row]
             start = time.monotonic()

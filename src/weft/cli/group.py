@@ -109,12 +109,16 @@ def joined(device: str) -> Iterator[Group]:
     if is_child():
         group.diagnose = lambda: "another process is gone"  # the one that started this one says which
     try:
-        yield group
+        with group.failures():
+            yield group
     except WeftError as error:
         _report(group, error)
     except Exception as error:
         _post(group, 1, f"{type(error).__name__}: {error}")
         raise
+    finally:
+        if group.heartbeats is not None:
+            group.heartbeats.stop()
     leave(group)
 
 
@@ -153,7 +157,9 @@ def _report(group: Group, error: WeftError) -> None:
     while group.heartbeats is not None and time.monotonic() < end:
         leader = group.heartbeats.failure(0)
         if leader is not None and leader.exit_code != GroupError.exit_code:
-            raise SystemExit(leader.exit_code) from None
+            if _reports_elsewhere(group, leader):
+                raise SystemExit(leader.exit_code) from None
+            raise GroupError("", f"{group.name(0)} stopped: {leader.message}") from error
         time.sleep(0.05)
     raise type(error)(f"{group.name(group.rank)}: {error.where}", error.problem, error.fix) from error
 

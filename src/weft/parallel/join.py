@@ -164,7 +164,7 @@ def _check_address(place: Place, hosts: Sequence[str]) -> None:
     """Refuse to listen where the processes of other hosts cannot connect."""
     if place.own_address is not None and is_loopback(place.own_address) and len(set(hosts)) > 1:
         problem = f"{place.name()} would listen on {place.own_address}, where other hosts cannot reach it"
-        raise GroupError(f"{place.address}:{place.port}", problem, "use the network address of the first host")
+        raise GroupError(f"{place.address}:{place.port}", problem, "set GLOO_SOCKET_IFNAME to the network interface")
 
 
 def _diagnose(group: Group, beats: Heartbeats) -> str:
