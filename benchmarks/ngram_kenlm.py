@@ -165,9 +165,8 @@ def compare(args: argparse.Namespace, text: Path, directory: Path) -> None:
     print(f"weft, text to ARPA:  {format_seconds([sum(seconds) for seconds in phases])}", end="; ")
     print(f"reading {reading:.2f}, fitting {fitting:.2f}, writing {writing:.2f}")
     ratios = [sum(seconds) / theirs for seconds, theirs in zip(phases, kenlm_seconds, strict=True)]
-    print(
-        f"ratio {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f}), without {STARTUP_SECONDS:.2f} s for Python and imports"
-    )
+    print(f"ratio {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f})", end=", ")
+    print(f"without {STARTUP_SECONDS:.2f} s for Python and imports")
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB, including Python and torch")
     report(fits[-1], weft_arpa, kenlm_arpa, [text, args.test] if args.test else [text], args.repeat)
 
