@@ -20,7 +20,7 @@ from weft.decode import logits_processors as choose
 from weft.decode.beam import BeamEngine, BeamOptions, BeamRequest, Hypothesis, beam_search
 from weft.decode.ensemble import Ensemble, LinearEnsemble, ShallowFusion
 from weft.errors import ModelError, UsageError
-from weft.nn.state import KVCache, SharedState, tree_leaves
+from weft.nn.state import MAX_DEAD_COLUMNS, BeamCache, SharedState, tree_leaves
 
 END = 2
 SHARED = choose.compose([choose.no_repeat_ngram(2), choose.repetition_penalty(1.3)])
@@ -294,7 +294,8 @@ def test_caches_and_sources_stay_as_long_as_their_sentences_need():
         engine.admit([BeamRequest([BOS, 5], BeamOptions(3, 4), short), BeamRequest([BOS], BeamOptions(3, 3), short)])
         engine.step()
     (group,) = engine._groups
-    assert group.state and all(cache.positions.size(1) <= 2 + 4 for cache in caches(group.state, KVCache))
+    widths = [cache.positions.size(1) for cache in caches(group.state, BeamCache)]
+    assert widths and max(widths) <= 2 + 3 * 4 + MAX_DEAD_COLUMNS + 3
     assert all(part.parts[0].size(-2) == 2 for part in caches(group.state, SharedState))
     assert group.beams.tokens.size(2) <= 2 + 4
 

@@ -12,8 +12,11 @@ from toy_decoding import TOY_MODELS
 from weft.decode import beam_step as module
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.logits_processors import ban_tokens
+from weft.nn import state as state_module
+from weft.nn.attention import SelfAttention
 from weft.nn.lm_head import LMHead
-from weft.nn.state import SharedState, expand_to_beams, select, tree_leaves
+from weft.nn.positions import AlibiBias, PositionEncoding, RelativeBias, RelativePositions, RotaryEmbedding
+from weft.nn.state import BeamCache, SharedState, compact, expand_to_beams, join, select, tree_leaves
 
 
 def sizes(state) -> list[int]:
@@ -51,6 +54,58 @@ def test_a_source_is_stored_once():
     _, state = model.start(torch.tensor([[1], [1]]), None, state)
     after = tree_leaves(expand_to_beams(state, torch.tensor([0, 0, 1, 1]), None))
     assert before <= {part.data_ptr() for part in after}
+
+
+POSITIONS = {
+    "none": PositionEncoding,
+    "rotary": lambda: RotaryEmbedding(8),
+    "alibi": lambda: AlibiBias(2),
+    "relative": lambda: RelativePositions(8, max_distance=3),
+    "relative bias": lambda: RelativeBias(2, bidirectional=False, num_buckets=8, max_distance=6),
+}
+
+
+@pytest.mark.parametrize("max_dead_columns", [0, 16])
+@pytest.mark.parametrize("context_length", [None, 4])
+@pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS.keys())
+@torch.no_grad()
+def test_hypotheses_that_share_their_columns_equal_rows_with_copies(positions, context_length, max_dead_columns, monkeypatch):
+    monkeypatch.setattr(state_module, "MAX_DEAD_COLUMNS", max_dead_columns)
+    torch.manual_seed(1)
+    attention = SelfAttention(16, num_heads=2, positions=positions(), context_length=context_length).eval()
+    num_beams, token_mask = 3, torch.tensor([[True, True, True], [True, False, False]])
+    shared = alone = attention(torch.randn(2, 3, 16), None, token_mask)[1]
+    parents = [[0] * num_beams, *(torch.randint(num_beams, (15, num_beams)).tolist())]
+    for number, beams in enumerate(parents):
+        num_sentences = 1 if number > 12 else 2 if number < 6 else 4
+        sources = torch.tensor([2]) if number == 13 else None  # three of the four sentences end
+        kept = sources if sources is not None else torch.arange(num_sentences)
+        rows = (kept.unsqueeze(1) * (num_beams if number else 1) + torch.tensor(beams)).flatten()
+        x = torch.randn(len(rows), 1, 16)
+        y, shared = attention(x, expand_to_beams(shared, rows, sources))
+        expected, alone = attention(x, select(alone, rows))
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-5)
+        assert isinstance(shared, BeamCache) and len(shared.keys) == num_sentences
+        if number == 5:  # two more sentences enter, which have read fewer tokens
+            new = attention(torch.randn(2, 1, 16))[1]
+            rows = torch.tensor([0, 0, 0, 1, 1, 1])
+            shared = compact(join(shared, expand_to_beams(new, rows, None)))
+            alone = join(alone, select(new, rows))
+    num_tokens = 3 + num_beams * len(parents) if context_length is None else num_beams * context_length
+    assert shared.positions.size(1) <= num_tokens + max_dead_columns + num_beams
+
+
+@torch.no_grad()
+def test_packing_a_beam_cache_removes_the_tokens_that_no_hypothesis_contains():
+    torch.manual_seed(1)
+    visible = torch.tensor([[[True, False, True, False], [True, False, False, False]], [[False, True, True, True]] * 2])
+    cache = BeamCache(torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5), torch.arange(4).expand(2, 4), visible)
+    packed = cache.packed()
+    assert packed.positions.tolist() == [[0, 2, -1], [1, 2, 3]]
+    assert packed.visible.tolist() == [[[True, True, False], [True, False, False]], [[True, True, True]] * 2]
+    for sentence, columns in enumerate(([0, 2], [1, 2, 3])):
+        for new, old in ((packed.keys, cache.keys), (packed.values, cache.values)):
+            assert new[sentence][:, : len(columns)].equal(old[sentence][:, columns])
 
 
 @pytest.mark.parametrize("words", [64 * 9, 64 * 9 + 1, 64 * 31 - 1])

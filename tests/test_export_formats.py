@@ -214,23 +214,30 @@ def test_an_n_gram_model_is_a_file(tmp_path):
     run: Any = weft.load(tmp_path / "run")
     export_run(run, "arpa", tmp_path / "out.arpa", ExportOptions())
     assert "\\data\\\n" in (tmp_path / "out.arpa").read_text()
+    with pytest.raises(UsageError, match=r"out\.arpa already exists"):
+        export_run(run, "arpa", tmp_path / "out.arpa", ExportOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.arpa", "run", "text.txt"]
 
 
 # ---- directories are complete or absent
 
 
-def test_a_directory_is_complete_or_absent(tmp_path, monkeypatch):
+def test_a_directory_is_complete_or_absent(tmp_path, monkeypatch, capsys):
     run = lm_run(tmp_path, LLAMA)
 
     def fail(run, name, directory, options, notes):
         assert not (tmp_path / "a" / "b").exists()  # the model card is written before the directory gets its name
         raise ResourceError("README.md", "no space left on disk")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("weft.interop.model_card.write_card", fail)
-        assert main(["export", str(run.path), "-o", str(tmp_path / "a" / "b"), "-q"]) == 5
-    assert not (tmp_path / "a").exists()
+    def fail_in_directory(run, name, directory, options, notes):
+        raise ResourceError(directory / "README.md", "no space left on disk; nothing was changed")
+
+    for write_card in (fail, fail_in_directory):
+        with monkeypatch.context() as patch:
+            patch.setattr("weft.interop.model_card.write_card", write_card)
+            assert main(["export", str(run.path), "-o", str(tmp_path / "a" / "b"), "-q"]) == 5
+        assert not (tmp_path / "a").exists()
+    assert f"{tmp_path / 'a' / 'b'}: no space left on disk" in capsys.readouterr().err
 
     def written_by_another(run, name, directory, options, notes):
         (tmp_path / "out").mkdir()

@@ -11,6 +11,8 @@ from weft.errors import ResourceError
 from weft.nn.state import tree_leaves
 from weft.resources import format_bytes, free_device_memory
 
+# rows times tokens that always fit: to estimate the memory of fewer takes longer than to decode some of them
+MIN_CHECKED_TOKENS = 4096
 COPIES = 3  # copies of each row during a step: the old state, its selected rows, and the new state
 
 

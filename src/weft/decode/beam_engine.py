@@ -181,8 +181,8 @@ class _Group(Generic[S]):
         return [(sentence.sentence_id, best) for sentence, best in zip(sentences, hypotheses, strict=True)]
 
     def keep(self, indices: list[int], rows: Tensor, steps: int) -> None:
-        """Remove all other sentences, and the columns that only they needed. `rows` (A, K) are the rows of the state that the
-        beams extend."""
+        """Remove all other sentences. `rows` (A, K) are the rows of the state that the beams extend. Columns of the state that
+        only they needed are removed when other sentences enter."""
         if not indices:
             self.sentences = []
             return
@@ -191,7 +191,7 @@ class _Group(Generic[S]):
         self.finished = Finished(*select(tuple(self.finished), index))
         self.options = Options(*select(tuple(self.options), index))
         self.log_probs = select(self.log_probs, index)
-        self.state = compact(expand_to_beams(self.state, rows[index].flatten(), index))
+        self.state = expand_to_beams(self.state, rows[index].flatten(), index)
         self.set_sentences([self.sentences[i] for i in indices])
         self.beams = self.beams._replace(tokens=self.beams.tokens[:, :, -self.width(steps) :])
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.decode import logits_processors as processors
-from weft.decode.batch_size import Rows, max_texts_in_memory
+from weft.decode.batch_size import MIN_CHECKED_TOKENS, Rows, max_texts_in_memory
 from weft.decode.beam import BeamEngine, BeamOptions, BeamRequest, Hypothesis
 from weft.decode.detokenize import TokenDecoder
 from weft.decode.engine import Engine, Request
@@ -76,6 +76,8 @@ def _batch_size(request: PredictionRequest, options: PredictionConfig, limits: S
     """The number of sources that fit into memory at once, if all were as long as the longest; an error if one does not fit."""
     num_rows = options.num_samples if options.is_sampling else options.resolved_beam_size
     max_tokens = max(len(prefix) + limit for prefix, limit in zip(request.prefixes, limits, strict=True))
+    if min(len(limits), MAX_BATCH_SOURCES) * num_rows * max_tokens < MIN_CHECKED_TOKENS:
+        return MAX_BATCH_SOURCES
     rows = Rows(num_rows, max_tokens, request.encode([longest]))
     if num_rows == 1:
         item, fix = "a line", "`max_new_tokens`"

@@ -90,6 +90,8 @@ def export(run: AnyRun, path: Path, options: ExportOptions) -> list[str]:
     """Write an n-gram model as an ARPA file, compressed if the name ends in .gz. Returns notes for the user."""
     if path.is_dir():
         raise UsageError("export", f"{path} is a directory", f"name a file, such as {path / 'model.arpa'}")
+    if path.exists():
+        raise UsageError("export", f"{path} already exists", "choose another `output_dir`")
     model, tokenizer = run.model, run.vocabulary
     path.parent.mkdir(parents=True, exist_ok=True)
     write_arpa(path, model, tokenizer)

@@ -49,8 +49,8 @@ class TokenEmbedder(nn.Module):
         self.embedding, self.scale, self.dropout = embedding, scale, nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x: Tensor = self.dropout(self.embedding(tokens) * self.scale)
-        return x
+        x: Tensor = self.embedding(tokens) * self.scale
+        return self.dropout(x) if self.training else x
 
 
 def last_state(values: Tensor, token_mask: Tensor, states: tuple[Any, ...]) -> Tensor:

@@ -16,7 +16,7 @@ from weft.nn.choices import GATED_ACTIVATIONS
 from weft.nn.memory import Memory
 from weft.nn.packing import in_same_text, is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
-from weft.nn.state import KVCache
+from weft.nn.state import BeamCache, KVCache
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -82,11 +82,15 @@ class SelfAttention(nn.Module):
     def share_positions(self, positions: PositionEncoding) -> None:
         self.positions = positions
 
-    def forward(self, x: Tensor, state: KVCache | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, KVCache]:
+    def forward(
+        self, x: Tensor, state: KVCache | BeamCache | None = None, token_mask: Tensor | None = None
+    ) -> tuple[Tensor, KVCache | BeamCache]:
         if self.bidirectional and state is not None:
             raise ValueError("bidirectional layers need the whole sequence at once")
-        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, E)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, E)
+        if isinstance(state, BeamCache):
+            return self._step_beams(x, state)
+        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, H, T, E)
+        qk, v = qkv[:2], qkv[2]
         positions = torch.arange(x.size(1), device=x.device)[None]  # (1 or B, T)
         if state is not None:
             state = KVCache(*state)  # a state that was read from a file is a plain tuple
@@ -94,7 +98,7 @@ class SelfAttention(nn.Module):
         texts = token_mask if token_mask is not None and is_packed(token_mask) else None
         if texts is not None:
             positions, token_mask = positions_in_texts(texts), texts > 0
-        q, k = self.positions.rotate(self.qk_norm(q), positions), self.positions.rotate(self.qk_norm(k), positions)
+        q, k = self.positions.rotate(self.qk_norm(qk), positions)
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
@@ -104,7 +108,7 @@ class SelfAttention(nn.Module):
         unpadded = state is None and token_mask is None and within_context
         visible_positions = positions if unpadded else key_positions
         bias = self.positions.attention_bias(q, positions, visible_positions)
-        mask = None if unpadded and (bias is None or self.bidirectional) else self._mask(positions, visible_positions)
+        mask = None if unpadded and (bias is None or self.bidirectional) else self._visible(positions, visible_positions)
         if mask is not None and texts is not None:
             mask = mask & in_same_text(texts)
         if bias is not None:
@@ -112,15 +116,37 @@ class SelfAttention(nn.Module):
         y = self.attend(q, k, v, mask, mask is None and not self.bidirectional)
         return self.to_out(y.transpose(1, 2).flatten(2)), self._trim_cache(k, v, key_positions)
 
+    def _step_beams(self, x: Tensor, cache: BeamCache) -> tuple[Tensor, BeamCache]:
+        """`forward` for one more token of each hypothesis (A * K, 1, D), which become the K queries of their sentence."""
+        num_sentences, num_beams, _ = cache.visible.shape
+        qkv = self.to_qkv(x).view(num_sentences, num_beams, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (3, A, H, K, E)
+        positions = (cache.positions.amax(1, keepdim=True) + 1).expand(-1, num_beams)  # hypotheses have the same length
+        q, k = self.positions.rotate(self.qk_norm(qkv[:2]), positions)
+        k, v = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, qkv[2]], dim=2)
+        key_positions = torch.cat([cache.positions, positions], dim=1)
+        itself = torch.eye(num_beams, dtype=torch.bool, device=x.device).expand(num_sentences, -1, -1)
+        visible = torch.cat([cache.visible, itself], dim=2)  # (A, K, C)
+        if self.context_length is not None:
+            visible = visible & (positions[:, :, None] - key_positions[:, None, :] < self.context_length)
+        bias = self.positions.attention_bias(q, positions, key_positions)
+        mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], float("-inf"))
+        y = self.attend(q, k, v, mask, False)  # (A, H, K, E)
+        return self.to_out(y.transpose(1, 2).reshape(*x.shape[:2], -1)), BeamCache(k, v, key_positions, visible)
+
     def init_state(self, memory: Memory) -> None:
         """No state: self-attention does not depend on the source."""
+
+    def _visible(self, positions: Tensor, key_positions: Tensor) -> Tensor:
+        """`_mask`, faster for a single query, than which no key is newer."""
+        is_newest = positions.size(1) == 1 and self.context_length is None
+        return _is_token(key_positions) if is_newest else self._mask(positions, key_positions)
 
     def _mask(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """True for the keys that each query may see, (B, 1, T or 1, C)."""
         if self.bidirectional:
-            return (key_positions >= 0)[:, None, None, :]
+            return _is_token(key_positions)
         distance = positions[:, None, :, None] - key_positions[:, None, None, :]
-        allowed = (distance >= 0) & (key_positions >= 0)[:, None, None, :]
+        allowed = (distance >= 0) & _is_token(key_positions)
         return allowed if self.context_length is None else allowed & (distance < self.context_length)
 
     def _trim_cache(self, k: Tensor, v: Tensor, key_positions: Tensor) -> KVCache:
@@ -135,6 +161,11 @@ class SelfAttention(nn.Module):
         key_positions, columns = key_positions.flip(1), columns.flip(1)  # oldest first
         index = columns[:, None, :, None].expand(-1, k.size(1), -1, k.size(3))
         return KVCache(k.gather(2, index), v.gather(2, index), key_positions)
+
+
+def _is_token(key_positions: Tensor) -> Tensor:
+    """Whether each column has a token, (B, 1, 1, C)."""
+    return (key_positions >= 0)[:, None, None, :]
 
 
 bidirectional_attention = partial(SelfAttention, context_length="bidirectional")

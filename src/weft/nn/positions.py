@@ -55,7 +55,7 @@ class PositionEncoding(nn.Module):
         return x
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate queries or keys, (B, H, T, E)."""
+        """Rotate queries or keys, (..., B, H, T, E)."""
         return x
 
     def attention_bias(self, q: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:

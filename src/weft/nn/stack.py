@@ -49,7 +49,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         y, state = self.mixer(self.norm(self.connection.mixer_input(x)), state, token_mask)
-        return self.connection(x, self.dropout(y)), state
+        return self.connection(x, self.dropout(y) if self.training else y), state
 
     def init_state(self, memory: Memory) -> Any:
         """The state of the mixer before the first target token."""

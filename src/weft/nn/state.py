@@ -7,7 +7,8 @@ A state is a tensor, a tuple of states, or None (nothing was read yet): a pytree
 - rows of different lengths can be joined: a step on the joined batch equals a step on each row alone.
 
 `SharedState` is computed from the source once and never changes, so all hypotheses of one source share it. `KVCache` grows
-by one column per token. In both, columns are axis 1 of tensors (B, C) and axis -2 of all others.
+by one column per token. In both, columns are axis 1 of tensors (B, C) and axis -2 of all others. In a beam search on a CPU,
+`expand_to_beams` turns a `KVCache` into a `BeamCache`, which is smaller: hypotheses of one sentence have most tokens in common.
 """
 
 from __future__ import annotations
@@ -35,9 +36,50 @@ class KVCache(NamedTuple):
     positions: Tensor  # (B, C): position of each column's token, -1 if the row has no token in that column
 
 
+class BeamCache(NamedTuple):
+    """Keys and values of self-attention for all tokens in the K hypotheses of each sentence. To reorder hypotheses, no key is
+    copied."""
+
+    keys: Tensor  # (A, H, C, E)
+    values: Tensor  # (A, H, C, E)
+    positions: Tensor  # (A, C): position of each column's token, -1 if the sentence has no token in that column
+    visible: Tensor  # (A, K, C): whether each hypothesis contains the token
+
+    def reordered(self, parents: Tensor) -> BeamCache:
+        """The cache of hypotheses that extend those numbered `parents` (A, K)."""
+        index = parents.unsqueeze(2).expand(-1, -1, self.visible.size(2))
+        cache = self._replace(visible=self.visible.gather(1, index))
+        return cache.packed() if cache.visible.size(2) >= cache.num_columns() + MAX_DEAD_COLUMNS else cache
+
+    def num_columns(self) -> int:
+        """The number of columns that are needed: the most tokens that the hypotheses of one sentence contain."""
+        return int(self.visible.any(1).sum(1).max())
+
+    def packed(self) -> BeamCache:
+        """Without tokens that are in no hypothesis any more."""
+        is_used, columns = self.visible.any(1).sort(dim=1, descending=True, stable=True)
+        num_columns = self.num_columns()
+        is_used, columns = is_used[:, :num_columns], columns[:, :num_columns]
+        # one index per vector of a key, which is several times faster than `gather` with one per number
+        num_sentences, num_heads, width, _ = self.keys.shape
+        start = torch.arange(num_sentences * num_heads, device=columns.device).view(num_sentences, num_heads, 1) * width
+        rows = (start + columns.unsqueeze(1)).flatten()
+        keys, values = (
+            part.reshape(-1, part.size(3)).index_select(0, rows).view(num_sentences, num_heads, num_columns, -1)
+            for part in (self.keys, self.values)
+        )
+        positions = self.positions.gather(1, columns).masked_fill(~is_used, -1)
+        visible = self.visible.gather(2, columns.unsqueeze(1).expand(-1, self.visible.size(1), -1))
+        return BeamCache(keys, values, positions, visible)
+
+
+MAX_DEAD_COLUMNS = 16  # tokens in no hypothesis that a BeamCache keeps, because removing them is a copy
+_TYPES = (SharedState, KVCache, BeamCache)
+
+
 def _rebuild(template: Any, parts: tuple[Any, ...]) -> Any:
     """Put `parts` into a tuple of the same type as `template`."""
-    return type(template)(*parts) if isinstance(template, SharedState | KVCache) else parts
+    return type(template)(*parts) if isinstance(template, _TYPES) else parts
 
 
 def tree_map(function: Callable[[Tensor], Tensor], state: S) -> S:
@@ -76,14 +118,29 @@ def expand_to_beams(state: S, rows: Tensor, sources: Tensor | None) -> S:
     """
 
     def walk(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.index_select(0, rows)
         if isinstance(part, SharedState):
             return part if sources is None else select(part, sources)
-        if part is None or isinstance(part, Tensor):
-            return None if part is None else part.index_select(0, rows)
-        return _rebuild(part, tuple(walk(child) for child in part))
+        if isinstance(part, KVCache) and part.keys.device.type == "cpu":
+            return _expand_cache(part, rows, sources)
+        if isinstance(part, BeamCache):
+            cache = part if sources is None else select(part, sources)
+            return cache.reordered(rows.view(cache.visible.size(0), -1) % cache.visible.size(1))
+        return None if part is None else _rebuild(part, tuple(walk(child) for child in part))
 
     expanded: S = walk(state)
     return expanded
+
+
+def _expand_cache(cache: KVCache, rows: Tensor, sources: Tensor | None) -> KVCache | BeamCache:
+    """The cache of K hypotheses per source, from that of one hypothesis per source; it stays what it is if K = 1."""
+    num_sources = cache.positions.size(0) if sources is None else sources.size(0)
+    if rows.size(0) == num_sources:
+        return select(cache, rows)
+    keys, values, positions = cache if sources is None else select(cache, sources)
+    visible = (positions >= 0).unsqueeze(1).expand(-1, rows.size(0) // num_sources, -1)
+    return BeamCache(keys, values, positions, visible)
 
 
 def where(new: S, old: S, mask: Tensor) -> S:
@@ -142,6 +199,8 @@ def compact(state: S) -> S:
     def walk(part: Any) -> Any:
         if part is None or isinstance(part, Tensor):
             return part
+        if isinstance(part, BeamCache):
+            return part if part.num_columns() == part.visible.size(2) else part.packed()
         if isinstance(part, KVCache):
             return KVCache(*_used_columns(tuple(part), part.positions >= 0))
         if isinstance(part, SharedState):

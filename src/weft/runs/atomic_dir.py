@@ -82,8 +82,10 @@ def staged_directory(out: Path, *, last: str) -> Iterator[Path]:
             files.publish(temp, final)
         else:
             _move_up(temp, final, last)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temp, ignore_errors=True)
+        if isinstance(error, ResourceError) and error.where.startswith(str(temp)):  # nobody knows the temporary name
+            raise ResourceError(out, error.problem, error.fix) from None
         raise
     finally:
         if descriptor is not None:

@@ -22,6 +22,7 @@ from weft.serve.keys import Keys
 from weft.serve.limits import Limits
 from weft.serve.metrics import HttpCounters
 from weft.serve.routes import Failure, Route
+from weft.serve.ticket import Ticket
 
 C = TypeVar("C", bound=Config)
 _LONG_NUMBER = re.compile(rb"\d{19}")
@@ -121,7 +122,8 @@ class Call:
                     raise TooLarge("body", problem, "send less in one request")
 
         try:
-            await asyncio.wait_for(read(), self.limits.body_seconds)
+            async with asyncio.timeout(self.limits.body_seconds):  # `wait_for` would start a task
+                await read()
         except TimeoutError:
             raise SlowRequest("body", f"not complete after {self.limits.body_seconds:g} seconds") from None
         except ClientDisconnect:
@@ -159,15 +161,15 @@ class Call:
 
     async def result(self, name: str, job: Job) -> Any:
         """The result of a job. If the client goes away, the job is given up."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
         self.fields |= {"run": name, "operation": job.operation}
-        ticket = self.engine.submit(name, job, on_end=lambda _: _tell(loop, ended.set))
+        ticket = self.engine.submit(name, job, on_end=lambda _: _tell(loop, lambda: ended.done() or ended.set_result(None)))
         gone = asyncio.ensure_future(self._disconnected())
-        waiting = asyncio.ensure_future(ended.wait())
         try:
             timeout = self.limits.request_seconds + GRACE_SECONDS
-            await asyncio.wait([gone, waiting], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
+            await asyncio.wait([gone, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
                 self._count(ticket)
                 return ticket.result(0)
             if gone.done():
@@ -176,8 +178,8 @@ class Call:
             raise Unavailable(f"run {name}", problem, "ask for less", retry_after=1)
         finally:
             gone.cancel()
-            waiting.cancel()
-            ticket.cancel()
+            ended.cancel()
+            _give_up(ticket)
 
     async def _unless_gone(self, result: Awaitable[R]) -> R:
         """A result; an error if the client goes away before."""
@@ -217,7 +219,7 @@ class Call:
         finally:
             timer.cancel()
             self._count(ticket)
-            ticket.cancel()
+            _give_up(ticket)
 
     def _count(self, ticket: Any) -> None:
         if ticket.prompt_tokens or ticket.output_tokens:
@@ -264,7 +266,13 @@ def _event(value: Any) -> bytes:
     return b"data: " + to_json(value, inf_nan_mode="null") + b"\n\n"
 
 
-def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+def _give_up(ticket: Ticket[Any]) -> None:
+    """Cancel a request that has not ended. (To cancel one that has would wake the engine while the answer is sent.)"""
+    if not ticket.has_ended:
+        ticket.cancel()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], object]) -> None:
     """Run an action in the event loop, from another thread; nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(action)

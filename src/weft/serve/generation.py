@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from weft.decode.batch_size import Rows, max_texts_in_memory
+from weft.decode.batch_size import MIN_CHECKED_TOKENS, Rows, max_texts_in_memory
 from weft.decode.beam import BeamRequest, Hypothesis
 from weft.decode.engine import Event, Request
 from weft.decode.generate import (
@@ -28,8 +28,6 @@ from weft.serve.prompt_tokens import forced, opening, refuse_prompts, with_openi
 from weft.serve.ticket import Finish, Ticket
 
 MAX_PROCESSORS = 256
-# rows times tokens of an output: to estimate the memory of fewer costs more than to decode some of them
-MIN_CHECKED_TOKENS = 4096
 
 
 class Prompts(NamedTuple):

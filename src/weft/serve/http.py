@@ -134,7 +134,9 @@ class Endpoint:
         request = call.request
         client = None if request.client is None else request.client.host
         head = {"time": time.time(), "id": call.request_id, "client": client, "method": request.method}
-        self.services.log({**head, "path": request.url.path, "status": status, "seconds": round(seconds, 6), **call.fields})
+        self.services.log(
+            {**head, "path": request.scope["path"], "status": status, "seconds": round(seconds, 6), **call.fields}
+        )
 
 
 # ---- routes that every server has
@@ -190,7 +192,7 @@ COMMON = [
 
 def create_app(services: Services, *, tables: Sequence[Sequence[Route]] = (), cors_origins: Sequence[str] = ()) -> Starlette:
     """The application: the native API, and further tables of routes."""
-    routes = [*COMMON, *native.ROUTES, *(route for table in tables for route in table)]
+    routes = [*native.ROUTES, *(route for table in tables for route in table), *COMMON]  # in the order of their search
     described = [route for route in routes if route.handler is not page]
     routes.append(Route("GET", "/openapi.json", _openapi(described), "This description", is_open=True))
 

@@ -19,6 +19,8 @@ from weft.serve.ticket import Ticket
 
 PREFILL_TOKENS = 256  # tokens of prompts that are read between two steps
 MAX_NEW_ROWS = 32  # rows that enter between two steps
+# sentences per step that a new one waits for others: to read two together costs hardly more than to read one
+SENTENCES_PER_WAIT = 8
 R = TypeVar("R", covariant=True)
 Fail = Callable[[Ticket[Any], Exception], None]  # ends a ticket with an error
 
@@ -224,6 +226,7 @@ class BeamLane:
         self._waiting: Turns[Sentence] = Turns(fail)
         self._sentences: dict[int, tuple[Source[Sentence], Sentence]] = {}
         self._next: tuple[Source[Sentence], Sentence] | None = None  # there is no room for it yet
+        self._num_waits = 0  # steps that the sentence at the front has waited for others
 
     @property
     def has_work(self) -> bool:
@@ -251,11 +254,16 @@ class BeamLane:
             del self._sentences[number]
 
     def tick(self) -> None:
-        self._admit()
+        if self._waiting or self._next:
+            self._num_waits += 1
+            if self._num_waits > len(self._sentences) // SENTENCES_PER_WAIT:
+                self._admit()
+                self._num_waits = 0
         for number, hypotheses in self._engine.step() if self._sentences else []:
             self._sentences.pop(number)[1].finish(hypotheses)
 
     def _admit(self) -> None:
+        """Read the sources and prompts of sentences that wait, as far as there is room."""
         entering, num_rows, budget = list[tuple[Source[Sentence], Sentence]](), self.num_rows, PREFILL_TOKENS
         while len(entering) < MAX_NEW_ROWS and budget > 0:
             taken = self._next or self._waiting.take()

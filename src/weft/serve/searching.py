@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from weft.decode.batch_size import Rows, max_texts_in_memory
+from weft.decode.batch_size import MIN_CHECKED_TOKENS, Rows, max_texts_in_memory
 from weft.decode.beam import BeamRequest, Hypothesis
 from weft.decode.engine import Event, Request
 from weft.decode.logits_processors import NO_TOKEN
@@ -23,7 +23,7 @@ from weft.decode.predict import (
 from weft.decode.prediction import Prediction
 from weft.runs.run import AnyRun
 from weft.serve.compute import is_whole, with_numbers
-from weft.serve.generation import MIN_CHECKED_TOKENS, Processors
+from weft.serve.generation import Processors
 from weft.serve.jobs import Predict
 from weft.serve.ticket import Finish, Ticket
 from weft.tasks.spec import InvalidInput
