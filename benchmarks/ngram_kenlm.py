@@ -17,6 +17,8 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +55,12 @@ class Fit(NamedTuple):
 def read_tokens(path: Path, word_ids: dict[bytes, int], *, grow: bool) -> tuple[np.ndarray, np.ndarray]:
     """Token IDs and line starts of a text. With `grow`, new words are added to `word_ids`; otherwise they are unknown (0)."""
     words = path.read_bytes().replace(b"\n", b" </s> ").split()
-    ids = [word_ids.setdefault(w, len(word_ids)) for w in words] if grow else [word_ids.get(w, 0) for w in words]
-    tokens = np.array(ids)
+    known = defaultdict(int, word_ids)
+    if grow:
+        known.default_factory = known.__len__  # the next ID
+    tokens = np.fromiter(map(known.__getitem__, words), np.int64, len(words))
+    if grow:
+        word_ids.update(known)
     return tokens, np.append(0, np.flatnonzero(tokens == EOS_ID) + 1)
 
 
@@ -90,26 +96,34 @@ def format_seconds(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
-def print_perplexities(model: NgramModel, arpa: Path, arpa_name: str, text: Path, word_ids: dict[bytes, int]) -> None:
-    """Print perplexity, including EOS tokens, and tokens per second of both, and the largest difference of a sentence."""
-    tokens, starts = read_tokens(text, word_ids, grow=False)
-    model.score_corpus(tokens, starts)  # builds the hash tables
+def timed(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
+    """The result and the CPU seconds."""
     start = time.process_time()
-    log_probs = model.score_corpus(tokens, starts)
-    weft_seconds = time.process_time() - start
-    weft_scores = np.add.reduceat(log_probs.astype(float), starts[:-1]) / math.log(10)
+    return work(), time.process_time() - start
+
+
+def print_perplexities(fitted: Fit, arpa: Path, arpa_name: str, text: Path, repeat: int) -> None:
+    """Print perplexity, including EOS tokens, the largest difference of a sentence, and tokens per second of both."""
+    tokens, starts = read_tokens(text, {word.encode(): i for i, word in enumerate(fitted.words)}, grow=False)
     lines = text.read_text().split("\n")[:-1]
-    kenlm_model = kenlm.Model(str(arpa))
-    start = time.process_time()
-    kenlm_scores = np.array([kenlm_model.score(line) for line in lines])
-    kenlm_seconds = time.process_time() - start
+    model, kenlm_model = fitted.model, kenlm.Model(str(arpa))
+    model.score_corpus(tokens, starts)  # builds the hash tables
+    weft_speeds, kenlm_speeds = [], []
+    for _ in range(repeat):
+        log_probs, seconds = timed(lambda: model.score_corpus(tokens, starts))
+        weft_speeds.append(len(tokens) / seconds)
+        kenlm_scores, seconds = timed(lambda: np.array([kenlm_model.score(line) for line in lines]))
+        kenlm_speeds.append(len(tokens) / seconds)
+    weft_scores = np.add.reduceat(log_probs.astype(float), starts[:-1]) / math.log(10)
     weft_perplexity, kenlm_perplexity = (10 ** (-scores.sum() / len(tokens)) for scores in (weft_scores, kenlm_scores))
     print(f"{text.name}: perplexity {weft_perplexity:.4f}, kenlm with {arpa_name} {kenlm_perplexity:.4f}", end="; ")
-    print(f"largest difference of a sentence {np.abs(weft_scores - kenlm_scores).max():.1e} in log10", end="; ")
-    print(f"tokens/s: weft {len(tokens) / weft_seconds:.3g}, kenlm {len(tokens) / kenlm_seconds:.3g}")
+    print(f"largest difference of a sentence {np.abs(weft_scores - kenlm_scores).max():.1e} in log10")
+    ratios = [ours / theirs for ours, theirs in zip(weft_speeds, kenlm_speeds, strict=True)]
+    print(f"  tokens/s: weft {statistics.median(weft_speeds):.3g}, kenlm {statistics.median(kenlm_speeds):.3g}", end="; ")
+    print(f"ratio {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f})")
 
 
-def report(fitted: Fit, weft_arpa: Path, kenlm_arpa: Path, texts: list[Path]) -> None:
+def report(fitted: Fit, weft_arpa: Path, kenlm_arpa: Path, texts: list[Path], repeat: int) -> None:
     """Print the differences between the model and the file of lmplz, and the perplexities of the texts."""
     model, other = fitted.model, read_arpa(kenlm_arpa)
     levels = list(zip(model.levels, other.model.levels, strict=True))
@@ -120,10 +134,9 @@ def report(fitted: Fit, weft_arpa: Path, kenlm_arpa: Path, texts: list[Path]) ->
     back_off_difference = max(largest_difference(a.back_off, b.back_off) for a, b in levels)
     print(f"n-grams: {model.counts} in both; notes: {model.notes or 'none'}")
     print(f"largest difference in log10: probability {log_prob_difference:.1e}, back-off {back_off_difference:.1e}")
-    word_ids = {word.encode(): i for i, word in enumerate(fitted.words)}
     for text in texts:
         for name, arpa in (("lmplz's file", kenlm_arpa), ("weft's file", weft_arpa)):
-            print_perplexities(model, arpa, name, text, word_ids)
+            print_perplexities(fitted, arpa, name, text, repeat)
 
 
 def write_english(pairs: Path, path: Path) -> None:
@@ -151,10 +164,11 @@ def compare(args: argparse.Namespace, text: Path, directory: Path) -> None:
     print(f"weft, text to model: {format_seconds([sum(seconds[:2]) for seconds in phases])}")
     print(f"weft, text to ARPA:  {format_seconds([sum(seconds) for seconds in phases])}", end="; ")
     print(f"reading {reading:.2f}, fitting {fitting:.2f}, writing {writing:.2f}")
-    ratio = statistics.median(map(sum, phases)) / statistics.median(kenlm_seconds)
-    print(f"ratio {ratio:.2f}, without {STARTUP_SECONDS:.2f} s for Python and imports")
+    ratios = [sum(seconds) / theirs for seconds, theirs in zip(phases, kenlm_seconds, strict=True)]
+    print(f"ratio {statistics.median(ratios):.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f})", end=", ")
+    print(f"without {STARTUP_SECONDS:.2f} s for Python and imports")
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB, including Python and torch")
-    report(fits[-1], weft_arpa, kenlm_arpa, [text, args.test] if args.test else [text])
+    report(fits[-1], weft_arpa, kenlm_arpa, [text, args.test] if args.test else [text], args.repeat)
 
 
 def main() -> None:

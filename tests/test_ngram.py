@@ -417,3 +417,25 @@ def test_add_one_bigram_on_names_gives_the_loss_of_the_lecture():
     lines = [[ord(letter) - ord("a") + 3 for letter in name] + [2] for name in names]
     model = model_of(lines, size=29, order=2, smoothing="add-delta", delta=1.0, closed_vocab=True)
     assert f"{-model.score_corpus(*flat(lines)).mean(dtype=float):.4f}" == "2.4546"
+
+
+@pytest.mark.parametrize("vocab_size", [7, 700, 70_000])
+@pytest.mark.parametrize("with_counts", [False, True])
+def test_keys_sorted_with_their_positions_equal_argsort(monkeypatch, vocab_size, with_counts):
+    """The fast sort packs a key and its position into one number; an argsort of the key gives the same distinct rows."""
+    generator = np.random.default_rng(vocab_size)
+    words = generator.integers(1, vocab_size + 1, 40)  # few distinct words: most rows occur several times
+    columns = [words[generator.integers(0, [2, 3, 4][k % 3], 500)] for k in range(9)]
+    weights = generator.integers(1, 9, 500) if with_counts else None
+    fast = counts._distinct(columns, weights, vocab_size)
+
+    def argsort(key, num_bits):
+        order = np.argsort(key, kind="stable")
+        return key[order], order
+
+    monkeypatch.setattr(counts, "_sort_with_order", argsort)
+    plain = counts._distinct(columns, weights, vocab_size)
+    rows, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    for found in (fast, plain):
+        np.testing.assert_array_equal(np.stack(found.columns, axis=1), rows)
+        np.testing.assert_array_equal(found.counts, np.bincount(inverse.reshape(-1), weights).astype(np.int64))

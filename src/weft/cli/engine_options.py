@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from weft.cli.options import DECODING, ModelCommand
-from weft.runs.engines import ENGINES, TORCH
 
 
 def _engines() -> list[str]:
+    from weft.runs.engines import ENGINES, TORCH
+
     return [TORCH, *ENGINES]
 
 

@@ -164,11 +164,15 @@ def training(sources: Mapping[str, S]) -> S:
 
 
 def datasets(base: Path, format: Format[R], config: DataFilesConfig) -> dict[str, Dataset[R]]:
-    """The data set of each split that is set. Paths are relative to `base`, the directory of the run file."""
-    return {
-        name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high, without)
-        for name, (files, low, high, without) in split_ranges(config).items()
-    }
+    """The data set of each split that is set. Paths are relative to `base`, the directory of the run file. Splits of the same
+    files read them once."""
+    wholes: dict[tuple[Path, ...], Dataset[R]] = {}
+    splits: dict[str, Dataset[R]] = {}
+    for name, (files, low, high, without) in split_ranges(config).items():
+        inputs = tuple(base / path for path in as_paths(files))
+        whole = wholes.setdefault(inputs, Dataset(inputs, format))
+        splits[name] = Dataset(inputs, format, low, high, without, whole)
+    return splits
 
 
 def refuse_conll(path: Path) -> None:

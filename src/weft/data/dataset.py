@@ -9,7 +9,7 @@ two splits, and a stratum that is too small for all three is in train. Within a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -138,6 +138,7 @@ class Dataset(Generic[R]):
     low: float = 0.0
     high: float = 1.0
     without: tuple[float, float] | None = None
+    whole: Dataset[R] | None = field(default=None, compare=False, repr=False)  # all records of these files, read for all splits
 
     @property
     def fraction(self) -> float:
@@ -159,6 +160,9 @@ class Dataset(Generic[R]):
     @cached_property
     def _contents(self) -> _Contents[R]:
         """Records and summary of all files, read once."""
+        whole = self.whole
+        if whole is not None and whole.inputs == self.inputs and whole.format is self.format:
+            return whole._contents
         files = self._new_summary()
         summary, records = self.format.summary(self.inputs, files), list[R]()
         for record in self.format.read(self.inputs, files):

@@ -240,10 +240,12 @@ class NgramModel:
         node = tokens  # row of the n-gram of k tokens that ends at each token
         for k in range(1, self.order):
             positions, context, row = self._extend(k, node, tokens)
-            extended = self.levels[k - 1].back_off.take(context)
-            extended += log_probs[positions]
-            if len(self.levels[k].keys):
-                np.copyto(extended, self.levels[k].log_prob.take(row, mode="clip"), where=row >= 0)
+            missing = np.flatnonzero(row < 0)
+            lower = log_probs[positions]
+            backed_off = self.levels[k - 1].back_off.take(context.take(missing))
+            backed_off += lower.take(missing)
+            extended = self.levels[k].log_prob.take(row, mode="clip") if len(self.levels[k].keys) else lower
+            extended[missing] = backed_off
             log_probs[positions] = extended
             node = np.full(len(tokens), -1)
             node[positions] = row

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.linear_cross_entropy import can_fuse, linear_cross_entropy
+
 MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed: 128 MB
 
 
@@ -53,6 +55,8 @@ class LMHead(nn.Module):
         With label smoothing e, the target distribution is 1 - e on the target plus e / V on every token (Szegedy et al. 2016).
         """
         hidden, labels = x.flatten(0, 1), targets.flatten()
+        if torch.is_grad_enabled() and self.logit_softcap is None and can_fuse(hidden, self.weight):
+            return linear_cross_entropy(hidden, self.weight, self.bias, labels, label_smoothing).view_as(targets)
         if torch.is_grad_enabled():
             loss = F.cross_entropy(self.logits(hidden), labels, reduction="none", label_smoothing=label_smoothing)
             return loss.view_as(targets)
