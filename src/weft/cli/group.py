@@ -57,7 +57,6 @@ def place_of_process() -> Place | None:
     )
 
 
-<<<<<<< HEAD
 def _pick_interface(address: str, port: int) -> str | None:
     """Let gloo listen where the first process can be reached from, unless the user has chosen an interface. Returns the address
     of this process; None if torch has the choice."""
@@ -71,14 +70,6 @@ def _pick_interface(address: str, port: int) -> str | None:
     return own_address
 
 
-def silence_torch() -> None:
-    """Torch reports lost connections with stack traces. Call it before torch is imported."""
-    if "WORLD_SIZE" in os.environ:
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-
-
-=======
->>>>>>> core
 def device_of(values: Mapping[str, Any]) -> str:
     """The kind of device that a run file trains on: "cpu" or "cuda"."""
     from weft.training.device import uses_gpu

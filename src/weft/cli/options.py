@@ -16,15 +16,9 @@ from weft.errors import UsageError, unknown_name
 
 # titles of option groups, in the order of a command's help; an option without a group is the command's own
 DECODING, ENSEMBLE, CACHE, FILES, COMMON = "Decoding", "Ensemble", "Neural cache", "Input and output", "Common options"
-<<<<<<< HEAD
 SERVER, ACCESS, WORKERS = "Server", "Access", "Several machines"
 GROUPS = (DECODING, ENSEMBLE, CACHE, SERVER, ACCESS, WORKERS, FILES, COMMON)
-COMMON_ORDER = ("device", "processes", "threads", "json", "quiet", "debug", "help")
-=======
-SERVER, ACCESS = "Server", "Access"
-GROUPS = (DECODING, ENSEMBLE, CACHE, SERVER, ACCESS, FILES, COMMON)
 COMMON_ORDER = ("device", "threads", "json", "quiet", "debug", "help")
->>>>>>> core
 
 
 @dataclass(kw_only=True)
