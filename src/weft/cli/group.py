@@ -70,12 +70,6 @@ def _pick_interface(address: str, port: int) -> str | None:
     return own_address
 
 
-def silence_torch() -> None:
-    """Torch reports lost connections with stack traces. Call it before torch is imported."""
-    if "WORLD_SIZE" in os.environ:
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-
-
 def device_of(values: Mapping[str, Any]) -> str:
     """The kind of device that a run file trains on: "cpu" or "cuda"."""
     from weft.training.device import uses_gpu

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from weft.cli.group import LISTEN_FD, SUPERVISED
+from weft.cli.group import is_child as is_child
 from weft.cli.output import print_message
 from weft.cli.threads import cpus
 from weft.errors import GroupError

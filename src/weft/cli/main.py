@@ -40,8 +40,6 @@ from weft.cli.commands.prune import Prune
 from weft.cli.commands.score import Score
 from weft.cli.commands.serve import Serve
 from weft.cli.commands.train import Train
-from weft.cli.group import is_child, silence_torch
-from weft.cli.launch import launch
 from weft.cli.options import Command, GroupedCommands, GroupedHelp, ParallelCommand, ThreadedCommand
 from weft.cli.output import print_message
 from weft.cli.signals import Terminated, terminable
@@ -152,12 +150,16 @@ def _flags(words: Sequence[str]) -> set[str]:
 def _run(args: list[str]) -> int:
     """Parse the arguments into a command, and run it."""
     set_threads(None)
-    silence_torch()
+    if "WORLD_SIZE" in os.environ:  # one of several processes: torch would report lost connections with stack traces
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     result: Any = _root_command()(args, prog_name="weft", standalone_mode=False)
     if not isinstance(result, Command):  # help and version have been printed
         return int(result or 0)
-    if isinstance(result, ParallelCommand) and (result.processes or 1) > 1 and not is_child():
-        return launch(args, result.processes or 1, result.threads)
+    if isinstance(result, ParallelCommand) and (result.processes or 1) > 1:
+        from weft.cli.launch import is_child, launch
+
+        if not is_child():
+            return launch(args, result.processes or 1, result.threads)
     if isinstance(result, ThreadedCommand) and result.threads is not None:
         set_threads(result.threads)
     code: int = result.run()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cli.output import format_duration, print_error, status, write_json
 from weft.errors import ModelError
-from weft.parallel.group import ALONE, Group
 from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
+    from weft.parallel.group import Group
     from weft.runs.config import RunConfig
     from weft.runs.recommend import Recommendation
 
@@ -29,9 +29,13 @@ class RunTraining:
     json: bool
     quiet: bool
 
-    def run(self, values: dict[str, Any], completed: Recommendation, group: Group = ALONE) -> int:
-        """Train the run file `values`, whose recommended options are `completed`, and return the exit code."""
+    def run(self, values: dict[str, Any], completed: Recommendation, group: Group | None = None) -> int:
+        """Train the run file `values`, whose recommended options are `completed`, and return the exit code. The processes of
+        `group` train together."""
+        from weft.parallel.group import ALONE
         from weft.runs.run_dir import RunDir
+
+        group = group or ALONE
 
         finished = not self.overwrite and is_finished(self.output_dir, completed.config)
         group.announce("finished", finished)

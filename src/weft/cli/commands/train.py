@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.group import check_same_run, device_of, joined
 from weft.cli.options import FILES, Overrides, ParallelCommand, RunFile
 from weft.cli.run_training import RunTraining
 from weft.errors import UsageError
@@ -50,6 +49,7 @@ class Train(ParallelCommand):
     ] = None
 
     def run(self) -> int:
+        from weft.cli.group import check_same_run, device_of, joined
         from weft.config import BUDGETS, override, read_toml
         from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
 
