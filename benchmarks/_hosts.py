@@ -29,7 +29,7 @@ SETTINGS = {"net/ipv4/tcp_slow_start_after_idle": "0"}
 class LinkConfig(NamedTuple):
     """The network between the hosts."""
 
-    delay_ms: float = 0.1  # one way
+    delay_ms: float = 0.1  # in one direction
     megabits: float = 1000.0  # per second, of each host, in each direction
     loss: float = 0.0  # fraction of packets
 

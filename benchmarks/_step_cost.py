@@ -55,7 +55,7 @@ class Exchange(NamedTuple):
 class Network(NamedTuple):
     """The network between processes of gloo."""
 
-    latency: float  # seconds, one way
+    latency: float  # seconds, in one direction
     bytes_per_second: float
     hop_seconds: float = 0.0  # of software per message
     overheads: Mapping[str, float] = {}  # measured time of the bytes by kind of exchange, relative to the one expected

@@ -2,7 +2,7 @@
 
 Processes run on emulated hosts (see `parallel_network.py`) with several bandwidths and latencies. Before, this is measured: the
 time to compute a step without exchanges, of as many processes side by side; and on one of the networks, the software time of a
-message, and how much of the bandwidth an exchange of 400 kB reaches. The rest of the prediction is the model in `_step_cost.py`.
+message, and how much of the bandwidth an exchange reaches. The rest of the prediction is the model in `_step_cost.py`.
 
     python benchmarks/parallel_cost.py
     python benchmarks/parallel_cost.py --processes 2
@@ -133,9 +133,8 @@ def calibrate(session: Session, n: int) -> Network:
         if number == 0:
             messages = round(network.delay_seconds(exchange, n) / network.latency)
             network = network._replace(hop_seconds=max(0.0, seconds / messages - network.latency))
-            print(
-                f"\n{n} processes: {messages} messages in a small all-reduce, {network.hop_seconds * 1e3:.2f} ms of software each"
-            )
+            milliseconds = network.hop_seconds * 1e3
+            print(f"\n{n} processes: {messages} messages in a small all-reduce, {milliseconds:.2f} ms of software each")
             continue
         overheads[kind] = (seconds - network.delay_seconds(exchange, n)) / network.transfer_seconds(exchange, n)
         print(f"{kind} of {size:,} bytes: {overheads[kind]:.2f} times the expected time of its bytes")
