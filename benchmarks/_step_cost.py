@@ -14,7 +14,7 @@ Validation adds up a few sums, once per validation, and is not in the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple
@@ -58,6 +58,7 @@ class Network(NamedTuple):
     latency: float  # seconds, in one direction
     bytes_per_second: float
     hop_seconds: float = 0.0  # of software per message
+    overheads: Mapping[str, float] = {}  # measured time of the bytes by kind of exchange, relative to the one expected
 
     def seconds(self, exchange: Exchange, n: int) -> float:
         """The duration of an exchange."""
@@ -70,7 +71,7 @@ class Network(NamedTuple):
     def transfer_seconds(self, exchange: Exchange, n: int) -> float:
         """The time of its bytes. gloo gathers halves, and does not send the second one while it receives the first one."""
         factor = 1 + 1 / (2 * (n - 1)) if exchange.kind == "all_gather" else 1.0
-        return factor * exchange.sent_bytes(n) / self.bytes_per_second
+        return self.overheads.get(exchange.kind, 1.0) * factor * exchange.sent_bytes(n) / self.bytes_per_second
 
 
 def _rounds(exchange: Exchange, n: int) -> int:

@@ -1,8 +1,8 @@
 """Compare the time and the bytes of a training step with a prediction, and predict the efficiency of 64 GPUs.
 
-Processes run on emulated hosts (see `parallel_network.py`) with several bandwidths and latencies. Only two numbers are measured
-before: the time to compute a step without exchanges, of as many processes side by side, and the software time of a message. The
-rest of the prediction is the model in `_step_cost.py`.
+Processes run on emulated hosts (see `parallel_network.py`) with several bandwidths and latencies. Before, this is measured: the
+time to compute a step without exchanges, of as many processes side by side; and on one of the networks, the software time of a
+message, and how much of the bandwidth an exchange reaches. The rest of the prediction is the model in `_step_cost.py`.
 
     python benchmarks/parallel_cost.py
     python benchmarks/parallel_cost.py --processes 2
@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from _common import verdict
@@ -34,6 +33,8 @@ WORKER = Path(__file__).with_name("_cost_worker.py")
 LIMIT_SECONDS = 400.0  # of one measurement
 STEPS_MEASURED = 8
 MTU = 9000  # jumbo frames, as in a cluster
+EXCHANGES = [("all_reduce", 32), ("all_reduce", 400_000), ("all_gather", 400_000), ("all_to_all", 200_000)]
+REPEATS = 15
 CALIBRATION = LinkConfig(delay_ms=2, megabits=50)
 DATA = ROOT / "examples" / "data" / "names.txt"
 
@@ -103,7 +104,7 @@ class Session:
 
 def measure(n: int, cases: Sequence[Case], work_dir: Path) -> bool:
     """Measure all cases with n processes; returns whether all are within the bars."""
-    jobs: list[tuple[LinkConfig, dict[str, Any]]] = [(CALIBRATION, {"exchange": "all_reduce", "bytes": 32, "repeats": 30})]
+    jobs = [(CALIBRATION, {"exchange": kind, "bytes": size, "repeats": REPEATS}) for kind, size in EXCHANGES]
     for number, case in enumerate(cases):
         alone = case.values(batch_tokens=case.batch_tokens // n)
         jobs.append((case.link, {"alone": True, "values": alone, "out": str(work_dir / f"alone-{number}")}))
@@ -113,18 +114,31 @@ def measure(n: int, cases: Sequence[Case], work_dir: Path) -> bool:
     met = True
     with emulated_hosts([f"host{number}" for number in range(n)], CALIBRATION, mtu=MTU) as network:
         session = Session(network, work_dir, jobs)
-        seconds = median(session.measure(0)[0]["seconds"])
-        ideal = Network(CALIBRATION.delay_ms / 1e3, CALIBRATION.megabits * 1e6 / 8)
-        hops = 4 * (n - 1)
-        hop_seconds = max(0.0, seconds - ideal.seconds(Exchange("all_reduce", 32), n)) / hops
-        print(f"\n{n} processes: {hops} messages in a small all-reduce, {hop_seconds * 1e3:.2f} ms of software per message")
+        constants = calibrate(session, n)
         print(f"{'':54} {'bytes sent':>23} {'seconds of a step':>29}")
         print(f"{'':54} {'counted':>11} {'model':>11} {'compute':>9} {'measured':>9} {'model':>9}")
         for number, case in enumerate(cases):
-            before, together, after = (session.measure(3 * number + index) for index in (1, 2, 3))
+            before, together, after = (session.measure(len(EXCHANGES) + 3 * number + index) for index in range(3))
             compute = sum(max(typical(result["seconds"]) for result in results) for results in (before, after)) / 2
-            met = compare(n, case, compute, together, hop_seconds) and met
+            met = compare(n, case, compute, together, constants) and met
     return met
+
+
+def calibrate(session: Session, n: int) -> Network:
+    """The calibration network with the constants that the first measurements give."""
+    network = Network(CALIBRATION.delay_ms / 1e3, CALIBRATION.megabits * 1e6 / 8)
+    overheads = dict[str, float]()
+    for number, (kind, size) in enumerate(EXCHANGES):
+        exchange, seconds = Exchange(kind, size), max(typical(result["seconds"]) for result in session.measure(number))
+        if number == 0:
+            messages = round(network.delay_seconds(exchange, n) / network.latency)
+            network = network._replace(hop_seconds=max(0.0, seconds / messages - network.latency))
+            milliseconds = network.hop_seconds * 1e3
+            print(f"\n{n} processes: {messages} messages in a small all-reduce, {milliseconds:.2f} ms of software each")
+            continue
+        overheads[kind] = (seconds - network.delay_seconds(exchange, n)) / network.transfer_seconds(exchange, n)
+        print(f"{kind} of {size:,} bytes: {overheads[kind]:.2f} times the expected time of its bytes")
+    return network._replace(overheads=overheads)
 
 
 def typical(seconds: Sequence[float]) -> float:
@@ -132,10 +146,10 @@ def typical(seconds: Sequence[float]) -> float:
     return sorted(seconds)[len(seconds) // 4]
 
 
-def compare(n: int, case: Case, compute: float, together: Sequence[dict[str, Any]], hop_seconds: float) -> bool:
+def compare(n: int, case: Case, compute: float, together: Sequence[dict[str, Any]], constants: Network) -> bool:
     """Print a row with prediction and measurement; returns whether it is within the bars."""
     layout = Layout(**together[0]["layout"])
-    network = Network(case.link.delay_ms / 1e3, case.link.megabits * 1e6 / 8, hop_seconds)
+    network = constants._replace(latency=case.link.delay_ms / 1e3, bytes_per_second=case.link.megabits * 1e6 / 8)
     step = STEPS[case.strategy](layout, n)
     seconds, predicted = typical(together[0]["seconds"]), step.seconds(network, n, compute)
     sent, expected = sum(result["sent"] for result in together) / n, step.sent_bytes(n)
