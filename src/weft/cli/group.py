@@ -91,7 +91,11 @@ def joined(device: str) -> Iterator[Group]:
     except Exception as error:
         _post(group, 1, f"{type(error).__name__}: {error}")
         raise
-    leave(group)
+    else:
+        leave(group)
+    finally:
+        if group.heartbeats is not None:
+            group.heartbeats.stop()
 
 
 def check_same_run(group: Group, values: Mapping[str, Any], device: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 30.0  # a silent process is lost after this time
 IDLE_LOST_SECONDS = 900.0  # the same before training starts: a tokenizer may block its process for minutes
+STOP_SECONDS = 5.0  # a thread that waits longer for the store is left alone
 STALE_SECONDS = 5.0  # after a failed exchange, a process that is silent for this time is the one to name
 
 
@@ -39,8 +40,10 @@ class Heartbeats:
         self.changed = dict.fromkeys(range(size), time.monotonic())  # when it last changed, by the clock of this process
         self.answered = time.monotonic()  # when the store last answered
         self.stopped = threading.Event()
-        for target in (self._beat, self._watch):
-            threading.Thread(target=target, name="weft-heartbeat", daemon=True).start()
+        targets = (self._beat, self._watch)
+        self.threads = [threading.Thread(target=target, name="weft-heartbeat", daemon=True) for target in targets]
+        for thread in self.threads:
+            thread.start()
 
     def _beat(self) -> None:
         """Count up, and read the numbers of the others."""
@@ -96,4 +99,8 @@ class Heartbeats:
         return None
 
     def stop(self) -> None:
+        """End the threads: if the interpreter ended one inside the store, the process would be aborted."""
         self.stopped.set()
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(STOP_SECONDS)
