@@ -99,7 +99,8 @@ class Heartbeats:
         return None
 
     def stop(self) -> None:
-        """End the threads: a thread that is inside the store when Python ends would abort the process."""
+        """End the threads: if the interpreter ended one inside the store, the process would be aborted."""
         self.stopped.set()
         for thread in self.threads:
-            thread.join(STOP_SECONDS)
+            if thread is not threading.current_thread():
+                thread.join(STOP_SECONDS)
