@@ -110,10 +110,11 @@ def joined(device: str) -> Iterator[Group]:
     except Exception as error:
         _post(group, 1, f"{type(error).__name__}: {error}")
         raise
+    else:
+        leave(group)
     finally:
         if group.heartbeats is not None:
             group.heartbeats.stop()
-    leave(group)
 
 
 def check_same_run(group: Group, values: Mapping[str, Any], device: str) -> None:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 30.0  # a silent process is lost after this time
 IDLE_LOST_SECONDS = 120.0  # the same before training starts: tokenizers and compilers block the other threads of a process
+STOP_SECONDS = 5.0  # a thread that waits longer for the store is left alone
 STALE_SECONDS = 5.0  # after a failed exchange, a process that is silent for this time is the one to name
-STOP_SECONDS = 3.0  # how long a process that ends waits for its threads, which a lost store may block
 
 
 class Failure(NamedTuple):
@@ -99,7 +99,8 @@ class Heartbeats:
         return None
 
     def stop(self) -> None:
-        """End the threads: a thread that is inside the store when Python ends would abort the process."""
+        """End the threads: if the interpreter ended one inside the store, the process would be aborted."""
         self.stopped.set()
         for thread in self.threads:
-            thread.join(STOP_SECONDS)
+            if thread is not threading.current_thread():
+                thread.join(STOP_SECONDS)
