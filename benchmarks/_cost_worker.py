@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,8 @@ class Recorder:
         self.layout = self.layout or layout(loop)
         self.times.append(time.perf_counter())  # not `seconds`: a step ends with an exchange after this call
         self.sent.append(sent_bytes(self.device))
+
+    def on_fit(self, num_parameters: int, metrics: Mapping[str, float]) -> None: ...
 
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None: ...
 

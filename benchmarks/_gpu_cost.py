@@ -134,5 +134,5 @@ def print_prediction() -> None:
                 fsdp = predict_fsdp(model, cluster, batch)
                 print(
                     f"{model.name:<6} {cluster.name:<18} {batch:>11,}  {ddp.sent_bytes / 1e9:>10.2f} GB  "
-                    f"{ddp.compute * 1e3:>6.0f} ms  {ddp.efficiency:>15.0%}  {muon.efficiency:>9.0%}  {fsdp.efficiency:>5.0%}"
+                    f"{ddp.compute * 1e3:>6.0f} ms  {ddp.efficiency:>15.1%}  {muon.efficiency:>9.1%}  {fsdp.efficiency:>5.1%}"
                 )

@@ -14,7 +14,7 @@ Validation adds up a few sums, once per validation, and is not in the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from typing import NamedTuple
 FLOAT_BYTES = 4
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20  # of DistributedDataParallel
 FORWARD = 1 / 3  # of the time to compute a step; the rest is the backward pass
-SMALL_BYTES = 24  # of an exchange of a few numbers
+NUMBER_BYTES = 8
 
 
 class Layout(NamedTuple):
@@ -46,6 +46,7 @@ class Exchange(NamedTuple):
 
     kind: str
     num_bytes: int
+    is_small: bool = False  # a few numbers of NUMBER_BYTES each
 
     def sent_bytes(self, n: int) -> float:
         """What a process sends, with ring algorithms."""
@@ -58,7 +59,6 @@ class Network(NamedTuple):
     latency: float  # seconds, in one direction
     bytes_per_second: float
     hop_seconds: float = 0.0  # of software per message
-    overheads: Mapping[str, float] = {}  # measured time of the bytes by kind of exchange, relative to the one expected
 
     def seconds(self, exchange: Exchange, n: int) -> float:
         """The duration of an exchange."""
@@ -71,12 +71,14 @@ class Network(NamedTuple):
     def transfer_seconds(self, exchange: Exchange, n: int) -> float:
         """The time of its bytes. gloo gathers halves, and does not send the second one while it receives the first one."""
         factor = 1 + 1 / (2 * (n - 1)) if exchange.kind == "all_gather" else 1.0
-        return self.overheads.get(exchange.kind, 1.0) * factor * exchange.sent_bytes(n) / self.bytes_per_second
+        return factor * exchange.sent_bytes(n) / self.bytes_per_second
 
 
 def _rounds(exchange: Exchange, n: int) -> int:
-    """A ring takes n - 1 rounds to add up, and n - 1 to distribute; an all-to-all takes one."""
-    return {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "all_to_all": 1}[exchange.kind]
+    """A ring takes n - 1 rounds to add up, and n - 1 to distribute; an all-to-all takes one. gloo divides a tensor into 2n
+    pieces and skips empty ones: a few numbers take fewer rounds."""
+    few = -(-exchange.num_bytes // (2 * NUMBER_BYTES)) if exchange.is_small else n - 1
+    return {"all_reduce": 2 * min(n - 1, few), "all_gather": n - 1, "all_to_all": 1}[exchange.kind]
 
 
 def buckets(shapes: Iterable[Sequence[int]]) -> list[int]:
@@ -120,9 +122,13 @@ def _overlap(exchanges: Sequence[Exchange], network: Network, n: int, compute: f
     return max(compute, end)
 
 
+def _small_exchanges(sizes: Iterable[int]) -> list[Exchange]:
+    return [Exchange("all_reduce", size * NUMBER_BYTES, is_small=True) for size in sizes]
+
+
 def ddp_step(layout: Layout, n: int) -> Step:
     """A step of DistributedDataParallel."""
-    small = [Exchange("all_reduce", SMALL_BYTES)] * 2
+    small = _small_exchanges([3, 2])  # loss and counts, whether to stop and to save
     muon = [Exchange("all_gather", -(-count // n) * n * FLOAT_BYTES * prod(shape)) for count, shape in layout.muon]
     return Step([Exchange("all_reduce", size) for size in buckets(layout.shapes)], [*small, *muon])
 
@@ -133,7 +139,7 @@ def fsdp_step(layout: Layout, n: int) -> Step:
     gathered = [Exchange("all_gather", size) for size in (*layers, *layers, outside)]
     scattered = [Exchange("all_reduce", size) for size in (*layers, outside)]
     muon = [Exchange("all_to_all", count * padded_bytes([shape], n) // n) for count, shape in layout.muon for _ in range(2)]
-    return Step([], [*gathered, *scattered, *muon, *[Exchange("all_reduce", SMALL_BYTES)] * 3])
+    return Step([], [*gathered, *scattered, *muon, *_small_exchanges([3, 1, 2])])  # also the gradient norm
 
 
 STEPS = {"ddp": ddp_step, "fsdp": fsdp_step}

@@ -2,7 +2,7 @@
 
 Processes run on emulated hosts (see `parallel_network.py`) with several bandwidths and latencies. Before, this is measured: the
 time to compute a step without exchanges, of as many processes side by side; and on one of the networks, the software time of a
-message, and how much of the bandwidth an exchange reaches. The rest of the prediction is the model in `_step_cost.py`.
+message. The rest of the prediction is the model in `_step_cost.py`.
 
     python benchmarks/parallel_cost.py
     python benchmarks/parallel_cost.py --processes 2
@@ -33,8 +33,7 @@ WORKER = Path(__file__).with_name("_cost_worker.py")
 LIMIT_SECONDS = 400.0  # of one measurement
 STEPS_MEASURED = 8
 MTU = 9000  # jumbo frames, as in a cluster
-EXCHANGES = [("all_reduce", 32), ("all_reduce", 400_000), ("all_gather", 400_000), ("all_to_all", 200_000)]
-REPEATS = 15
+EXCHANGE_BYTES, REPEATS = 32, 30  # the exchange that is measured before
 CALIBRATION = LinkConfig(delay_ms=2, megabits=50)
 DATA = ROOT / "examples" / "data" / "names.txt"
 
@@ -104,7 +103,8 @@ class Session:
 
 def measure(n: int, cases: Sequence[Case], work_dir: Path) -> bool:
     """Measure all cases with n processes; returns whether all are within the bars."""
-    jobs = [(CALIBRATION, {"exchange": kind, "bytes": size, "repeats": REPEATS}) for kind, size in EXCHANGES]
+    first = {"exchange": "all_reduce", "bytes": EXCHANGE_BYTES, "repeats": REPEATS}
+    jobs: list[tuple[LinkConfig, dict[str, Any]]] = [(CALIBRATION, first)]
     for number, case in enumerate(cases):
         alone = case.values(batch_tokens=case.batch_tokens // n)
         jobs.append((case.link, {"alone": True, "values": alone, "out": str(work_dir / f"alone-{number}")}))
@@ -118,27 +118,21 @@ def measure(n: int, cases: Sequence[Case], work_dir: Path) -> bool:
         print(f"{'':54} {'bytes sent':>23} {'seconds of a step':>29}")
         print(f"{'':54} {'counted':>11} {'model':>11} {'compute':>9} {'measured':>9} {'model':>9}")
         for number, case in enumerate(cases):
-            before, together, after = (session.measure(len(EXCHANGES) + 3 * number + index) for index in range(3))
+            before, shared, after = (session.measure(3 * number + index) for index in (1, 2, 3))
             compute = sum(max(typical(result["seconds"]) for result in results) for results in (before, after)) / 2
-            met = compare(n, case, compute, together, constants) and met
+            met = compare(n, case, compute, shared, constants) and met
     return met
 
 
 def calibrate(session: Session, n: int) -> Network:
-    """The calibration network with the constants that the first measurements give."""
+    """The calibration network, with the software time of a message."""
     network = Network(CALIBRATION.delay_ms / 1e3, CALIBRATION.megabits * 1e6 / 8)
-    overheads = dict[str, float]()
-    for number, (kind, size) in enumerate(EXCHANGES):
-        exchange, seconds = Exchange(kind, size), max(typical(result["seconds"]) for result in session.measure(number))
-        if number == 0:
-            messages = round(network.delay_seconds(exchange, n) / network.latency)
-            network = network._replace(hop_seconds=max(0.0, seconds / messages - network.latency))
-            milliseconds = network.hop_seconds * 1e3
-            print(f"\n{n} processes: {messages} messages in a small all-reduce, {milliseconds:.2f} ms of software each")
-            continue
-        overheads[kind] = (seconds - network.delay_seconds(exchange, n)) / network.transfer_seconds(exchange, n)
-        print(f"{kind} of {size:,} bytes: {overheads[kind]:.2f} times the expected time of its bytes")
-    return network._replace(overheads=overheads)
+    seconds = max(typical(result["seconds"]) for result in session.measure(0))
+    messages = round(network.delay_seconds(Exchange("all_reduce", EXCHANGE_BYTES), n) / network.latency)
+    network = network._replace(hop_seconds=max(0.0, seconds / messages - network.latency))
+    milliseconds = network.hop_seconds * 1e3
+    print(f"\n{n} processes: {messages} messages in a small all-reduce, {milliseconds:.2f} ms of software each")
+    return network
 
 
 def typical(seconds: Sequence[float]) -> float:

@@ -135,13 +135,13 @@ def test_a_failure_at_any_time_names_the_process(
 def test_bytes_of_a_step() -> None:
     layout = Layout(outside=[[10, 4]], layers=[[[4, 4], [4]]] * 2, muon=[(2, [4, 4])])
     assert layout.num_bytes == 4 * (40 + 2 * 20)
-    small = 24 * 2 * 3 / 4
-    assert ddp_step(layout._replace(muon=()), 4).sent_bytes(4) == 2 * 3 / 4 * 320 + 2 * small
+    small = 8 * 2 * 3 / 4  # of a number
+    assert ddp_step(layout._replace(muon=()), 4).sent_bytes(4) == 2 * 3 / 4 * 320 + 5 * small
     # two matrices among four processes: each sends a whole one, although two have none
-    assert ddp_step(layout, 4).sent_bytes(4) == 2 * 3 / 4 * 320 + 2 * small + 3 / 4 * 4 * 4 * 16
+    assert ddp_step(layout, 4).sent_bytes(4) == 2 * 3 / 4 * 320 + 5 * small + 3 / 4 * 4 * 4 * 16
     # weights of layers twice and once those outside, whose 10 rows are padded to 12; gradients by an all-reduce
     gathered, scattered = 2 * 160 + 192, 2 * (160 + 192)
-    assert fsdp_step(layout._replace(muon=()), 4).sent_bytes(4) == 3 / 4 * (gathered + scattered) + 3 * small
+    assert fsdp_step(layout._replace(muon=()), 4).sent_bytes(4) == 3 / 4 * (gathered + scattered) + 6 * small
 
 
 def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
@@ -154,9 +154,11 @@ def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
 def test_time_of_a_step() -> None:
     network = Network(latency=0.01, bytes_per_second=1e6)
     assert network.seconds(Exchange("all_reduce", 0), 4) == pytest.approx(12 * 0.01)
+    few = [network.delay_seconds(Exchange("all_reduce", 8 * count, is_small=True), 4) for count in (1, 2, 3, 4, 5)]
+    assert few == pytest.approx([0.04, 0.04, 0.08, 0.08, 0.12])  # as measured with gloo
     assert network.seconds(Exchange("all_gather", 10**6), 2) == pytest.approx(2 * 0.01 + 1.5 * 0.5)
     layout = Layout(outside=[], layers=[[[1000, 263]], [[1000, 263]]])  # two buckets of 1.052 MB each
-    step, transfer, small = ddp_step(layout, 2), 1.052, 2 * (4 * 0.01 + 24e-6)
+    step, transfer, small = ddp_step(layout, 2), 1.052, 2 * 4 * 0.01 + 40e-6
     # the second bucket waits for the first one, or for the backward pass
     assert step.seconds(network, 2, 0.03) == pytest.approx(0.02 + 2 * transfer + 0.04 + small)
     assert step.seconds(network, 2, 30.0) == pytest.approx(30 + transfer + 0.04 + small)

@@ -17,7 +17,6 @@ BEAT_SECONDS = 1.0
 LOST_SECONDS = 30.0  # a silent process is lost after this time
 IDLE_LOST_SECONDS = 120.0  # the same before training starts: tokenizers and compilers block the other threads of a process
 STALE_SECONDS = 5.0  # after a failed exchange, a process that is silent for this time is the one to name
-STOP_SECONDS = 3.0  # how long a process that ends waits for its threads, which a lost store may block
 
 
 class Failure(NamedTuple):
