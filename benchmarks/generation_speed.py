@@ -35,7 +35,7 @@ MODEL: dict[str, Any] = {
 TRAIN: dict[str, Any] = {"max_steps": 20, "batch_tokens": 768, "num_validations": 1, "device": "cpu"}
 
 
-def load_nanogpt(directory: Path, hf: GPT2LMHeadModel) -> Any:
+def load_nanogpt(directory: Path, hf: Any) -> Any:
     """nanoGPT's model with the weights of the exported one."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", directory / "model.py")
     if spec is None or spec.loader is None:
@@ -61,7 +61,7 @@ def tokens_per_second(work: Callable[[], int]) -> float:
 
 def weft_texts(run: AnyRun, num_texts: int, seed: int) -> int:
     """Generate texts in one call; returns the number of new tokens. The opening of a text is one token."""
-    options = {"max_new_tokens": NEW_TOKENS, "temperature": TEMPERATURE, "seed": seed, "num_samples": num_texts}
+    options: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "temperature": TEMPERATURE, "seed": seed, "num_samples": num_texts}
     results = run.generate("", **options).ranked()
     count = sum(len(result.token_ids) for result in results)
     if count != num_texts * NEW_TOKENS:
@@ -69,7 +69,7 @@ def weft_texts(run: AnyRun, num_texts: int, seed: int) -> int:
     return count
 
 
-def workloads(run: AnyRun, hf: GPT2LMHeadModel, nanogpt: Any) -> dict[str, dict[str, Callable[[], int]]]:
+def workloads(run: AnyRun, hf: Any, nanogpt: Any) -> dict[str, dict[str, Callable[[], int]]]:
     """For each comparison, the work of weft and of the other program."""
     one, many = torch.ones(1, 1, dtype=torch.long), torch.ones(BATCH_SIZE, 1, dtype=torch.long)
 
@@ -80,7 +80,12 @@ def workloads(run: AnyRun, hf: GPT2LMHeadModel, nanogpt: Any) -> dict[str, dict[
         return NUM_TEXTS * NEW_TOKENS
 
     def with_transformers() -> int:
-        options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": True, "pad_token_id": 0}
+        options: dict[str, Any] = {
+            "max_new_tokens": NEW_TOKENS,
+            "min_new_tokens": NEW_TOKENS,
+            "do_sample": True,
+            "pad_token_id": 0,
+        }
         output = hf.generate(many, attention_mask=torch.ones_like(many), temperature=TEMPERATURE, top_k=0, **options)
         return int(output[:, 1:].numel())
 
@@ -92,7 +97,7 @@ def workloads(run: AnyRun, hf: GPT2LMHeadModel, nanogpt: Any) -> dict[str, dict[
     return found
 
 
-def check_weights(run: AnyRun, hf: GPT2LMHeadModel, nanogpt: Any) -> None:
+def check_weights(run: AnyRun, hf: Any, nanogpt: Any) -> None:
     """Stop if the programs compute different probabilities."""
     tokens = torch.randint(3, hf.config.vocab_size, (2, POSITIONS))
     with torch.no_grad():
@@ -117,7 +122,8 @@ def main() -> None:
         values = {"task": "lm", "recommend": False, "data": data, "model": MODEL, "train": TRAIN}
         run, _ = train_here(values, directory / "run", directory)
         export_model(run, directory / "hf")
-        hf: GPT2LMHeadModel = GPT2LMHeadModel.from_pretrained(directory / "hf").eval()
+        hf: Any = GPT2LMHeadModel.from_pretrained(directory / "hf")
+        hf.eval()
     nanogpt = None if args.nanogpt is None else load_nanogpt(args.nanogpt, hf)
     check_weights(run, hf, nanogpt)
     for peer, works in workloads(run, hf, nanogpt).items():

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-# functions that change the values of a tensor, their first argument, and not its shape or type
+# functions that set the values of a tensor, their first argument
 INITIALIZE = (
-    *(Tensor.normal_, Tensor.uniform_, Tensor.__rpow__),
+    *(Tensor.normal_, Tensor.uniform_),
     *(getattr(init, name) for name in dir(init) if name.endswith("_") and not name.startswith("_")),
 )
 
