@@ -56,7 +56,7 @@ def commands(directory: Path) -> dict[str, list[str]]:
     for example, (verb, settings) in RUNS.items():
         run = str(train(example, directory / example, settings))
         found[f"weft info, {example}"] = ["info", run]
-        found[f"weft {verb}, one line, {example}"] = [verb, run, "--input", "-"]
+        found[f"weft {verb}, one line, {example}"] = [verb, run]
     return found
 
 

@@ -14,7 +14,7 @@ from toy_decoding import TOY_MODELS, Bigram, ByteTokenizer, Hashed, StringTokeni
 
 from weft.decode.batch_size import COPIES
 from weft.decode.beam import BeamOptions, beam_search
-from weft.decode.detokenize import StopStringFilter, StreamingText, added_text, decode_until_stop
+from weft.decode.detokenize import CachedDecoder, StopStringFilter, StreamingText, added_text, decode_until_stop
 from weft.decode.ensemble import Ensemble, LinearEnsemble, LogLinearEnsemble
 from weft.decode.generate import Frame, generate, stream
 from weft.decode.options import GenerationConfig
@@ -43,6 +43,19 @@ def test_incremental_decoding_of_any_bytes_equals_decoding_at_once(raw, prompt):
     before = [1, *ByteTokenizer().ids(prompt)]
     actual = pieces(ByteTokenizer(), before, [3 + byte for byte in raw])
     assert "".join(actual) == raw.decode(errors="replace")
+
+
+@pytest.mark.parametrize("limit", [0, 1, 1 << 16])
+def test_a_decoder_with_a_cache_returns_the_same_texts(monkeypatch, limit):
+    monkeypatch.setattr("weft.decode.detokenize.MAX_CACHED_TEXTS", limit)
+    tokenizer = ByteTokenizer()
+    cached = CachedDecoder(tokenizer)
+    assert (cached.unk_id, cached.bos_id, cached.eos_id) == (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    rows = [tokenizer.encode(text).tolist() for text in ("naïve", "na", "ü", "", "naïve naïve")]
+    for row in rows * 2:
+        for end in range(len(row) + 1):
+            assert cached.decode(row[:end]) == tokenizer.decode(row[:end])
+        assert decode_until_stop(cached, row[:1], row[1:], ()) == decode_until_stop(tokenizer, row[:1], row[1:], ())
 
 
 def test_a_character_is_emitted_when_it_is_complete():

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+MAX_CACHED_LENGTH, MAX_CACHED_TEXTS = 4, 1 << 16  # tokens of a text, and texts, that a CachedDecoder remembers
 REPLACEMENT_CHAR = "\ufffd"  # tokenizers decode invalid or incomplete UTF-8 to it
 
 
@@ -25,6 +26,26 @@ class TokenDecoder(Protocol):
     def encode(self, text: str) -> np.ndarray: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class CachedDecoder:
+    """A tokenizer that remembers the texts of short token sequences: texts that are generated together share most of them."""
+
+    def __init__(self, tokenizer: TokenDecoder) -> None:
+        self.unk_id, self.bos_id, self.eos_id = tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
+        self.encode, self._tokenizer = tokenizer.encode, tokenizer
+        self._texts = dict[tuple[int, ...], str]()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        if len(ids) > MAX_CACHED_LENGTH:
+            return self._tokenizer.decode(ids)
+        key = tuple(ids)
+        text = self._texts.get(key)
+        if text is None:
+            text = self._tokenizer.decode(ids)
+            if len(self._texts) < MAX_CACHED_TEXTS:
+                self._texts[key] = text
+        return text
 
 
 def added_text(tokenizer: TokenDecoder, prompt: Sequence[int], tokens: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ import torch
 from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_texts_in_memory
 from weft.decode.beam import BeamOptions, Hypothesis, beam_search
-from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, decode_until_stop
+from weft.decode.detokenize import CachedDecoder, StreamingText, TokenDecoder, added_text, decode_until_stop
 from weft.decode.engine import Engine, Event, FinishReason, Request, pad
 from weft.decode.incremental import IncrementalModel
 from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor
@@ -138,7 +138,8 @@ def _engine(job: Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, in
 
 def _sample(job: Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
     """Sample a continuation of each prompt; `rows` are the (prompt, sample) numbers in the whole call."""
-    texts = [SampledText(job, prompt) for prompt in prompts]
+    decoding = job._replace(tokenizer=CachedDecoder(job.tokenizer))
+    texts = [SampledText(decoding, prompt) for prompt in prompts]
     engine = _engine(job, prompts, rows)
     while engine.running:
         for event in engine.step():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft import files
 from weft.errors import ModelError, unknown_name
 from weft.interop.hf_names import WeightMapping
+from weft.nn.meta import meta_device
 from weft.tensors import read_external
 from weft.text.tokenizers import Tokenizer
 
@@ -135,7 +136,7 @@ class HFConfig:
 
 def meta_tensors(build: Callable[[], nn.Module]) -> dict[str, Tensor]:
     """Our tensors by name, on the meta device."""
-    with torch.device("meta"):
+    with meta_device():
         return build().state_dict()
 
 

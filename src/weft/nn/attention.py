@@ -137,9 +137,9 @@ class SelfAttention(nn.Module):
         """No state: self-attention does not depend on the source."""
 
     def _visible(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """`_mask`, faster for a single query, than which no key is newer."""
-        is_newest = positions.size(1) == 1 and self.context_length is None
-        return _is_token(key_positions) if is_newest else self._mask(positions, key_positions)
+        """`_mask`, faster for a single query, than which no key is newer, and of which none is too old if there are few."""
+        sees_all = self.context_length is None or key_positions.size(1) <= self.context_length
+        return _is_token(key_positions) if positions.size(1) == 1 and sees_all else self._mask(positions, key_positions)
 
     def _mask(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """True for the keys that each query may see, (B, 1, T or 1, C)."""

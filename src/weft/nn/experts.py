@@ -97,6 +97,8 @@ class Experts(nn.Module):
         self.up_proj = ExpertLinear(num_experts, dim, num_inputs * ffn_dim)
         self.activation = ACTIVATIONS[activation]()
         self.to_out = ExpertLinear(num_experts, ffn_dim, dim)
+        # here, not at the top of the file: it imports the compiler, which takes longer than importing torch
+        self.not_compiled: Any = torch.compiler.disable(grouped_experts)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, routing: Routing, token_mask: Tensor | None = None) -> Tensor:
         """Tokens (N, D) to outputs (N, D), 0 where the mask (N,) is False."""
@@ -104,8 +106,9 @@ class Experts(nn.Module):
         if not can_group(self, dtype):
             return every_expert(self, x.to(dtype), routing, token_mask)
         # torch.compile knows the product of bfloat16 only
-        compute = grouped_experts if dtype == torch.bfloat16 else _grouped_experts_not_compiled
-        return compute(self, x.to(dtype), routing, token_mask)
+        compute = grouped_experts if dtype == torch.bfloat16 else self.not_compiled
+        y: Tensor = compute(self, x.to(dtype), routing, token_mask)
+        return y
 
 
 def every_expert(experts: Experts, x: Tensor, routing: Routing, token_mask: Tensor | None = None) -> Tensor:
@@ -174,9 +177,6 @@ def grouped_experts(experts: Experts, x: Tensor, routing: Routing, token_mask: T
     outputs = _zero_outside(grouped_mm(hidden, experts.to_out.weight, ends), is_token)
     unsorted: Tensor = _Unsort.apply(outputs, order, inverse)  # type: ignore[no-untyped-call]
     return (unsorted.view(*routing.gates.shape, -1) * routing.gates[..., None].to(x.dtype)).sum(1)
-
-
-_grouped_experts_not_compiled = torch.compiler.disable(grouped_experts)  # type: ignore[no-untyped-call]
 
 
 def _zero_outside(rows: Tensor, mask: Tensor | None) -> Tensor:

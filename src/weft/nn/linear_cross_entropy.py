@@ -51,7 +51,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of a logit is its probability minus that of the target distribution."""
         x, weight, labels, unnormalized, total = ctx.saved_tensors

@@ -175,7 +175,9 @@ class RotaryEmbedding(PositionEncoding):
     def __init__(self, head_dim: int, *, theta: float = ROPE_THETA) -> None:
         super().__init__()
         half = head_dim // 2
-        self.register_buffer("frequencies", theta ** (-torch.arange(half) / half), persistent=False)
+        # on a CPU, also for the meta device, where torch imports its compiler for arithmetic
+        frequencies = theta ** (-torch.arange(half, device="cpu") / half)
+        self.register_buffer("frequencies", frequencies.to(torch.get_default_device()), persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         angle = angles(positions, self.frequencies)[:, None]  # (B, 1, T, E / 2)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 30.0  # a silent process is lost after this time
 IDLE_LOST_SECONDS = 120.0  # the same before training starts: tokenizers and compilers block the other threads of a process
+STOP_SECONDS = 5.0  # a thread that waits longer for the store is left alone
 STALE_SECONDS = 5.0  # after a failed exchange, a process that is silent for this time is the one to name
 
 

@@ -13,6 +13,7 @@ from weft.data.batch import FULL, map_tensors
 from weft.data.corpus import Corpus
 from weft.errors import ResourceError
 from weft.models.ngram import estimate_memory
+from weft.nn.meta import meta_device
 from weft.parallel.group import ALONE, Group
 from weft.parallel.rows import parts_of
 from weft.resources import format_bytes, free_device_memory, measure_peak_memory
@@ -34,7 +35,7 @@ MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # maximum number of tensors in the 
 def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, device: torch.device, group: Group = ALONE) -> int:
     """Refuse a model whose weights, gradients, EMA and optimizer state do not fit into memory. Returns its number of
     parameters."""
-    with torch.device("meta"):
+    with meta_device():
         num_parameters = sum(weight.numel() for weight in build_model().parameters())
     has_ema = config.ema_decay > 0
     needed = num_parameters * 4 * (2 + has_ema + MOMENTS[config.optimizer])

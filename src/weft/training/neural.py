@@ -17,6 +17,7 @@ from weft.data.batch import FULL, crop_batch
 from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
 from weft.errors import ModelError
+from weft.nn.meta import meta_device
 from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
 from weft.training.data_parallel import Replica, Replicated, Sharded, check_rows, checkpoint_activations, pick_strategy
 from weft.training.device import pick_device, pick_device_config
@@ -296,14 +297,14 @@ class NeuralTrainer:
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:
         """The number of parameters, counted without building the model in memory."""
         build = self.task.build(config, vocabulary)
-        with torch.device("meta"):  # allocates no memory
+        with meta_device():  # allocates no memory
             return sum(int(weight.numel()) for weight in build().parameters())
 
     def load(self, config: RunConfig, vocabulary: Any, run_dir: RunDir, device: str) -> Any:
         """The model of a run in eval mode, after checks that its weights match the configuration."""
         tensors = run_dir.read_weights(vocabulary.hash)  # first, because it verifies the checksum of resolved.toml
         build = self.task.build(config, vocabulary)
-        with torch.device("meta"):  # allocates no memory, whatever the sizes in resolved.toml
+        with meta_device():  # allocates no memory, whatever the sizes in resolved.toml
             expected = build().state_dict()
         if mismatch := _mismatch(expected, tensors):
             raise ModelError(run_dir.weights, f"does not match resolved.toml: {mismatch}")
