@@ -27,7 +27,7 @@ from weft.decode.logits_processors import temperature
 from weft.errors import ModelError, UsageError
 from weft.models.lm import PROMPT_CHUNK
 from weft.runs.run_dir import make_directory
-from weft.tensors import read_tensors, write_tensors
+from weft.tensors import read_listed, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 RUN = """
@@ -436,7 +436,7 @@ def forged(folder, name, change):
         change(values)
         path.write_text(json.dumps(values))
     else:
-        result, notes = read_tensors(path)
+        result, notes = read_listed(path)
         tensors = {key: tensor.clone() for key, tensor in result.items()}
         change(tensors, notes)
         write_tensors(path, tensors, notes)

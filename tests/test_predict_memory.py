@@ -17,6 +17,12 @@ from weft.nn.state import tree_leaves
 GROWING, STANDING = "transformer", "luong"
 
 
+@pytest.fixture(autouse=True)
+def every_search_is_checked(monkeypatch):
+    """Searches of a few tokens are not estimated: that would take longer than some of them."""
+    monkeypatch.setattr(module, "MIN_CHECKED_TOKENS", 0)
+
+
 def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
     """The smallest free memory with which the first source is accepted, by bisection."""
     low, high = 0, 1 << 40

@@ -23,6 +23,7 @@ from weft.models.lm import LanguageModel
 from weft.tasks.lm.objective import LanguageModelObjective
 from weft.training import loop_checkpoint as saving
 from weft.training import memory
+from weft.training.background_save import BackgroundSaver
 from weft.training.config import TrainConfig
 from weft.training.loop import Loop
 from weft.training.loss_module import LossModule
@@ -96,7 +97,10 @@ class Kept(Notebook):
     def save(self, loop: Loop) -> None:
         super().save(loop)
         loop.train_state.metrics = 0  # no log file next to it
-        saving.save(loop, self.root)
+        saver = BackgroundSaver(self.root)
+        saver.save(loop, before=lambda: None, after=lambda: None)
+        saver.finish()
+        saver.close()
 
 
 def policy_loop(policy: Any, *, dropout: float = 0.0, **train: Any) -> Loop:

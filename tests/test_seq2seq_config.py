@@ -423,8 +423,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         run_file(data={"read_as": "lines"}),
-        "data.read_as: unknown option; "
-        "choose from train, valid, test, fold, encoding, delimiter, sheet, source_column, target_column, max_length, truncate",
+        "data.read_as: unknown option; did you mean 'prepared'?",
     ),
 ]
 

@@ -257,7 +257,6 @@ CURE = (
     "is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet);"
     ' use a table or two parallel files, e.g. {} = ["a.en", "a.de"]'
 )
-OPTIONS = "train, valid, test, fold, encoding, delimiter, sheet, source_column, target_column, max_length, truncate"
 MESSAGES = [
     ({"train": "a.txt"}, "data.train: 'a.txt' " + CURE.format("train")),
     ({"train": ["a.en"]}, "data.train: 'a.en' " + CURE.format("train")),
@@ -274,7 +273,7 @@ MESSAGES = [
     ({"train": "a.tsv", "source_column": ""}, "data.source_column: expected a column name, got ''"),
     ({"train": ["a.en", "a.de"], "target_column": "de"}, "data.target_column: parallel files have no columns; remove it"),
     ({"train": "a.tsv", "max_length": 1}, "data.max_length: must be at least 2, got 1"),
-    ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: unknown option; choose from {OPTIONS}"),
+    ({"train": "a.tsv", "read_as": "lines"}, "data.read_as: unknown option; did you mean 'prepared'?"),
 ]
 
 

@@ -18,7 +18,7 @@ from weft.errors import UsageError, unknown_name
 DECODING, ENSEMBLE, CACHE, FILES, COMMON = "Decoding", "Ensemble", "Neural cache", "Input and output", "Common options"
 SERVER, ACCESS, WORKERS = "Server", "Access", "Several machines"
 GROUPS = (DECODING, ENSEMBLE, CACHE, SERVER, ACCESS, WORKERS, FILES, COMMON)
-COMMON_ORDER = ("device", "threads", "json", "quiet", "debug", "help")
+COMMON_ORDER = ("device", "processes", "threads", "json", "quiet", "debug", "help")
 
 
 @dataclass(kw_only=True)
@@ -62,7 +62,9 @@ class ParallelCommand(ModelCommand):
 
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, metavar="N", help="Number of processes on this machine.  [default: 1]"),
+        typer.Option(
+            min=1, max=1024, rich_help_panel=COMMON, metavar="N", help="Number of processes on this machine.  [default: 1]"
+        ),
     ] = None
 
 
