@@ -159,8 +159,7 @@ def emulated_hosts(names: Sequence[str], link: LinkConfig, *, mtu: int = 1500) -
             text=True,
             preexec_fn=lambda: os.nice(-15),  # a network is never short of processors
         )
-        stack.callback(emulator.wait)
-        stack.callback(emulator.stdin.close if emulator.stdin else emulator.kill)
+        stack.enter_context(emulator)  # closes its standard input: it ends
         yield Network(hosts, emulator, link)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +218,7 @@ def test_emulated_hosts_have_names_and_a_network(tmp_path: Path) -> None:
     with emulated_hosts(["alpha", "beta"], LinkConfig(delay_ms=20, megabits=100)) as network:
         first, second = network.hosts
         code = "import socket,time; s=socket.create_server(('', 5000)); s.accept(); time.sleep(60)"
-        first.start([sys.executable, "-c", code], {}, log=tmp_path / "alpha.log")
+        server = first.start([sys.executable, "-c", code], {}, log=tmp_path / "alpha.log")
         code = (
             "import socket,time\ntime.sleep(2)\nstart=time.monotonic()\nsocket.create_connection(('alpha', 5000))\n"
             "print(socket.gethostname(), time.monotonic() - start)"
@@ -227,5 +227,4 @@ def test_emulated_hosts_have_names_and_a_network(tmp_path: Path) -> None:
         name, seconds = (tmp_path / "beta.log").read_text().split()
         assert name == "beta" and 0.04 <= float(seconds) < 2 and network.sent_bytes()[0] > 0
         first.kill()
-        assert first.pids() == []
-        time.sleep(0.1)
+        assert first.pids() == [] and server.wait(10) == -signal.SIGKILL
