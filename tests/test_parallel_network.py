@@ -15,7 +15,7 @@ import pytest
 from weft.cli import group as cli_group
 from weft.errors import GroupError, UsageError
 from weft.parallel.group import Group
-from weft.parallel.heartbeat import Failure, Heartbeats
+from weft.parallel.heartbeat import LOST_SECONDS, Failure, Heartbeats
 from weft.parallel.interface import address_towards, interface_with, is_loopback
 from weft.parallel.join import Place, _check_address
 
@@ -107,6 +107,20 @@ def test_the_threads_of_heartbeats_end_before_the_process() -> None:
     assert all(thread.is_alive() for thread in beats.threads)
     beats.stop()
     assert not any(thread.is_alive() for thread in beats.threads)
+
+
+def test_a_process_that_leaves_after_the_training_is_not_lost() -> None:
+    """The first one may still write the last weights."""
+    beats = Heartbeats(Store(), 0, 2, lambda rank: None)
+    try:
+        group = Group(0, 2, ("a", "b"), heartbeats=beats)
+        beats.changed[1] -= LOST_SECONDS + 1
+        group.begin()
+        assert beats.silent(beats.lost_after) == 1
+        group.end()
+        assert beats.silent(beats.lost_after) is None
+    finally:
+        beats.stop()
 
 
 @pytest.mark.parametrize(

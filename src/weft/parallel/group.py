@@ -7,6 +7,7 @@ The default `Group()` is one process alone: every method returns what it was giv
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,11 @@ class Group:
         """Training starts: from now on, a process that is silent for LOST_SECONDS is lost."""
         if self.heartbeats is not None:
             self.heartbeats.lost_after = LOST_SECONDS
+
+    def end(self) -> None:
+        """After the last exchange of a training: a process that leaves while another one still works is not lost."""
+        if self.heartbeats is not None:
+            self.heartbeats.lost_after = math.inf
 
     # ---- exchanges
 

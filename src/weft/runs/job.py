@@ -194,6 +194,7 @@ def train(
         group.announce(f"prepared/{out.absolute()}", {name: column.provenance for name, column in columns.items()})
         config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward, group))
         group.barrier()  # with the lock
+        group.end()
     return directory
 
 
@@ -209,6 +210,7 @@ def _follow(out: Path, callback: JobCallback, inputs: JobInputs) -> RunDir:
     tokenizer, columns = prepare(config.spec, config, directory, callback, expected=expected)
     config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward, group))
     group.barrier()
+    group.end()
     return directory
 
 
