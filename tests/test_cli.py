@@ -157,7 +157,7 @@ def test_help_lists_the_options_of_the_command_first(command, capsys):
     titles = re.findall(r"^(\S.*):$", out, re.MULTILINE)
     assert titles == [title for title in TITLES if title in titles] and titles[-1] == "Common options"
     common = re.findall(r"--[\w-]+", out.partition("Common options:")[2])
-    ordered = ["--device", "--processes", "--threads", "--json", "--quiet", "--debug", "--help"]
+    ordered = ["--device", "--threads", "--json", "--quiet", "--debug", "--help"]
     assert common == [option for option in ordered if option in common]
     assert {"--debug", "--help"} <= set(common)
 

@@ -162,6 +162,7 @@ def test_a_paused_worker_gives_up_and_leaves_the_run_to_its_new_owner(tmp_path):
                 first.send_signal(signal.SIGCONT)
 
         second = Here(tmp_path, "a", react=react)
+        first.send_signal(signal.SIGCONT)  # if the training had ended, the second one has not continued it
         assert second.codes == [0] and second.notes()[0].startswith("a-0: taken over from ")
         assert wait_for(first, "note").startswith("note a-0: lease lost (")
         assert wait_for(first, "all") == "all 0"

@@ -41,7 +41,7 @@ from weft.cli.commands.prune import Prune
 from weft.cli.commands.score import Score
 from weft.cli.commands.serve import Serve
 from weft.cli.commands.train import Train
-from weft.cli.options import Command, GroupedCommands, GroupedHelp, ParallelCommand, ThreadedCommand
+from weft.cli.options import Command, GroupedCommands, GroupedHelp, ThreadedCommand
 from weft.cli.output import print_message
 from weft.cli.signals import Terminated, terminable
 from weft.cli.std_streams import open_standard_files
@@ -157,11 +157,11 @@ def _run(args: list[str]) -> int:
     result: Any = _root_command()(args, prog_name="weft", standalone_mode=False)
     if not isinstance(result, Command):  # help and version have been printed
         return int(result or 0)
-    if isinstance(result, ParallelCommand) and (result.processes or 1) > 1:
+    if isinstance(result, ThreadedCommand) and result.num_processes() > 1:
         from weft.cli.launch import is_child, launch
 
         if not is_child():
-            return launch(args, result.processes or 1, result.threads)
+            return launch(args, result.num_processes(), result.threads)
     if isinstance(result, ThreadedCommand) and result.threads is not None:
         set_threads(result.threads)
     code: int = result.run()

@@ -18,7 +18,7 @@ from weft.errors import UsageError, unknown_name
 DECODING, ENSEMBLE, CACHE, FILES, COMMON = "Decoding", "Ensemble", "Neural cache", "Input and output", "Common options"
 SERVER, ACCESS, WORKERS = "Server", "Access", "Several machines"
 GROUPS = (DECODING, ENSEMBLE, CACHE, SERVER, ACCESS, WORKERS, FILES, COMMON)
-COMMON_ORDER = ("device", "processes", "threads", "json", "quiet", "debug", "help")
+COMMON_ORDER = ("device", "threads", "json", "quiet", "debug", "help")
 
 
 @dataclass(kw_only=True)
@@ -48,24 +48,16 @@ class ThreadedCommand(QuietCommand):
         typer.Option(rich_help_panel=COMMON, min=1, max=1024, metavar="N", help="Number of CPU threads.  [default: all]"),
     ] = None
 
+    def num_processes(self) -> int:
+        """The processes that run the command together."""
+        return 1
+
 
 @dataclass(kw_only=True)
 class ModelCommand(ThreadedCommand):
     """Options of every command that works with a model and prints a result."""
 
     json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
-
-
-@dataclass(kw_only=True)
-class ParallelCommand(ModelCommand):
-    """Options of every command that several processes can run together."""
-
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1024, rich_help_panel=COMMON, metavar="N", help="Number of processes on this machine.  [default: 1]"
-        ),
-    ] = None
 
 
 # ---- arguments and options that several commands share

@@ -42,7 +42,7 @@ def add_balance_loss(loss: Loss, layers: Sequence[RoutesTokens], group: Group = 
     )
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch._disable_dynamo  # type: ignore[attr-defined]  # unlike torch.compiler.disable, it does not import the compiler
 def _sum_loads(count: Tensor, loads: Sequence[ExpertLoad], group: Group) -> tuple[Tensor, list[ExpertLoad]]:
     """The number of items and the loads of all processes, without gradients."""
     parts = [part.detach().reshape(-1) for load in loads for part in load]

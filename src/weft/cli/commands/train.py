@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, Overrides, ParallelCommand, RunFile
+from weft.cli.options import FILES, ModelCommand, Overrides, RunFile
 from weft.cli.run_training import RunTraining
 from weft.errors import UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Train(ParallelCommand):
+class Train(ModelCommand):
     """Train a model from a run file, or resume training.
 
     The same command resumes a run that was stopped. Ctrl-C saves and stops; press it twice to stop at once.
@@ -32,6 +32,9 @@ class Train(ParallelCommand):
             metavar="N",
             help="Train the best model that this machine can train in N minutes, chosen by a short trial.",
         ),
+    ] = None
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=1024, metavar="N", help="Number of processes on this machine.  [default: 1]")
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing run and start over.")] = False
     tokenizer_from: Annotated[
@@ -47,6 +50,9 @@ class Train(ParallelCommand):
             "--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.  [default: runs/NAME]"
         ),
     ] = None
+
+    def num_processes(self) -> int:
+        return self.processes or 1
 
     def run(self) -> int:
         from weft.cli.group import check_same_run, device_of, joined
