@@ -161,6 +161,14 @@ def test_the_best_leaf_equals_generate(lstm, runs):
     assert why_no_search(both) == why_no_distribution(both) == "ensembles and shallow fusion cannot be explained"
 
 
+def test_a_tree_that_is_too_large_is_refused(lstm, monkeypatch):
+    monkeypatch.setattr("weft.explain.beam_search.MAX_NODES", 20)
+    with pytest.raises(
+        UsageError, match=r"beam search: \d+ hypotheses of \d+ tokens; a tree of more than 20 is not shown; lower"
+    ):
+        beam_search_tree(lstm, "a", ExplainConfig(beam_size=3, max_new_tokens=50))
+
+
 def test_beam_size_one_is_greedy_in_every_command(lstm, runs):
     """`generate`, `predict` and `explain` alike, at any alpha: all end at the first end."""
     words = weft.load(runs.run_dir("lm-ngram"))

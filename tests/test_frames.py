@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,21 @@ def test_frames_are_the_samples_of_each_recording(tmp_path):
     np.testing.assert_array_equal(again.values, frames.values)
     assert again.provenance == frames.provenance
     np.testing.assert_array_equal(frames.select(np.array([2, 0])).frames(0), frames.frames(2))
+
+
+def test_frames_that_do_not_fit_on_the_disk_are_refused_early(tmp_path, monkeypatch):
+    monkeypatch.setattr("weft.data.frames.ESTIMATED_FROM", 4)
+    usage = namedtuple("usage", "total used free")
+    free = 20_000
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10**9, 0, free))
+    manifest, reader = make_recordings(tmp_path, 12), counting()
+    with pytest.raises(
+        ResourceError, match=r"the frames of 12 files take about 0\.\d GB on disk; 0\.0 GB are free; use smaller"
+    ):
+        write_frames(dataset(manifest), reader, tmp_path / "data", "train")
+    assert len(reader.files) == 4 and not list((tmp_path / "data").iterdir())
+    free = 10**9
+    assert write_frames(dataset(manifest), READER, tmp_path / "data", "train").lines == 12
 
 
 def test_frames_are_memory_mapped(tmp_path):

@@ -386,6 +386,20 @@ def test_chat_reads_lines_and_commands(run, monkeypatch, capsys):
     assert "invalid utf-8" in captured.err
 
 
+def test_chat_says_once_that_the_first_messages_do_not_fit(run, monkeypatch, capsys):
+    class Input(io.StringIO):
+        buffer = io.BytesIO(b"Repeat river.\n" * 8 + b"/reset\n" + b"Repeat river.\n")
+
+    monkeypatch.setattr("sys.stdin", Input())
+    assert main(["chat", str(run.path), "--temperature", "0", "--max-new-tokens", "4"]) == 0
+    err = capsys.readouterr().err
+    assert err.count(f"The conversation is longer than data.max_length = {run.config.data.max_length}") == 1
+    monkeypatch.setattr("sys.stdin", Input())
+    Input.buffer.seek(0)
+    assert main(["chat", str(run.path), "--temperature", "0", "--max-new-tokens", "4", "--quiet"]) == 0
+    assert "longer" not in capsys.readouterr().err
+
+
 def test_chat_prints_responses_only(run, monkeypatch, capsys):
     class Input(io.StringIO):
         buffer = io.BytesIO(b"Repeat river.\n")

@@ -12,6 +12,7 @@ five records. Frames `name` are little-endian files in a directory:
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from weft import files
 from weft.data.array_files import ChecksumWriter, array_path, checksum, has_provenance, memory_map, provenance_hash
 from weft.data.dataset import Dataset
 from weft.data.manifest import MediaRecord, record_location
-from weft.errors import DataError, ModelError
+from weft.errors import DataError, ModelError, ResourceError
 from weft.media.files import MediaFile
 from weft.text.reading import pluralize, subject
 
@@ -33,6 +34,7 @@ DTYPES = ("<i2", "|u1", "<f4")
 ARRAYS = ("values", "starts", "index")
 MAX_WIDTH = 1 << 28  # numbers per frame
 MAX_SKIPPED = 3  # names of skipped files in a note
+ESTIMATED_FROM = 16  # files
 ProgressCallback = Callable[[int, int], None]
 
 
@@ -151,6 +153,18 @@ class _Writer:
         self.write(np.ascontiguousarray(frames, dtype=self.reader.dtype).tobytes())
         self.starts.append(self.starts[-1] + len(frames))
 
+    def check_space(self, directory: Path, num_items: int) -> None:
+        """Refuse to fill the disk: images of 4,096 x 4,096 pixels take 50 MB each, whatever the size of their files."""
+        item_bytes = self.starts[-1] * self.reader.width * np.dtype(self.reader.dtype).itemsize / (len(self.starts) - 1)
+        needed, free = item_bytes * (num_items - len(self.starts) + 1), shutil.disk_usage(directory).free
+        if needed > free:
+            raise ResourceError(
+                self.name,
+                f"the frames of {pluralize(num_items, 'file')} take about {needed / 1e9:,.1f} GB on disk;"
+                f" {free / 1e9:,.1f} GB are free",
+                "use smaller or fewer frames, or free some space",
+            )
+
     def note(self) -> str | None:
         """A remark on the files that were skipped."""
         if not self.skipped:
@@ -198,6 +212,8 @@ def write_frames(
             if progress is not None:
                 progress(done, len(items))
             writer.add(file, record)
+            if done + 1 == ESTIMATED_FROM:
+                writer.check_space(directory, len(items))
         if not writer.starts[-1]:
             raise DataError(dataset.name, f"none of {pluralize(len(items), 'file')} can be used", "; ".join(writer.skipped[:1]))
         outputs["starts"](np.array(writer.starts, dtype="<i8").tobytes())

@@ -49,6 +49,7 @@ class Frame(NamedTuple):
 
     eos_id: int | None  # None for running text
     bos_ids: Sequence[int] = ()  # empty: the BOS token
+    left_out: int = 0  # messages of a conversation that do not fit
 
 
 class Job(NamedTuple):

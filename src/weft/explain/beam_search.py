@@ -29,6 +29,7 @@ from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
 ROOT = 0
+MAX_NODES = 3000  # more is too large for a page, and nobody can read it
 
 
 class SearchNode(NamedTuple):
@@ -87,6 +88,13 @@ class SearchTree:
 
     def record(self, event: BeamEvent) -> None:
         """Add the candidates of one step."""
+        if len(self.nodes) > MAX_NODES:
+            raise UsageError(
+                "beam search",
+                f"{len(self.nodes) - 1:,} hypotheses of {self.nodes[-1].length} tokens; a tree of more than {MAX_NODES:,} is"
+                " not shown",
+                "lower max_new_tokens or beam_size",
+            )
         survivors = event.survivors[0].tolist()
         candidates = zip(event.tokens[0].tolist(), event.parents[0].tolist(), event.scores[0].tolist(), strict=True)
         parents, continued = self.beams, dict[int, int]()  # nodes by rank

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.persistent_lstm import has_persistent_kernel, run_persistent
+
 
 def last_token_state(y: Tensor, token_mask: Tensor | None, initial: Tensor | None) -> Tensor:
     """The vector at each row's last token, (B, D); `initial`, or zeros, for rows without a token."""
@@ -158,7 +160,7 @@ class LSTM(nn.Module):
         c_t     = f * c_{t-1} + i * g
         h_t     = o * tanh(c_t)
 
-    State: (h, c), each (B, D).
+    State: (h, c), each (B, D). In mixed precision on a GPU, it runs in float16 where that is faster.
     """
 
     def __init__(self, dim: int, *, input_size: int | None = None, weight_dropout: float = 0.0) -> None:
@@ -169,8 +171,25 @@ class LSTM(nn.Module):
         _, _, bias, _ = self.cell.all_weights[0]
         nn.init.constant_(bias[dim : 2 * dim], 1.0)
 
-    @_in_float32
     def forward(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, token_mask: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        if not (torch.is_autocast_enabled(x.device.type) and has_persistent_kernel(x, self.dim)):
+            return self._forward(x, state, token_mask)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._forward_persistent(x.float(), state, token_mask)
+
+    def _forward_persistent(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None, token_mask: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        weights, inputs = _drop_recurrent(self.cell, self.weight_dropout), x
+        if token_mask is not None:
+            inputs, weights = self._mark_padding(x, weights, token_mask)
+        y, c = run_persistent(inputs, state, weights)
+        return y, (last_token_state(y, token_mask, None if state is None else state[0]), c)
+
+    @_in_float32
+    def _forward(
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         if x.size(1) == 1 and token_mask is None and state is not None:

@@ -80,7 +80,7 @@ class Chat(ModelCommand):
 
         lines: Iterator[Line] = _typed_lines() if is_terminal else any_lines(None, "utf-8")
         start = [] if self.system is None else [("system", self.system)]
-        messages, code = list(start), 0
+        messages, code, left_out = list(start), 0, 0
         for line in lines:
             if isinstance(line, DataError):
                 print_message("warning", str(line))
@@ -88,17 +88,32 @@ class Chat(ModelCommand):
             elif line.strip() == "/quit":
                 break
             elif line.strip() == "/reset":
-                messages = list(start)
+                messages, left_out = list(start), 0
             elif line.strip():
                 prompt = [*messages, ("user", line)]
                 try:
                     # other random numbers for each response of a conversation
                     turn = options.model_copy(update={"seed": self.seed + len(messages)})
+                    left_out = self._note_left_out(run, prompt, turn, left_out)
                     messages = [*prompt, ("assistant", self._respond(run, prompt, turn))]
                 except (DataError, UsageError) as error:  # such as a message that is too long: the conversation goes on
                     print_message("warning", str(error))
                     code = DataError.exit_code
         return code
+
+    def _note_left_out(self, run: AnyRun, messages: list[tuple[str, str]], options: GenerationConfig, before: int) -> int:
+        """Say once per conversation that its first messages do not fit any more; returns how many do not."""
+        decode = run.spec.decode
+        if decode is None or decode.frame_chat is None:
+            return 0
+        _, frame = decode.frame_chat(run, messages, options)
+        if frame.left_out and not before:
+            note(
+                f"The conversation is longer than data.max_length = {run.config.data.max_length}: from now on, its first"
+                " messages are left out. /reset starts a new one.",
+                quiet=self.quiet,
+            )
+        return frame.left_out
 
     def _respond(self, run: AnyRun, messages: list[tuple[str, str]], options: GenerationConfig) -> str:
         """Print a response as it grows, up to the end or Ctrl-C, and return it."""

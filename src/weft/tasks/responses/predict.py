@@ -223,7 +223,7 @@ def frame_chat(run: Run[str, None], messages: Sequence[Message], options: Genera
         length = 1 + len(before) + len(run.vocabulary.encode(last)) + options.max_new_tokens
         if length <= run.config.data.max_length:
             break
-    return last, responder.frame(before)
+    return last, responder.frame(before)._replace(left_out=skipped)
 
 
 def chat(run: Run[str, None], messages: Sequence[Message], options: GenerationConfig) -> Iterator[str]:
