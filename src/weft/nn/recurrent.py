@@ -219,7 +219,8 @@ class LSTM(nn.Module):
         sequences would give the same result, but not on the fast kernel.)
         """
         padding_weight = x.new_zeros(4 * self.dim, 1)
-        padding_weight[: self.dim], padding_weight[self.dim : 2 * self.dim] = -1e4, 1e4
+        padding_weight[: self.dim].fill_(-1e4)
+        padding_weight[self.dim : 2 * self.dim].fill_(1e4)
         weight_ih, *other_weights = weights
         x = torch.cat([x, (~token_mask)[..., None].to(x.dtype)], dim=-1)
         return x, [torch.cat([weight_ih, padding_weight], dim=1), *other_weights]

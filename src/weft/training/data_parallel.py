@@ -6,7 +6,7 @@ The training loop calls a `Replica` like the loss module. Its gradients are sums
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from typing import Any
@@ -43,6 +43,17 @@ class Replica:
 
     def __call__(self, batch: Any, carry: Any, counts: bool = True) -> Loss:
         loss: Loss = self.loss_module(batch, carry, counts)
+        return loss
+
+    def accumulate(
+        self, batch: Any, carry: Any, counts: bool, *, is_last: bool, autocast: Callable[[], AbstractContextManager[Any]]
+    ) -> Loss:
+        """Add the gradients of a batch to those of the weights: forward pass under `autocast`, and backward pass. Returns the
+        loss."""
+        with self.backward(is_last=is_last):
+            with autocast():
+                loss = self(batch, carry, counts)
+            torch.autograd.backward(loss.to_minimize())
         return loss
 
     def backward(self, *, is_last: bool) -> AbstractContextManager[Any]:

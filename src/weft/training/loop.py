@@ -136,10 +136,13 @@ class Loop:
         for part in parts:
             if part.number > 0:
                 seed_step(self.seed, self.train_state.step, device, part.number)
-            with self.replica.backward(is_last=part is parts[-1]):
-                with self.device_config.autocast():
-                    loss = self.replica(self.device_config.to_device(part.batch), part.carry, part.counts)
-                torch.autograd.backward(loss.to_minimize())
+            loss = self.replica.accumulate(
+                self.device_config.to_device(part.batch),
+                part.carry,
+                part.counts,
+                is_last=part is parts[-1],
+                autocast=self.device_config.autocast,
+            )
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
             self.expert_log.add(loss)

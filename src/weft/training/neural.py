@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from weft.data.batch import FULL, crop_batch
 from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
+from weft.data.few_shapes import FewShapes
 from weft.errors import ModelError
 from weft.nn.meta import meta_device
 from weft.training import checkpoint, duration, loop_checkpoint, memory, sample_outputs
+from weft.training.cuda_graphs import CudaRecorder, GraphedReplica, can_record, has_memory
 from weft.training.data_parallel import Replica, Replicated, Sharded, check_rows, checkpoint_activations, pick_strategy
 from weft.training.device import pick_device, pick_device_config
 from weft.training.distillation import DistillationObjective, MeanTeacher, Teacher, check_network, check_same_vocabulary
@@ -232,12 +234,13 @@ class NeuralTrainer:
         objective = make_objective(self.task, job, train, model.max_positions, device_config.device)
         self.task.bind(objective, job, partial(_initial_model, build, job, device_config.device))
         loss_module = LossModule(objective, model)
+        is_compiled = self._is_compiled(config, device_config.device)
+        is_recorded = not is_compiled and can_record(loss_module, batch_sampler, config.train, device_config)
+        if is_recorded:
+            batch_sampler = FewShapes(batch_sampler)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
         batch_bytes = memory.check_batch(loss_module, largest_batch, config.train, device_config)
-        is_compiled = config.train.compile
-        if is_compiled == "auto":
-            is_compiled = device_config.device.type == "cuda" and self.task.compiles(config)
         if is_compiled:
             loss_module.compile()  # in place, so that weights and modules keep their names
         is_sharded = group.size > 1 and pick_strategy(config.train.parallel, num_parameters) == "fsdp"
@@ -246,6 +249,9 @@ class NeuralTrainer:
         if group.size > 1 and not is_sharded:
             has_unused = memory.has_unused_weights(loss_module, largest_batch, device_config)
             replica = Replicated(loss_module, group, has_unused=has_unused)
+        if is_recorded and has_memory(batch_bytes, device_config.device):
+            recorder = CudaRecorder(device_config.device)
+            replica = GraphedReplica(loss_module, optimizers.weights, recorder, on_failure=job.callback.on_note)
         if config.train.micro_batches % group.size:  # the processes share each micro-batch
             loss_module.group = group
         loop = Loop(
@@ -260,6 +266,12 @@ class NeuralTrainer:
         loop.copies_state = memory.can_copy_state(loss_module, batch_bytes, config.train, device_config)
         loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
+
+    def _is_compiled(self, config: RunConfig, device: torch.device) -> bool:
+        """Whether to use torch.compile."""
+        if config.train.compile == "auto":
+            return device.type == "cuda" and self.task.compiles(config)
+        return config.train.compile
 
     def _largest_batch(
         self, loss_module: LossModule, batch_sampler: BatchSampler[Any], seed: int, device_config: DeviceConfig

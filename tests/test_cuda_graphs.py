@@ -1,0 +1,332 @@
+"""Recorded training steps: without a GPU, a recorder that repeats the work of the same tensors takes the place of CUDA graphs.
+Batches in few shapes, which make recordings pay, are in test_few_shapes.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
+from small_runs import SilentCallback, run_hashes, train_here
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from weft.config import override
+from weft.data.few_shapes import FewShapes
+from weft.errors import TrainingInterrupted
+from weft.nn.state import tree_leaves
+from weft.training import cuda_graphs, neural
+from weft.training.cuda_graphs import NUM_WARMUPS, GraphedReplica, Recorder, RecordingError, can_record
+from weft.training.data_parallel import Replica
+from weft.training.loop import DeviceConfig, Loop
+from weft.training.loss_module import LossModule
+
+R = TypeVar("R")
+CPU = torch.device("cpu")
+
+
+class Repeating:
+    """A recorder that computes again, and notes what it was asked for."""
+
+    def __init__(self, *, fails_at: int | None = None, room: int = 1000) -> None:
+        self.fails_at, self.room, self.warmups, self.recordings, self.replays = fails_at, room, 0, 0, 0
+
+    def has_room(self) -> bool:
+        return self.recordings < self.room
+
+    def warm_up(self, compute: Callable[[], R]) -> R:
+        self.warmups += 1
+        return compute()
+
+    def record(self, compute: Callable[[], R]) -> Callable[[], R]:
+        if self.recordings == self.fails_at:
+            raise RecordingError("attention.py:1 waits for the GPU")
+        self.recordings += 1
+
+        def replay() -> R:
+            self.replays += 1
+            return compute()
+
+        return replay
+
+
+class Tracing(Repeating):
+    """A recorder that runs no Python of the model in a replay, like a CUDA graph: it repeats the kernels that it has seen, on
+    the tensors that it has seen."""
+
+    def __init__(self, buffers: Callable[[], list[Tensor]]) -> None:
+        super().__init__()
+        self.buffers = buffers
+
+    def record(self, compute: Callable[[], R]) -> Callable[[], R]:
+        saved, random_state = [buffer.clone() for buffer in self.buffers()], torch.get_rng_state()
+        results: list[Any] = []
+
+        def trace() -> list[Tensor]:
+            results.append(compute())
+            return tree_leaves(tuple(results[0]))
+
+        traced = make_fx(trace)()
+        for buffer, value in zip(self.buffers(), saved, strict=True):
+            buffer.copy_(value)
+        torch.set_rng_state(random_state)
+        self.recordings += 1
+        targets = tree_leaves(tuple(results[0]))
+
+        def replay() -> R:
+            self.replays += 1
+            for target, value in zip(targets, traced(), strict=True):
+                target.copy_(value)
+            result: R = results[0]
+            return result
+
+        return replay
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("pairs")).pairs
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder | None], None]:
+    """Train on a CPU as on a GPU: in few shapes, and with a recorder, if there is one."""
+
+    def use(recorder: Recorder | None) -> None:
+        monkeypatch.setattr(neural, "can_record", lambda *parts: True)
+        monkeypatch.setattr(neural, "has_memory", lambda *parts: recorder is not None)
+        monkeypatch.setattr(neural, "CudaRecorder", lambda device: recorder)
+        monkeypatch.setattr(neural, "FewShapes", lambda sampler: FewShapes(sampler, max_shapes=3))
+
+    return use
+
+
+OPTIONS = {
+    "lstm": [],
+    "luong": ["train.micro_batches=3"],
+    "transformer": ["train.r_drop=3.0", "train.label_smoothing=0.1", "model.dropout=0.3"],
+    "joint": ["train.optimizer=muon"],
+}
+
+
+@pytest.mark.parametrize("model", OPTIONS)
+def test_a_recorded_training_equals_the_plain_one(
+    model: str, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
+) -> None:
+    values, recorder = seq2seq_run_file(pairs, model, *OPTIONS[model], "train.max_steps=16"), Repeating()
+    recorded(None)
+    train_here(values, tmp_path / "plain")
+    recorded(recorder)
+    train_here(values, tmp_path / "recorded")
+    assert run_hashes(tmp_path / "plain") == run_hashes(tmp_path / "recorded")
+    parts = 3 if model == "luong" else 1
+    assert 1 <= recorder.recordings <= 3 * parts
+    assert recorder.warmups + recorder.replays == 16 * parts and recorder.replays >= 6
+
+
+def test_a_resumed_training_is_the_same(pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path) -> None:
+    values = seq2seq_run_file(pairs, "lstm", "train.num_validations=3")
+    recorded(Repeating())
+    train_here(values, tmp_path / "whole")
+    recorded(resumed := Repeating())
+    with pytest.raises(TrainingInterrupted):
+        train_here(values, tmp_path / "resumed", SilentCallback(stop_at=13))
+    train_here(values, tmp_path / "resumed")
+    assert resumed.replays > 3
+    assert run_hashes(tmp_path / "whole") == run_hashes(tmp_path / "resumed")
+
+
+@pytest.mark.parametrize(
+    "model", ["luong", *(pytest.param(model, marks=pytest.mark.slow) for model in ("lstm", "transformer", "joint"))]
+)
+def test_the_kernels_of_a_recording_compute_other_batches(
+    model: str, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
+) -> None:
+    """No number of the recorded batch and no decision by Python is left in a recording. Dropout is drawn anew."""
+    values = seq2seq_run_file(pairs, model, "train.max_steps=8", "train.num_validations=1", "model.dropout=0.2")
+    recorded(None)
+    train_here(values, tmp_path / "plain", plain := SilentCallback())
+    replicas = list[Any]()
+
+    def remember(loop: Loop) -> None:
+        replicas.append(loop.replica)
+
+    recorder = Tracing(lambda: replicas[0].gradients)
+    recorded(recorder)
+    train_here(values, tmp_path / "recorded", traced := SilentCallback(inspect=remember))
+    assert recorder.replays >= 2
+    assert traced.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_what_cannot_be_recorded_is_computed_as_usual_with_one_note(
+    fails_at: int, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
+) -> None:
+    values = seq2seq_run_file(pairs, "lstm")
+    recorded(None)
+    train_here(values, tmp_path / "plain")
+    recorded(recorder := Repeating(fails_at=fails_at))
+    train_here(values, tmp_path / "recorded", callback := SilentCallback())
+    assert run_hashes(tmp_path / "plain") == run_hashes(tmp_path / "recorded")
+    notes = [note for note in callback.notes if "CUDA graphs" in note]
+    assert notes == ["Training takes one kernel at a time, without CUDA graphs: attention.py:1 waits for the GPU"]
+    assert recorder.recordings == fails_at
+
+
+# ---- a model alone
+
+
+class Sum(nn.Module):
+    """A model with a weight that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.unused = nn.Embedding(7, 4), nn.Parameter(torch.ones(3))
+
+
+class Batch(tuple[Any, ...]):
+    """A batch of one tensor and nothing else."""
+
+    @classmethod
+    def _make(cls, parts: Any) -> Batch:
+        return cls(parts)
+
+
+class SumObjective:
+    """Sums embeddings, plus a carried state."""
+
+    prepare, augment, inner_steps = None, None, 0
+
+    def loss(self, model: Any, batch: Any, carry: Any) -> Any:
+        total = model.table(batch[0]).square().sum() * (1 if carry is None else carry[0].sum())
+        return cuda_graphs.Loss(total, torch.full((), batch[0].numel()), (torch.full((2,), float(batch[0].numel())),))
+
+
+def make_replica(recorder: Recorder, notes: list[str] | None = None, max_graphs: int = 40) -> tuple[GraphedReplica, Replica]:
+    torch.manual_seed(0)
+    module = LossModule(SumObjective(), Sum())  # type: ignore[arg-type]
+    weights = list(module.parameters())
+    graphed = GraphedReplica(
+        module, weights, recorder, on_failure=([] if notes is None else notes).append, max_graphs=max_graphs
+    )
+    return graphed, Replica(module)
+
+
+def compute(replica: Replica, batch: Batch, carry: Any) -> tuple[float, int, list[Tensor | None]]:
+    """Loss, count and gradients of a batch; the gradients are removed, as by an optimizer."""
+    weights: list[nn.Parameter] = list(replica.loss_module.parameters())
+    loss = replica.accumulate(batch, carry, True, is_last=True, autocast=DeviceConfig(CPU, torch.float32).autocast)
+    gradients = [None if weight.grad is None else weight.grad.clone() for weight in weights]
+    for weight in weights:
+        weight.grad = None
+    return float(loss.total.detach()), int(loss.count), gradients
+
+
+def batch_of(rows: int, width: int, seed: int) -> Batch:
+    return Batch([torch.randint(7, (rows, width), generator=torch.Generator().manual_seed(seed)), None])
+
+
+def test_each_shape_and_state_has_its_own_graph_and_unused_weights_no_gradient() -> None:
+    recorder = Repeating()
+    graphed, plain = make_replica(recorder)
+    for seed in range(24):
+        batch = batch_of(2 + seed % 2, 3, seed)
+        carry = None if seed % 3 == 0 else (torch.full((2,), float(seed)),)
+        total, count, gradients = compute(graphed, batch, carry)
+        expected_total, expected_count, expected = compute(plain, batch, carry)
+        assert (total, count) == (expected_total, expected_count)
+        assert gradients[0] is None and expected[0] is None
+        torch.testing.assert_close(gradients[1], expected[1], rtol=0, atol=0)
+    assert (recorder.recordings, len(graphed.graphs)) == (4, 4)
+    assert recorder.warmups == 4 * NUM_WARMUPS and recorder.replays == 24 - recorder.warmups
+
+
+def test_gradients_of_several_batches_are_added_up_in_the_same_tensors() -> None:
+    graphed, plain = make_replica(Repeating())
+    weights, addresses = list(graphed.loss_module.parameters())[1:], set[int]()
+    for step in range(5):
+        for replica in (graphed, plain):
+            for seed in range(3):
+                batch, is_last = batch_of(2, 3, 10 * step + seed), seed == 2
+                replica.accumulate(batch, None, True, is_last=is_last, autocast=DeviceConfig(CPU, torch.float32).autocast)
+            assert weights[0].grad is not None
+            if replica is graphed:
+                addresses.add(weights[0].grad.data_ptr())
+                actual = weights[0].grad.clone()
+            else:
+                torch.testing.assert_close(actual, weights[0].grad, rtol=0, atol=0)
+            for weight in weights:
+                weight.grad = None
+    assert len(addresses) == 1
+
+
+def test_results_are_copies() -> None:
+    graphed, _ = make_replica(Repeating())
+    autocast = DeviceConfig(CPU, torch.float32).autocast
+    losses = [graphed.accumulate(batch_of(2, 3, seed), None, True, is_last=True, autocast=autocast) for seed in range(6)]
+    assert len({float(loss.total) for loss in losses}) == 6
+    assert not any(loss.total.requires_grad for loss in losses)
+
+
+@pytest.mark.parametrize(("max_graphs", "room"), [(2, 1000), (40, 2)])
+def test_further_shapes_are_computed_as_usual(max_graphs: int, room: int) -> None:
+    recorder, notes = Repeating(room=room), list[str]()
+    graphed, plain = make_replica(recorder, notes, max_graphs)
+    for seed in range(30):
+        batch = batch_of(2 + seed % 5, 3, seed)
+        actual, expected = compute(graphed, batch, None), compute(plain, batch, None)
+        assert actual[:2] == expected[:2]
+        torch.testing.assert_close(actual[2][1], expected[2][1], rtol=0, atol=0)
+    assert (recorder.recordings, len(graphed.graphs), notes) == (2, 2, [])
+
+
+def test_a_failure_forgets_all_graphs() -> None:
+    recorder, notes = Repeating(fails_at=1), list[str]()
+    graphed, plain = make_replica(recorder, notes)
+    for seed in range(12):
+        batch = batch_of(2 + seed % 2, 3, seed)
+        actual, expected = compute(graphed, batch, None), compute(plain, batch, None)
+        torch.testing.assert_close(actual[2][1], expected[2][1], rtol=0, atol=0)
+    assert (graphed.graphs, graphed.recorder, len(notes)) == ({}, None, 1)
+
+
+# ---- when
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], True),
+        (["train.compile=false"], False),
+        (["train.activation_checkpointing=true"], False),
+        (["train.micro_batches=2"], True),
+        (["train.r_drop=1.0"], True),
+    ],
+)
+def test_can_record(overrides: list[str], expected: bool, pairs: Path, tmp_path: Path) -> None:
+    checked = list[tuple[bool, bool]]()
+
+    def check(loop: Loop) -> None:
+        gpu = DeviceConfig(torch.device("cuda"), torch.bfloat16)
+        parts = (loop.loss_module, loop.batch_sampler, loop.config)
+        checked.append((can_record(*parts, gpu), can_record(*parts, loop.device_config)))
+
+    values = override(seq2seq_run_file(pairs, "transformer"), [*overrides, "train.max_steps=1"])
+    train_here(values, tmp_path / "run", SilentCallback(inspect=check))
+    assert checked == [(expected, False)]
+
+
+def test_the_step_of_experts_is_not_recorded(pairs: Path, tmp_path: Path) -> None:
+    checked = list[bool]()
+
+    def check(loop: Loop) -> None:
+        gpu = DeviceConfig(torch.device("cuda"), torch.bfloat16)
+        checked.append(can_record(loop.loss_module, loop.batch_sampler, loop.config, gpu))
+
+    experts = ["model.num_experts=4", "model.experts_per_token=2", "train.max_steps=1"]
+    values = override(seq2seq_run_file(pairs, "transformer"), experts)
+    train_here(values, tmp_path / "run", SilentCallback(inspect=check))
+    assert checked == [False]
