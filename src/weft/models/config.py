@@ -276,7 +276,9 @@ class LanguageModelConfig(StackConfig):
         return super().with_defaults().model_copy(update={"embedding_dropout": dropout})
 
 
-MIN_RNN: Mapping[str, Any] = {"skip_connection": "residual", "norm": "layernorm"}  # of minGRU and minLSTM
+# One layer alone only adds up what it reads: gates that see what was read before need a second one.
+MIN_RNN: Mapping[str, Any] = {"num_layers": 2, "skip_connection": "residual", "norm": "layernorm"}
+MIN_RNNS: Mapping[str, Mapping[str, Any]] = {name: {**MIN_RNN, "layer_type": name} for name in ("mingru", "minlstm")}
 TRANSFORMER: Mapping[str, Any] = {
     "layer_type": "attention",
     "position_encoding": "learned",

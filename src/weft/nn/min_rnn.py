@@ -1,8 +1,8 @@
 """minGRU and minLSTM (Feng et al. 2024, "Were RNNs All We Needed?"): recurrent mixers that are parallel over time.
 
-Their gates depend on the input alone, so that one matrix product serves all positions, and what remains is an elementwise recurrence
-(`scan.py`). A layer sees the positions before it only through that sum: it needs a feed-forward sublayer and a second layer to relate
-one position to another.
+Their gates depend on the input alone: one matrix product serves all positions, and what remains is an elementwise recurrence
+(`scan.py`). One layer therefore only adds up what it reads, with weights that decay. Gates that depend on what was read before
+need a second layer, which is why presets have two, with feed-forward sublayers and skip connections.
 
 Shapes: B batch size, T sequence length, D hidden size, I input size (D by default).
 """

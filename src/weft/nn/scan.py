@@ -2,13 +2,13 @@
 
     h_t = (1 - z_t) * h_{t-1} + z_t * c_t,   z_t = sigmoid(u_t)
 
-`scan_by_loop` is the definition. `gated_scan` computes the same for whole sequences, with its own backward pass: on a GPU by the
-kernels in `triton_scan.py`, elsewhere by few operations of torch. Nothing is divided by a product of gates, so that no gate is too
-close to 0 or 1. The recurrence is in float32 even if its inputs are in bfloat16.
+`scan_by_loop` is the definition. `gated_scan` computes the same for whole sequences, with its own backward pass: on a GPU by
+the kernels in `triton_scan.py`, elsewhere by few operations of torch. Nothing is divided by a product of gates, so that no gate
+is too close to 0 or 1. The recurrence is in float32 even if its inputs are in bfloat16.
 
-Shapes: B batch size, T sequence length, D hidden size. `projected` (B, T, (n + 1) D) has the logits of n gates, then the candidates
-c: u and c (n = 1, minGRU), or f, i and c (n = 2, minLSTM), whose gates are divided by their sum: z = i' / (f' + i'), where f' and i'
-are the sigmoids of f and i.
+Shapes: B batch size, T sequence length, D hidden size. `projected` (B, T, (n + 1) D) has the logits of n gates, then the
+candidates c: u and c (n = 1, minGRU), or f, i and c (n = 2, minLSTM). In minLSTM the gates are divided by their sum:
+z = i' / (f' + i'), where f' and i' are the sigmoids of f and i.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import warnings
 from functools import cache
 from math import isqrt
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-# A step of the loop over positions takes a few microseconds, however small its tensors are. Chunks take fewer steps, but pass through
-# memory three times: on a CPU they are faster for long sequences of few values per position (measured, see docs/experiments.md).
+# A step of the loop over positions takes a few microseconds, however small its tensors are. Chunks take fewer steps, but pass
+# through memory three times: on a CPU they are faster for long sequences of few values per position (docs/experiments.md).
 MAX_CHUNKED_VALUES, MIN_CHUNKED_LENGTH = 1024, 128
 
 
@@ -65,7 +67,9 @@ def gated_scan(projected: Tensor, initial: Tensor | None, num_gates: int) -> Ten
         initial = projected.new_zeros(projected.size(0), dim, dtype=scan_dtype(projected))
     if projected.size(1) == 1:
         return scan_by_loop(projected, initial, num_gates)
-    y: Tensor = _gated_scan(projected, initial, num_gates)
+    if torch.compiler.is_compiling():
+        return _scan_operator(projected, initial, num_gates)
+    y: Tensor = _GatedScan.apply(projected, initial, num_gates)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -76,15 +80,15 @@ def linear_scan(a: Tensor, b: Tensor, initial: Tensor, *, reverse: bool = False)
     """h_t = a_t h_{t-1} + b_t for all t, (B, T, D); in reverse, h_t = a_t h_{t+1} + b_t. a and b (B, T, D), initial (B, D)."""
     y, length = torch.empty_like(b), b.size(1)
     if not b.is_cuda and (length < MIN_CHUNKED_LENGTH or b[:, 0].numel() > MAX_CHUNKED_VALUES):
-        _loop(a, b, initial, y, reverse=reverse)
+        _loop(a, b, y, initial, reverse=reverse)
         return y
     size = isqrt(length)
     end = length - length % size  # the positions after it are no whole chunk
+    whole, rest = ([part[:, :end] for part in (a, b, y)], [part[:, end:] for part in (a, b, y)])
     if reverse:
-        _chunks(a[:, :end], b[:, :end], _loop(a[:, end:], b[:, end:], initial, y[:, end:], reverse=True), y[:, :end], size, True)
+        _chunks(*whole, _loop(*rest, initial, reverse=True), size=size, reverse=True)
     else:
-        last = _chunks(a[:, :end], b[:, :end], initial, y[:, :end], size, False)
-        _loop(a[:, end:], b[:, end:], last, y[:, end:], reverse=False)
+        _loop(*rest, _chunks(*whole, initial, size=size, reverse=False), reverse=False)
     return y
 
 
@@ -92,7 +96,7 @@ def _order(count: int, reverse: bool) -> range:
     return range(count - 1, -1, -1) if reverse else range(count)
 
 
-def _loop(a: Tensor, b: Tensor, h: Tensor, y: Tensor, *, reverse: bool) -> Tensor:
+def _loop(a: Tensor, b: Tensor, y: Tensor, h: Tensor, *, reverse: bool) -> Tensor:
     """Write all h into `y`, one operation per position; return the last."""
     decays, inputs, outputs = a.unbind(1), b.unbind(1), y.unbind(1)
     for t in _order(len(outputs), reverse):
@@ -101,9 +105,9 @@ def _loop(a: Tensor, b: Tensor, h: Tensor, y: Tensor, *, reverse: bool) -> Tenso
     return h
 
 
-def _chunks(a: Tensor, b: Tensor, h: Tensor, y: Tensor, size: int, reverse: bool) -> Tensor:
+def _chunks(a: Tensor, b: Tensor, y: Tensor, h: Tensor, *, size: int, reverse: bool) -> Tensor:
     """The same for T / `size` chunks: h of all chunks together, as if each began at 0, and the products of their a up to each
-    position; then the states between chunks; then their sum. Products of numbers below 1 may vanish, which is what they mean."""
+    position; then the states between chunks; then their sum. Products of numbers below 1 may vanish, with what they weigh."""
     a, b, y = (part.unflatten(1, (-1, size)) for part in (a, b, y))
     products = torch.empty_like(a)
     first = size - 1 if reverse else 0
@@ -121,7 +125,7 @@ def _chunks(a: Tensor, b: Tensor, h: Tensor, y: Tensor, size: int, reverse: bool
     return h
 
 
-# ---- operators: torch.compile sees one node, and need not know what is inside
+# ---- forward and backward pass
 
 
 @cache
@@ -139,8 +143,7 @@ def _kernels() -> ModuleType | None:
     return triton_scan
 
 
-@torch.library.custom_op("weft::gated_scan", mutates_args=())
-def _gated_scan(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
+def _forward(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
     if projected.is_cuda and (kernels := _kernels()) is not None:
         y: Tensor = kernels.forward(projected, initial, num_gates)
         return y
@@ -148,16 +151,7 @@ def _gated_scan(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
     return linear_scan(keep, update * candidates, initial.to(keep.dtype))
 
 
-@_gated_scan.register_fake
-def _gated_scan_shape(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
-    rows, length, width = projected.shape
-    return projected.new_empty(rows, length, width // (num_gates + 1), dtype=scan_dtype(projected))
-
-
-@torch.library.custom_op("weft::gated_scan_backward", mutates_args=())
-def _gated_scan_backward(
-    grad: Tensor, projected: Tensor, initial: Tensor, y: Tensor, num_gates: int
-) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, projected: Tensor, initial: Tensor, y: Tensor, num_gates: int) -> tuple[Tensor, Tensor]:
     """The gradients of `projected` and `initial`.
 
     That of h_t is its own, and what h_{t+1} passes on: g_t = grad_t + (1 - z_{t+1}) g_{t+1}, a scan from the end.
@@ -182,24 +176,51 @@ def _gated_scan_backward(
     return result, (keep[:, 0] * g[:, 0]).to(initial.dtype)
 
 
-@_gated_scan_backward.register_fake
-def _gated_scan_backward_shapes(
-    grad: Tensor, projected: Tensor, initial: Tensor, y: Tensor, num_gates: int
-) -> tuple[Tensor, Tensor]:
+class _GatedScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
+        y = _forward(projected, initial, num_gates)
+        ctx.save_for_backward(projected, initial, y)
+        ctx.num_gates = num_gates
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *_backward(grad, *ctx.saved_tensors, ctx.num_gates), None
+
+
+# ---- the same as operators: torch.compile sees one node in each pass. Only there, because the first call imports the compiler
+
+
+@torch.library.custom_op("weft::gated_scan", mutates_args=())
+def _scan_operator(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
+    return _forward(projected, initial, num_gates)
+
+
+@_scan_operator.register_fake
+def _scan_shape(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
+    rows, length, width = projected.shape
+    return projected.new_empty(rows, length, width // (num_gates + 1), dtype=scan_dtype(projected))
+
+
+@torch.library.custom_op("weft::gated_scan_backward", mutates_args=())
+def _backward_operator(grad: Tensor, projected: Tensor, initial: Tensor, y: Tensor, num_gates: int) -> tuple[Tensor, Tensor]:
+    return _backward(grad, projected, initial, y, num_gates)
+
+
+@_backward_operator.register_fake
+def _backward_shapes(grad: Tensor, projected: Tensor, initial: Tensor, y: Tensor, num_gates: int) -> tuple[Tensor, Tensor]:
     return torch.empty_like(projected, memory_format=torch.contiguous_format), torch.empty_like(initial)
 
 
-def _save_for_backward(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor, int], output: Tensor
-) -> None:
-    projected, initial, num_gates = inputs
+def _save_for_backward(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+    projected, initial, ctx.num_gates = inputs
     ctx.save_for_backward(projected, initial, output)
-    ctx.num_gates = num_gates  # type: ignore[attr-defined]
 
 
-def _differentiate(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-    projected, initial, y = ctx.saved_tensors  # type: ignore[attr-defined]
-    return *_gated_scan_backward(grad, projected, initial, y, ctx.num_gates), None  # type: ignore[attr-defined]
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *_backward_operator(grad, *ctx.saved_tensors, ctx.num_gates), None
 
 
-_gated_scan.register_autograd(_differentiate, setup_context=_save_for_backward)
+_scan_operator.register_autograd(_differentiate, setup_context=_save_for_backward)

@@ -31,7 +31,7 @@ def _softplus(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _forward(projected, initial, y, length, dim, NUM_GATES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _forward(projected, initial, y, length, dim, NUM_GATES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     channels = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < dim
@@ -52,7 +52,7 @@ def _forward(projected, initial, y, length, dim, NUM_GATES: tl.constexpr, BLOCK:
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
     grad, projected, initial, y, grad_projected, grad_initial, length, dim,
-    NUM_GATES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,  # noqa: N803
+    NUM_GATES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     channels = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
