@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from toy_models import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 
 from weft.nn.bidirectional import Bidirectional, CenteredConv
+from weft.nn.min_rnn import MinGRU, MinLSTM
 from weft.nn.mixers import MIXERS
 from weft.nn.recurrent import GRU, LSTM, RNN, ResetBeforeGRU
 from weft.nn.state import join, select, tree_leaves, tree_map
@@ -124,7 +125,7 @@ def test_autocast_to_bf16_works_forward_and_backward(build):
     assert all(torch.isfinite(weight.grad).all() for weight in part.parameters())
 
 
-@pytest.mark.parametrize("build", [RNN, LSTM, GRU, ResetBeforeGRU])
+@pytest.mark.parametrize("build", [RNN, LSTM, GRU, ResetBeforeGRU, MinGRU, MinLSTM])
 def test_a_bidirectional_layer_reads_each_row_from_both_ends(build):
     torch.manual_seed(0)
     ahead, back = build(DIM // 2, input_size=DIM), build(DIM // 2, input_size=DIM)
@@ -200,7 +201,7 @@ def test_compiled_graphs_have_no_fused_recurrent_kernel_and_no_loop_over_positio
     """torch's compiler refuses the one, and unrolls the other: a position a graph, minutes for each new length."""
     calls: list[nn.Module] = []
     compiled = [name for name, row in MIXERS.items() if row.compiles]
-    assert compiled == ["conv", "attention"]
+    assert compiled == ["conv", "mingru", "minlstm", "attention"]
     for name in compiled:
         part = build_mixer(name)
         assert not any(isinstance(inner, nn.RNNBase) for inner in part.modules())

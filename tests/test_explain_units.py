@@ -26,7 +26,7 @@ from weft.explain.units import layer_activations, units, why_no_units
 from weft.nn.mixers import MIXERS
 from weft.plots.token_heatmap import token_heatmap
 
-KINDS = ("rnn", "lstm", "gru", "gru-reset-before")
+KINDS = ("rnn", "lstm", "gru", "gru-reset-before", "mingru", "minlstm")
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -43,6 +43,8 @@ def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.nda
     if kind == "gru-reset-before":
         u, b = numbers(mixer.input_proj.weight), numbers(mixer.input_proj.bias)
         w, v = numbers(mixer.gates.weight), numbers(mixer.candidate.weight)
+    elif kind in ("mingru", "minlstm"):
+        u, b = numbers(mixer.input_proj.weight), numbers(mixer.input_proj.bias)
     else:
         u, w, b, b2 = map(numbers, mixer.cell.all_weights[0])
     d = len(h)
@@ -63,6 +65,16 @@ def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.nda
             new = np.tanh(a[2 * d :] + reset * r_[2 * d :])
             h = (1 - z) * new + z * h
             step = {"hidden": h, "update gate": 1 - z, "reset gate": reset, "candidate": new}
+        elif kind == "mingru":
+            z, new = sigmoid((u @ now + b)[:d]), (u @ now + b)[d:]
+            h = (1 - z) * h + z * new
+            step = {"hidden": h, "update gate": z, "candidate": new}
+        elif kind == "minlstm":
+            f, i, new = np.split(u @ now + b, 3)
+            f, i = sigmoid(f), sigmoid(i)
+            f, i = f / (f + i), i / (f + i)
+            h = f * h + i * new
+            step = {"hidden": h, "input gate": i, "forget gate": f, "candidate": new}
         else:
             a, r_ = u @ now + b, w @ h
             update, reset = sigmoid(a[:d] + r_[:d]), sigmoid(a[d : 2 * d] + r_[d:])

@@ -317,6 +317,8 @@ def test_attention_without_a_cache_equals_attention_with_an_empty_one():
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "gru": {"layer_type": "gru", "pooling": "max"},
     "gru-reset-before": {"layer_type": "gru-reset-before", "bidirectional": False, "pooling": "last"},
+    "mingru": {"layer_type": "mingru", "pooling": "max"},
+    "minlstm": {"layer_type": "minlstm", "pooling": "max"},
     "sigmoid": {"layer_type": "rnn", "nonlinearity": "sigmoid", "pooling": "last"},
     "conv": {"layer_type": "conv", "pooling": "attention"},
     **{

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.explain.hooks import Activation
+from weft.nn.min_rnn import MinGRU, MinLSTM
 from weft.nn.recurrent import GRU, LSTM, RNN, ResetBeforeGRU
+from weft.nn.scan import gates_and_candidates
 from weft.nn.state import tree_leaves
 
 CellValues = dict[str, Tensor]  # (B, T, D) by name, "hidden" first
@@ -71,12 +73,25 @@ def _reset_before_gru(module: Any, x: Tensor, y: Tensor, state: Any) -> CellValu
     return {"hidden": y, "update gate": update, "reset gate": reset, "candidate": candidate}
 
 
+def _min_gru(module: Any, x: Tensor, y: Tensor, state: Any) -> CellValues:
+    _, update, candidates = gates_and_candidates(module.input_proj(x), module.num_gates)
+    return {"hidden": y, "update gate": update, "candidate": candidates}
+
+
+def _min_lstm(module: Any, x: Tensor, y: Tensor, state: Any) -> CellValues:
+    """The gates are those that multiply: divided by their sum."""
+    forget, new, candidates = gates_and_candidates(module.input_proj(x), module.num_gates)
+    return {"hidden": y, "input gate": new, "forget gate": forget, "candidate": candidates}
+
+
 # to support another recurrent mixer, add its function
 CELLS: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor, Any], CellValues]] = {
     RNN: _rnn,
     LSTM: _lstm,
     GRU: _gru,
     ResetBeforeGRU: _reset_before_gru,
+    MinGRU: _min_gru,
+    MinLSTM: _min_lstm,
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.errors import ModelError
 from weft.interop.onnx_graphs import Axes, Graph
-from weft.interop.onnx_ops import translations
+from weft.interop.onnx_recurrent import translations
 
 TOLERANCE = 1e-4  # the largest difference of an exported graph, in float32
 EXAMPLE = (2, 5)  # rows and tokens of the example that is traced

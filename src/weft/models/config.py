@@ -51,7 +51,8 @@ class StackConfig(Config):
     rope_theta: float | None = Field(None, gt=1.0, le=1e12)
     """rotary only: base of the frequencies. Default: 10000."""
     ffn_dim: Annotated[Count, Field(ge=0)] | None = None
-    """Hidden size of the feed-forward sublayer; 0 for none. Default: 4 x hidden_size with attention, else 0."""
+    """Hidden size of the feed-forward sublayer; 0 for none. Default: 4 x hidden_size with attention, 2 x with
+    mingru and minlstm, else 0."""
     activation: Annotated[str, Choice(ACTIVATIONS)] | None = None
     """Activation of the feed-forward sublayer."""
     num_experts: int | None = Field(None, ge=0, le=4096)
@@ -114,7 +115,7 @@ class StackConfig(Config):
             raise invalid("norm_eps", "not used with norm 'none'", "remove it")
         if self.bidirectional and traits.bidirectional is None and self.hidden_size % 2:
             raise invalid("hidden_size", f"must be even for bidirectional layers, got {self.hidden_size}")
-        has_ffn = traits.attends if self.ffn_dim is None else self.ffn_dim > 0
+        has_ffn = (traits.ffn_ratio if self.ffn_dim is None else self.ffn_dim) > 0
         if not has_ffn and self.activation is not None:
             raise invalid("activation", "not used without a feed-forward sublayer", "set ffn_dim or remove activation")
         self._check_experts(has_ffn=has_ffn)
@@ -179,7 +180,7 @@ class StackConfig(Config):
 
     def with_defaults(self) -> Self:
         """The same table with a value for every option that applies."""
-        ffn_dim = (4 * self.hidden_size if self.traits.attends else 0) if self.ffn_dim is None else self.ffn_dim
+        ffn_dim = self.traits.ffn_ratio * self.hidden_size if self.ffn_dim is None else self.ffn_dim
         values: dict[str, Any] = {option: value for option, value in self.mixer_options().items() if value is not None}
         values["ffn_dim"] = ffn_dim
         if ffn_dim:
@@ -275,6 +276,9 @@ class LanguageModelConfig(StackConfig):
         return super().with_defaults().model_copy(update={"embedding_dropout": dropout})
 
 
+# One layer alone only adds up what it reads: gates that see what was read before need a second one.
+MIN_RNN: Mapping[str, Any] = {"num_layers": 2, "skip_connection": "residual", "norm": "layernorm"}
+MIN_RNNS: Mapping[str, Mapping[str, Any]] = {name: {**MIN_RNN, "layer_type": name} for name in ("mingru", "minlstm")}
 TRANSFORMER: Mapping[str, Any] = {
     "layer_type": "attention",
     "position_encoding": "learned",

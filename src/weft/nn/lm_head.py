@@ -12,6 +12,13 @@ from torch import Tensor, nn
 from weft.nn.linear_cross_entropy import can_fuse, linear_cross_entropy
 
 MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed: 128 MB
+# the same in training on a GPU. With fewer, the plain functions are faster: the compiler joins them with what is around them
+MAX_TRAINING_LOGITS = 1 << 27
+
+
+def is_large(num_positions: int, weight: Tensor) -> bool:
+    """Whether the logits of all positions are too many to hold. (On a CPU, `linear_cross_entropy` is faster than chunks.)"""
+    return weight.is_cuda and num_positions * len(weight) > MAX_TRAINING_LOGITS
 
 
 class LMHead(nn.Module):
@@ -57,6 +64,12 @@ class LMHead(nn.Module):
         hidden, labels = x.flatten(0, 1), targets.flatten()
         if torch.is_grad_enabled() and self.logit_softcap is None and can_fuse(hidden, self.weight):
             return linear_cross_entropy(hidden, self.weight, self.bias, labels, label_smoothing).view_as(targets)
+        if torch.is_grad_enabled() and is_large(len(hidden), self.weight):
+            # imported here, because defining its operators takes time, and few models need them
+            from weft.nn.chunked_cross_entropy import Options, chunked_cross_entropy, product_dtype
+
+            options = Options(label_smoothing, self.logit_softcap or 0.0, product_dtype(hidden))
+            return chunked_cross_entropy(hidden, self.weight, self.bias, labels, options).view_as(targets)
         if torch.is_grad_enabled():
             loss = F.cross_entropy(self.logits(hidden), labels, reduction="none", label_smoothing=label_smoothing)
             return loss.view_as(targets)

@@ -43,8 +43,10 @@ class Mixer(NamedTuple):
     # an encoder is summarized by them. 0: no state, or a state of another form.
     num_state_vectors: int = 0
     # Multi-head attention over the whole context: it supports position encodings inside attention, its state is a growing
-    # key-value cache, its input has the hidden size, and a feed-forward layer follows it by default.
+    # key-value cache, and its input has the hidden size.
     attends: bool = False
+    # Size of the feed-forward sublayer that follows it by default, as a multiple of the hidden size; 0 for none.
+    ffn_ratio: int = 0
     # Its bidirectional form, which takes the same arguments except context_length. None: two mixers of half the hidden size,
     # one in each direction.
     bidirectional: str | Factory | None = None
@@ -79,10 +81,13 @@ MIXERS: dict[str, Mixer] = {
     "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", num_state_vectors=2, options=WEIGHT_DROPOUT),
     "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", num_state_vectors=1, options=WEIGHT_DROPOUT),
     "gru-reset-before": Mixer("weft.nn.recurrent.ResetBeforeGRU", "recurrent", num_state_vectors=1, options=WEIGHT_DROPOUT),
+    "mingru": Mixer("weft.nn.min_rnn.MinGRU", "recurrent", num_state_vectors=1, ffn_ratio=2, compiles=True),
+    "minlstm": Mixer("weft.nn.min_rnn.MinLSTM", "recurrent", num_state_vectors=1, ffn_ratio=2, compiles=True),
     "attention": Mixer(
         "weft.nn.attention.SelfAttention",
         "attention",
         attends=True,
+        ffn_ratio=4,
         bidirectional="weft.nn.attention.bidirectional_attention",
         compiles=True,
         small_init=True,

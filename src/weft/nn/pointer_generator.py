@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from weft.nn.lm_head import LMHead
+from weft.nn.lm_head import MAX_TRAINING_LOGITS, LMHead, is_large
 from weft.nn.memory import Memory
 from weft.nn.state import SharedState
 
@@ -93,6 +94,16 @@ class PointerGeneratorOutput(nn.Module):
         Label smoothing is the one of `LMHead.loss`, applied to the probabilities of the mixture: the loss is a cross-entropy
         and bounded below.
         """
+        weight = self.head.weight
+        if not (label_smoothing and torch.is_grad_enabled() and is_large(targets.numel(), weight)):
+            return self._loss(x, targets, state, label_smoothing)
+        # a mixture over the whole vocabulary: in chunks of positions, whose backward pass computes them again
+        size = max(1, MAX_TRAINING_LOGITS // (len(weight) * len(x)))
+        parts = zip(x.split(size, dim=1), targets.split(size, dim=1), strict=True)
+        losses = [checkpoint(self._loss, *part, state, label_smoothing, use_reentrant=False) for part in parts]
+        return torch.cat(losses, dim=1)
+
+    def _loss(self, x: Tensor, targets: Tensor, state: CopyState, label_smoothing: float) -> Tensor:
         gate = self.gate(x)[..., 0].float()
         copy_probs = self._copy_distribution(x, state)
         target_copy_prob = (copy_probs * (state.parts[2][:, None] == targets[..., None])).sum(-1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.models import speech_config as configs
+from weft.models.config import MIN_RNNS
 from weft.models.speech_config import SpeechConfig
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
@@ -35,6 +36,7 @@ PRESETS: Mapping[str, Preset] = {
     "lstm": _preset({**configs.RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**configs.RECURRENT, "layer_type": "gru"}),
     "rnn": _preset({**configs.RECURRENT, "layer_type": "rnn"}),
+    **{arch: _preset({**values, **configs.RECURRENT}) for arch, values in MIN_RNNS.items()},
     "transformer": _preset(configs.TRANSFORMER),
     "conformer": _preset(configs.CONFORMER),
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.models import caption_config as configs
 from weft.models.caption_config import CaptionConfig
+from weft.models.config import MIN_RNNS
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
 
@@ -41,5 +42,6 @@ PRESETS: Mapping[str, Preset] = {
     "lstm": _preset({**configs.RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**configs.RECURRENT, "layer_type": "gru"}),
     "rnn": _preset({**configs.RECURRENT, "layer_type": "rnn"}),
+    **{arch: _preset({**configs.RECURRENT, **values}) for arch, values in MIN_RNNS.items()},
     "lipnet": _preset(configs.LIPNET, CTC_TRAIN),
 }

@@ -5,7 +5,10 @@ from __future__ import annotations
 from weft.tasks.templates import TaskTemplate
 
 TEMPLATE = TaskTemplate(
-    archs=("transformer", "show-attend-tell", "show-and-tell", "vit", "s2vt", "lstm", "gru", "rnn", "lipnet"),
+    archs=(
+        *("transformer", "show-attend-tell", "show-and-tell", "vit", "s2vt"),
+        *("lstm", "gru", "mingru", "minlstm", "rnn", "lipnet"),
+    ),
     data={"train": "train.tsv", "valid": 0.1, "test": 0.1},
     files=".tsv, .csv, .jsonl: paths and texts; .json of COCO",
     use=("weft predict runs/run photo.jpg", "describe an image"),

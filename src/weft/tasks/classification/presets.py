@@ -9,6 +9,7 @@ from weft.errors import ConfigError
 from weft.metrics.classification import label_metrics
 from weft.metrics.metric import metric_names
 from weft.models.baseline_config import DEFAULT_ALPHA, DEFAULT_C, LogisticRegressionConfig, NaiveBayesConfig
+from weft.models.config import MIN_RNNS
 from weft.models.encoder_config import ClassifierConfig
 from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression, search_bayes, search_regression
 from weft.tasks.classification.selection import OptionValues
@@ -83,6 +84,7 @@ PRESETS: Mapping[str, Preset] = {
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),
     "lstm": _preset({**RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**RECURRENT, "layer_type": "gru"}),
+    **{arch: _preset({**RECURRENT, **values}) for arch, values in MIN_RNNS.items()},
     "transformer": _preset({**BLOCKS, "pooling": "mean"}),
     "bert": Preset(NETWORK, ClassifierConfig, {**PRETRAINED, "pooling": "first"}, FINE_TUNED),
 }

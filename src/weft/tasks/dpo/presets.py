@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.models.config import GPT, TRANSFORMER
+from weft.models.config import GPT, MIN_RNNS, TRANSFORMER
 from weft.tasks.dpo.config import DPOConfig
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
@@ -35,5 +35,6 @@ PRESETS: Mapping[str, Preset] = {
     "transformer": _preset(TRANSFORMER),
     "lstm": _preset({"layer_type": "lstm"}),
     "gru": _preset({"layer_type": "gru"}),
+    **{arch: _preset(values) for arch, values in MIN_RNNS.items()},
     "rnn": _preset({"layer_type": "rnn"}),
 }

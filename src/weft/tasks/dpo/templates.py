@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.tasks.templates import TaskTemplate
 
-ARCHS = ("gpt", "transformer", "lstm", "gru", "rnn")
+ARCHS = ("gpt", "transformer", "lstm", "gru", "mingru", "minlstm", "rnn")
 TEMPLATE = TaskTemplate(
     archs=ARCHS,
     data={"train": "train.jsonl", "valid": 0.1, "test": 0.1},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig
+from weft.models.config import GPT, MIN_RNNS, TRANSFORMER, LanguageModelConfig
 from weft.models.ngram import NgramConfig
 from weft.tasks.lm.ngram import NgramTrainer
 from weft.tasks.presets import MUON, RECURRENT
@@ -42,6 +42,7 @@ PRESETS: Mapping[str, Preset] = {
     "rnn": Preset(NETWORK, LanguageModelConfig, {"layer_type": "rnn"}, RECURRENT),
     "lstm": Preset(NETWORK, LanguageModelConfig, {"layer_type": "lstm"}, RECURRENT),
     "gru": Preset(NETWORK, LanguageModelConfig, {"layer_type": "gru"}, RECURRENT),
+    **{arch: Preset(NETWORK, LanguageModelConfig, values, RECURRENT) for arch, values in MIN_RNNS.items()},
     "transformer": Preset(NETWORK, LanguageModelConfig, TRANSFORMER),
     "gpt": Preset(NETWORK, LanguageModelConfig, GPT, MUON),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models.config import GPT, TRANSFORMER
+from weft.models.config import GPT, MIN_RNNS, TRANSFORMER
 from weft.tasks.policy_gradient.config import PolicyConfig
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
@@ -45,5 +45,6 @@ PRESETS: Mapping[str, Preset] = {
     "transformer": _preset(TRANSFORMER),
     "lstm": _preset({"layer_type": "lstm"}),
     "gru": _preset({"layer_type": "gru"}),
+    **{arch: _preset(values) for arch, values in MIN_RNNS.items()},
     "rnn": _preset({"layer_type": "rnn"}),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.tasks.templates import TaskTemplate
 
-ARCHS = ("gpt", "transformer", "lstm", "gru", "rnn")
+ARCHS = ("gpt", "transformer", "lstm", "gru", "mingru", "minlstm", "rnn")
 TEMPLATE = TaskTemplate(
     archs=ARCHS,
     data={"train": "prompts.jsonl", "reward_from": "runs/reward"},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
+from weft.models.config import MIN_RNNS
 from weft.models.encoder_config import QAConfig
 from weft.tasks.presets import BLOCKS, FINE_TUNED, MUON, PRETRAINED
 from weft.tasks.spec import Preset
@@ -38,6 +39,7 @@ PRESETS: Mapping[str, Preset] = {
     "rnn": Preset(NETWORK, QAConfig, {"layer_type": "rnn", "dropout": 0.2}, TRAIN),
     "lstm": Preset(NETWORK, QAConfig, {"layer_type": "lstm", "dropout": 0.2}, TRAIN),
     "gru": Preset(NETWORK, QAConfig, {"layer_type": "gru", "dropout": 0.2}, TRAIN),
+    **{arch: Preset(NETWORK, QAConfig, {**values, "dropout": 0.2}, TRAIN) for arch, values in MIN_RNNS.items()},
     "transformer": Preset(NETWORK, QAConfig, {**BLOCKS, "dropout": 0.1}, {**TRAIN, **MUON}),
     "bert": Preset(NETWORK, QAConfig, PRETRAINED, FINE_TUNED),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from weft.config import invalid
-from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig
+from weft.models.config import GPT, MIN_RNNS, TRANSFORMER, LanguageModelConfig
 from weft.tasks.spec import Preset
 
 if TYPE_CHECKING:
@@ -56,4 +56,5 @@ def presets(estimator: Estimator, train: Mapping[str, Any]) -> dict[str, Preset]
         "gpt": Preset(estimator, ResponseModelConfig, GPT, train),
         "transformer": Preset(estimator, ResponseModelConfig, TRANSFORMER, train),
         **recurrent,
+        **{arch: Preset(estimator, ResponseModelConfig, values, train) for arch, values in MIN_RNNS.items()},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.models.config import GPT
+from weft.models.config import GPT, MIN_RNNS
 from weft.models.reward_config import LinearRewardConfig, RewardConfig
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.reward_model.linear import LinearEstimator
@@ -47,6 +47,7 @@ PRESETS: Mapping[str, Preset] = {
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),
     "lstm": _preset({**RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**RECURRENT, "layer_type": "gru"}),
+    **{arch: _preset({**RECURRENT, **values}) for arch, values in MIN_RNNS.items()},
     "transformer": _preset({**BLOCKS, "pooling": "mean"}),
     "bert": _preset({**PRETRAINED, "pooling": "first"}, FINE_TUNED),
     "gpt": _preset({**CAUSAL, "bidirectional": False, "pooling": "last"}, FINE_TUNED),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
 from weft.models import seq2seq_config as configs
+from weft.models.config import MIN_RNNS
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
@@ -53,6 +54,7 @@ PRESETS: Mapping[str, Preset] = {
     "rnn": _preset({**configs.RECURRENT, "layer_type": "rnn"}),
     "lstm": _preset({**configs.RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**configs.RECURRENT, "layer_type": "gru"}),
+    **{arch: _preset({**configs.RECURRENT, **values}) for arch, values in MIN_RNNS.items()},
     "transformer": _preset(configs.TRANSFORMER),
     "lstm-input-feeding": _preset(configs.LSTM_INPUT_FEEDING),
 }

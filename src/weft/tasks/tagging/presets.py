@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
+from weft.models.config import MIN_RNNS
 from weft.models.encoder_config import TaggerConfig
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.spec import Preset
@@ -44,6 +45,7 @@ PRESETS: Mapping[str, Preset] = {
     "rnn": _preset({"layer_type": "rnn"}),
     "lstm": _preset({"layer_type": "lstm"}),
     "gru": _preset({"layer_type": "gru"}),
+    **{arch: _preset(values) for arch, values in MIN_RNNS.items()},
     "transformer": _preset(BLOCKS),
     "bert": Preset(NETWORK, TaggerConfig, {**PRETRAINED, "head": "linear", "char_encoder": False}, FINE_TUNED),
 }
