@@ -369,3 +369,20 @@ def _read(tokens: list[str], at: int) -> tuple[str, int, int]:
     first = left if single >= binds else f"( {left} )"
     second = right if other > binds else f"( {right} )"
     return f"{first} {operator} {second}", binds, end + 1
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "rhyme", "format"])
+def test_verified_rewards(name, tmp_path, monkeypatch, capsys):
+    """The scripts run, and their functions reward what is right."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    script = runpy.run_path(str(EXAMPLES / "verified_rewards.py"))
+    prompts, responses, expected = {
+        "arithmetic": (["3+4=", "3+4=", "9+9="], ["7", "8", " 18"], [1.0, 0.0, 1.0]),
+        "rhyme": (["cat / "] * 4, ["hat", "cat", "dog", "hut"], [1.0, 0.5, 0.5, 0.0]),
+        "format": (["date: "] * 4, ["07-12", "7-12", "31-02", "01.02."], [1.0, 0.0, 0.0, 0.0]),
+    }[name]
+    assert script["PROBLEMS"][name].reward(prompts, responses) == expected
+    arguments = [name, "--steps", "1", "--lm-steps", "1", "--output-dir", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["verified_rewards.py", *arguments])
+    script["main"]()
+    assert capsys.readouterr().out.count("mean reward") == 2
