@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.nn import scan
-from weft.nn.min_rnn import MAX_TIME, MinGRU, MinLSTM
+from weft.nn.min_rnn import MAX_TIME, MIN_TIME, MinGRU, MinLSTM
 from weft.nn.scan import gated_scan, gates_and_candidates, linear_scan, scan_by_loop
 
 DIM = 5
@@ -96,7 +96,7 @@ def test_a_scan_in_reverse_is_a_scan_of_reversed_sequences(form, reverse, length
 def test_chunks_are_for_long_sequences_of_few_values(monkeypatch):
     calls = list[int]()
     real = scan._chunks
-    monkeypatch.setattr(scan, "_chunks", lambda *parts, **options: calls.append(parts[0].size(1)) or real(*parts, **options))
+    monkeypatch.setattr(scan, "_chunks", lambda *parts, **options: calls.append(parts[0].a.size(1)) or real(*parts, **options))
     for rows, length in ((1, 128), (1, 127), (205, 128)):
         part = torch.rand(rows, length, DIM)
         linear_scan(part, part, part[:, 0])
@@ -123,8 +123,8 @@ def test_time_constants_start_between_one_position_and_the_longest(build):
     projected = layer.input_proj.bias[None, None]
     _, update, _ = gates_and_candidates(projected, layer.num_gates)
     times = 1 / update.flatten()
-    assert 1 < times.min() < 5 and MAX_TIME / 2 < times.max() < MAX_TIME * 1.5
-    assert times.std() > MAX_TIME / 8
+    assert MIN_TIME * 0.99 < times.min() < 2 and MAX_TIME * 0.9 < times.max() < MAX_TIME * 1.01
+    assert 3 < times.median() < 8
 
 
 @pytest.mark.parametrize("build", [MinGRU, MinLSTM])

@@ -37,7 +37,8 @@ def product_dtype(x: Tensor) -> torch.dtype:
 def chunked_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> Tensor:
     """Cross-entropy of each label in nats, (N,); x (N, D), weight (V, D), bias (V,), labels (N,)."""
     if torch.compiler.is_compiling():
-        return _loss_operator(x, weight, bias, labels, *options)[0]
+        result: tuple[Tensor, Tensor] = _loss_operator(x, weight, bias, labels, *options)
+        return result[0]
     loss: Tensor = _ChunkedCrossEntropy.apply(x, weight, bias, labels, options)  # type: ignore[no-untyped-call]
     return loss
 

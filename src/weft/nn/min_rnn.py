@@ -9,13 +9,15 @@ Shapes: B batch size, T sequence length, D hidden size, I input size (D by defau
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from weft.nn.recurrent import last_token_state
 from weft.nn.scan import gated_scan
 
-MAX_TIME = 64.0  # of the time constants at the start of training, in positions
+MIN_TIME, MAX_TIME = 1.25, 16.0  # time constants of channels at the start of training, in positions
 
 
 class MinGRU(nn.Module):
@@ -36,8 +38,10 @@ class MinGRU(nn.Module):
         self.init_gates(self.input_proj.bias.detach().chunk(self.num_gates + 1))
 
     def init_gates(self, biases: tuple[Tensor, ...]) -> None:
-        """Time constants 1 / z from 1 to MAX_TIME positions, chosen at random (Tallec and Ollivier 2018)."""
-        biases[0].copy_(-torch.empty_like(biases[0]).uniform_(1.0, MAX_TIME - 1.0).log())
+        """Time constants 1 / z from MIN_TIME to MAX_TIME positions, their logarithms chosen at random: some channels forget soon,
+        others pass gradients over many positions (after Tallec and Ollivier 2018, whose times are uniform)."""
+        times = torch.empty_like(biases[0]).uniform_(math.log(MIN_TIME), math.log(MAX_TIME)).exp()
+        biases[0].copy_(-(times - 1).log())
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         y = gated_scan(self.input_proj(x), state, self.num_gates)
@@ -57,6 +61,7 @@ class MinLSTM(MinGRU):
     num_gates = 2
 
     def init_gates(self, biases: tuple[Tensor, ...]) -> None:
-        """As in minGRU: with the forget gate open, i / (f + i) is close to i."""
-        super().init_gates(biases[1:])
-        nn.init.constant_(biases[0], 1.0)
+        """As in minGRU: i / (f + i) = sigmoid(b) if the biases of f and i are -b and b."""
+        forget, new, _ = biases
+        super().init_gates((new,))
+        forget.copy_(-new)

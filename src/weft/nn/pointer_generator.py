@@ -99,7 +99,7 @@ class PointerGeneratorOutput(nn.Module):
             return self._loss(x, targets, state, label_smoothing)
         # a mixture over the whole vocabulary: in chunks of positions, whose backward pass computes them again
         size = max(1, MAX_TRAINING_LOGITS // (len(weight) * len(x)))
-        parts = zip(x.split(size, dim=1), targets.split(size, dim=1), strict=True)
+        parts = zip(torch.split(x, size, dim=1), torch.split(targets, size, dim=1), strict=True)
         losses = [checkpoint(self._loss, *part, state, label_smoothing, use_reentrant=False) for part in parts]
         return torch.cat(losses, dim=1)
 

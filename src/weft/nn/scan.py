@@ -17,7 +17,7 @@ import warnings
 from functools import cache
 from math import isqrt
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +45,7 @@ def update_logits(gates: Tensor, num_gates: int) -> Tensor:
 def gates_and_candidates(projected: Tensor, num_gates: int) -> tuple[Tensor, Tensor, Tensor]:
     """The weights 1 - z of the old state and z of the candidates, and the candidates c, (B, T, D) each."""
     dim = projected.size(-1) // (num_gates + 1)
-    gates, candidates = projected.to(scan_dtype(projected)).split([num_gates * dim, dim], dim=-1)
+    gates, candidates = projected.to(scan_dtype(projected)).tensor_split((num_gates * dim,), dim=-1)
     logits = update_logits(gates, num_gates)
     return torch.sigmoid(-logits), torch.sigmoid(logits), candidates
 
@@ -68,27 +68,36 @@ def gated_scan(projected: Tensor, initial: Tensor | None, num_gates: int) -> Ten
     if projected.size(1) == 1:
         return scan_by_loop(projected, initial, num_gates)
     if torch.compiler.is_compiling():
-        return _scan_operator(projected, initial, num_gates)
-    y: Tensor = _GatedScan.apply(projected, initial, num_gates)  # type: ignore[no-untyped-call]
+        y: Tensor = _scan_operator(projected, initial, num_gates)
+    else:
+        y = _GatedScan.apply(projected, initial, num_gates)  # type: ignore[no-untyped-call]
     return y
 
 
 # ---- the recurrence h_t = a_t h_{t-1} + b_t, in few operations of torch; they write into tensors and have no gradients
 
 
+class Recurrence(NamedTuple):
+    """a, b and room for the results y, (B, T, D) each."""
+
+    a: Tensor
+    b: Tensor
+    y: Tensor
+
+
 def linear_scan(a: Tensor, b: Tensor, initial: Tensor, *, reverse: bool = False) -> Tensor:
     """h_t = a_t h_{t-1} + b_t for all t, (B, T, D); in reverse, h_t = a_t h_{t+1} + b_t. a and b (B, T, D), initial (B, D)."""
     y, length = torch.empty_like(b), b.size(1)
     if not b.is_cuda and (length < MIN_CHUNKED_LENGTH or b[:, 0].numel() > MAX_CHUNKED_VALUES):
-        _loop(a, b, y, initial, reverse=reverse)
+        _loop(Recurrence(a, b, y), initial, reverse=reverse)
         return y
     size = isqrt(length)
     end = length - length % size  # the positions after it are no whole chunk
-    whole, rest = ([part[:, :end] for part in (a, b, y)], [part[:, end:] for part in (a, b, y)])
+    whole, rest = Recurrence(a[:, :end], b[:, :end], y[:, :end]), Recurrence(a[:, end:], b[:, end:], y[:, end:])
     if reverse:
-        _chunks(*whole, _loop(*rest, initial, reverse=True), size=size, reverse=True)
+        _chunks(whole, _loop(rest, initial, reverse=True), size=size, reverse=True)
     else:
-        _loop(*rest, _chunks(*whole, initial, size=size, reverse=False), reverse=False)
+        _loop(rest, _chunks(whole, initial, size=size, reverse=False), reverse=False)
     return y
 
 
@@ -96,19 +105,19 @@ def _order(count: int, reverse: bool) -> range:
     return range(count - 1, -1, -1) if reverse else range(count)
 
 
-def _loop(a: Tensor, b: Tensor, y: Tensor, h: Tensor, *, reverse: bool) -> Tensor:
-    """Write all h into `y`, one operation per position; return the last."""
-    decays, inputs, outputs = a.unbind(1), b.unbind(1), y.unbind(1)
+def _loop(parts: Recurrence, h: Tensor, *, reverse: bool) -> Tensor:
+    """Write all h into y, one operation per position; return the last."""
+    decays, inputs, outputs = (part.unbind(1) for part in parts)
     for t in _order(len(outputs), reverse):
         torch.addcmul(inputs[t], decays[t], h, out=outputs[t])
         h = outputs[t]
     return h
 
 
-def _chunks(a: Tensor, b: Tensor, y: Tensor, h: Tensor, *, size: int, reverse: bool) -> Tensor:
+def _chunks(parts: Recurrence, h: Tensor, *, size: int, reverse: bool) -> Tensor:
     """The same for T / `size` chunks: h of all chunks together, as if each began at 0, and the products of their a up to each
     position; then the states between chunks; then their sum. Products of numbers below 1 may vanish, with what they weigh."""
-    a, b, y = (part.unflatten(1, (-1, size)) for part in (a, b, y))
+    a, b, y = (torch.unflatten(part, 1, (-1, size)) for part in parts)
     products = torch.empty_like(a)
     first = size - 1 if reverse else 0
     y[:, :, first], products[:, :, first] = b[:, :, first], a[:, :, first]
@@ -187,7 +196,8 @@ class _GatedScan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        return *_backward(grad, *ctx.saved_tensors, ctx.num_gates), None
+        projected, initial, y = ctx.saved_tensors
+        return *_backward(grad, projected, initial, y, ctx.num_gates), None
 
 
 # ---- the same as operators: torch.compile sees one node in each pass. Only there, because the first call imports the compiler

@@ -25,7 +25,7 @@ class Launch(NamedTuple):
 DEFAULT = Launch()
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _softplus(x):  # type: ignore[no-untyped-def]
     return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 
@@ -92,7 +92,7 @@ def forward(projected: Tensor, initial: Tensor, num_gates: int, launch: Launch =
     rows, length, width = projected.shape
     dim = width // (num_gates + 1)
     y = projected.new_empty(rows, length, dim, dtype=torch.promote_types(projected.dtype, torch.float32))
-    with torch.cuda.device_of(projected):
+    with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
         _forward[rows, triton.cdiv(dim, launch.block)](
             projected.contiguous(), initial.contiguous(), y, length, dim,
             NUM_GATES=num_gates, BLOCK=launch.block, STAGES=launch.stages, num_warps=launch.warps,
@@ -107,7 +107,7 @@ def backward(
     rows, length, dim = y.shape
     grad_projected = torch.empty_like(projected, memory_format=torch.contiguous_format)
     grad_initial = torch.empty_like(initial, memory_format=torch.contiguous_format)
-    with torch.cuda.device_of(projected):
+    with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
         _backward[rows, triton.cdiv(dim, launch.block)](
             grad.contiguous(), projected.contiguous(), initial.contiguous(), y, grad_projected, grad_initial, length, dim,
             NUM_GATES=num_gates, BLOCK=launch.block, STAGES=launch.stages, num_warps=launch.warps,
