@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toy_seq2seq import seq2seq_model, sources, targets
 
 from weft.nn.cross_attention import StepwiseDecoder
-from weft.nn.input_feeding import lstm_step, shared_attention, shared_linear
+from weft.nn.input_feeding import lstm_step, shared_additive_attention, shared_attention, shared_linear
 from weft.nn.state import tree_leaves
 from weft.tasks.encoder_decoder.pair_batch import PairBatch
 from weft.tasks.encoder_decoder.pair_objective import PairObjective
@@ -25,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "scaled-dot": {**FEEDING, "attention": "scaled-dot"},
     "sizes": {**FEEDING, "encoder": {"hidden_size": 6}, "decoder": {"embedding_dim": 5, "num_layers": 3}},
     "dropout": {**FEEDING, "dropout": 0.4, "num_layers": 2},
+    "additive": {**FEEDING, "attention": "additive", "attention_dim": 5, "encoder": {"hidden_size": 6}, "dropout": 0.2},
     "copying": {**FEEDING, "copy_mechanism": True},
 }
 VIEWS = {"view", "t", "transpose", "slice", "select", "unsqueeze", "squeeze", "expand", "permute", "detach", "alias", "split"}
@@ -127,7 +128,6 @@ def test_a_position_has_fewer_operations(fast: Any) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"attention": "additive"},
         {"skip_connection": "residual", "num_layers": 2},
         {"norm": "layernorm"},
         {"layer_type": "gru"},
@@ -182,6 +182,13 @@ def test_shared_gradients_by_finite_differences() -> None:
         return attend(attend(query) + query)
 
     assert torch.autograd.gradcheck(apply_attention, (keys, values, query))
+    score_weight = torch.randn(3, dtype=torch.double, requires_grad=True)
+
+    def apply_additive(keys: Tensor, values: Tensor, score_weight: Tensor, query: Tensor) -> Tensor:
+        attend = shared_additive_attention(keys, values, token_mask, score_weight, lambda x: x)
+        return attend(attend(query) + query)
+
+    assert torch.autograd.gradcheck(apply_additive, (keys, values, score_weight, query))
 
 
 def test_frozen_weights_get_no_gradient() -> None:

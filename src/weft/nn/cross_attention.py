@@ -109,10 +109,13 @@ class SourceAttention(nn.Module):
         self.to_q = nn.Linear(dim, attention_dim) if score == "additive" else nn.Identity()
         self.to_k = nn.Identity() if is_dot else nn.Linear(memory_size, attention_dim, bias=False)
         self.attend: nn.Module = AdditiveAttention(attention_dim)
-        self.scale: float | None = None  # of dot products
+        self.scale = dim**-0.5 if score == "scaled-dot" else 1.0
         if score != "additive":
-            self.scale = dim**-0.5 if score == "scaled-dot" else 1.0
             self.attend = ScaledDotProductAttention(scale=self.scale)
+
+    def score_weight(self) -> Tensor | None:
+        """w of the additive score; None for the others."""
+        return next(self.attend.parameters(), None)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
         return SharedState((self.to_k(memory.values)[:, None], memory.values[:, None], memory.token_mask))
@@ -206,12 +209,19 @@ class InputFeeding(nn.Module):
         cells = [[part for part in layer.modules() if isinstance(part, nn.LSTM)] for layer in layers]
         norms = [inner.input_proj, inner.final_norm, *(layer.norm for layer in layers)]
         is_plain = all(isinstance(norm, nn.Identity) for norm in norms) and not any(layer.connection.skips for layer in layers)
-        scale, join = self.output.attention.scale, self.output.join
+        is_plain = is_plain and all(len(found) == 1 for found in cells)
+        to_q, weight = self.output.attention.to_q, self.output.attention.score_weight()
         # LoRA makes another class of a linear layer
-        if not is_plain or scale is None or any(len(found) != 1 for found in cells) or type(join) is not nn.Linear:
+        if not is_plain or {type(self.output.join), type(to_q)} - {nn.Linear, nn.Identity}:
             return None
         return InputFeedingParts(
-            [found[0] for found in cells], [layer.dropout for layer in layers], join, self.output.dropout, scale
+            [found[0] for found in cells],
+            [layer.dropout for layer in layers],
+            self.output.join,
+            self.output.dropout,
+            self.output.attention.scale,
+            to_q if isinstance(to_q, nn.Linear) else None,
+            weight,
         )
 
 

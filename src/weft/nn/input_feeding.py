@@ -98,6 +98,67 @@ class _AttentionAtPosition(torch.autograd.Function):
         return torch.bmm(grad_scores, keys), None, None, None, None
 
 
+class AdditiveUses:
+    """What the positions leave for the gradients of additive attention: sums, and parts for the values."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None  # (B, S, D)
+        self.weight: Tensor | None = None  # (D,)
+        self.values: Uses = []
+
+    def take(self) -> tuple[Tensor | None, ...]:
+        """The gradients of keys, values and weight; the next backward pass starts anew."""
+        probs, gradients = (torch.cat(parts, dim=1) for parts in zip(*self.values, strict=True))
+        taken = self.keys, probs.transpose(1, 2) @ gradients, self.weight
+        self.keys, self.weight = None, None
+        self.values.clear()
+        return taken
+
+    def add(self, keys: Tensor, weight: Tensor) -> None:
+        self.keys = keys if self.keys is None else self.keys.add_(keys)
+        self.weight = weight if self.weight is None else self.weight.add_(weight)
+
+
+class _SharedAdditive(torch.autograd.Function):
+    """Keys (B, S, D), values (B, S, M) and weight (D,) as they are, with gradients like `_SharedLinear`."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: Tensor, values: Tensor, weight: Tensor, uses: AdditiveUses) -> tuple[Tensor, ...]:
+        ctx.uses = uses
+        ctx.set_materialize_grads(False)
+        return keys.view_as(keys), values.view_as(values), weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_keys: None, grad_values: None, grad_weight: None) -> tuple[Tensor | None, ...]:
+        return (*ctx.uses.take(), None) if ctx.uses.values else (None, None, None, None)
+
+
+class _AdditiveAtPosition(torch.autograd.Function):
+    """softmax(w . tanh(q + k) + mask) v, for a query (B, 1, D)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, keys: Tensor, values: Tensor, weight: Tensor, mask: Tensor, uses: AdditiveUses
+    ) -> Tensor:
+        hidden = (query + keys).tanh_()
+        probs = ((hidden @ weight)[:, None] + mask).softmax(-1)
+        ctx.save_for_backward(hidden, values, weight, probs)
+        ctx.uses = uses
+        return torch.bmm(probs, values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, values, weight, probs = ctx.saved_tensors
+        grad_probs = torch.bmm(grad, values.transpose(1, 2))
+        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_sums = torch.ops.aten.tanh_backward(grad_scores.transpose(1, 2) * weight, hidden)
+        ctx.uses.values.append((probs, grad))
+        ctx.uses.add(grad_sums, torch.mv(hidden.flatten(0, 1).t(), grad_scores.flatten()))
+        return grad_sums.sum(1, keepdim=True), None, None, None, None, None
+
+
 def shared_linear(weight: Tensor, bias: Tensor) -> Callable[[Tensor], Tensor]:
     """A linear layer (B, I) to (B, O) for many positions; the gradients of its weights are computed once."""
     uses: Uses = []
@@ -110,15 +171,36 @@ def shared_linear(weight: Tensor, bias: Tensor) -> Callable[[Tensor], Tensor]:
     return linear
 
 
+def _additive_mask(token_mask: Tensor, keys: Tensor) -> Tensor:
+    """(B, 1, S): 0 on tokens, minus infinity on padding, in the dtype of the keys."""
+    return torch.zeros_like(keys[:, None, :, 0]).masked_fill(~token_mask[:, None], float("-inf"))
+
+
 def shared_attention(keys: Tensor, values: Tensor, token_mask: Tensor, scale: float) -> Callable[[Tensor], Tensor]:
     """Attention from a query (B, D) to keys (B, S, D) and values (B, S, M) for many positions: (B, M)."""
     uses: Uses = []
     shared: Any = _SharedMemory.apply(keys, values, uses)  # type: ignore[no-untyped-call]
-    mask = torch.zeros_like(keys[:, None, :, 0]).masked_fill(~token_mask[:, None], float("-inf"))  # (B, 1, S)
+    mask = _additive_mask(token_mask, keys)
 
     def attend(query: Tensor) -> Tensor:
         scaled = query[:, None] if scale == 1.0 else query[:, None] * scale
         context: Tensor = _AttentionAtPosition.apply(scaled, *shared, mask, uses)  # type: ignore[no-untyped-call]
+        return context.squeeze(1)
+
+    return attend
+
+
+def shared_additive_attention(
+    keys: Tensor, values: Tensor, token_mask: Tensor, weight: Tensor, to_q: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """`shared_attention` with the additive score, for queries that `to_q` projects."""
+    uses = AdditiveUses()
+    shared: Any = _SharedAdditive.apply(keys, values, weight, uses)  # type: ignore[no-untyped-call]
+    mask = _additive_mask(token_mask, keys)
+
+    def attend(query: Tensor) -> Tensor:
+        projected = to_q(query)[:, None]
+        context: Tensor = _AdditiveAtPosition.apply(projected, *shared, mask, uses)  # type: ignore[no-untyped-call]
         return context.squeeze(1)
 
     return attend
@@ -141,7 +223,15 @@ class InputFeedingParts(NamedTuple):
     dropouts: Sequence[nn.Module]
     join: nn.Linear  # from (context, h) to the output
     output_dropout: nn.Module
-    scale: float  # of the attention scores
+    scale: float = 1.0  # of the attention scores
+    to_q: nn.Linear | None = None  # additive attention: projects queries
+    score_weight: Tensor | None = None  # additive attention: w
+
+    def attention(self, keys: Tensor, values: Tensor, token_mask: Tensor) -> Callable[[Tensor], Tensor]:
+        if self.to_q is None or self.score_weight is None:
+            return shared_attention(keys, values, token_mask, self.scale)
+        to_q = shared_linear(self.to_q.weight, self.to_q.bias)
+        return shared_additive_attention(keys, values, token_mask, self.score_weight, to_q)
 
     def run(self, x: Tensor, states: Sequence[LSTMState], source: Sequence[Tensor], previous: Tensor) -> Any:
         """Outputs (B, T, D) and the state of each LSTM, from embeddings (B, T, I), the initial states, keys, values and token
@@ -149,7 +239,7 @@ class InputFeedingParts(NamedTuple):
         with torch.autocast(x.device.type, enabled=False):
             dtype = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
             keys, values, token_mask = source
-            attend = shared_attention(keys.to(dtype), values.to(dtype), token_mask, self.scale)
+            attend = self.attention(keys.to(dtype), values.to(dtype), token_mask)
             first = self.cells[0].weight_ih_l0
             # (T, B, 4D): the part of the first gates that needs no earlier output
             embedded = F.linear(x.to(dtype).transpose(0, 1), first[:, : x.size(2)])
