@@ -1,16 +1,18 @@
 """Training speed of encoder-decoders on a GPU: as written, in few shapes, and with recorded steps (CUDA graphs).
 
-    python benchmarks/gpu_seq2seq.py --data DIR [--only NAME] [--modes eager,shapes,graphs,compiled] [--profile]
+    python benchmarks/gpu_seq2seq.py --data DIR [--only NAME] [--modes eager,shapes,graphs,stepwise,compiled] [--profile]
 
 Multi30k, German to English, with the recommended settings, and with plain ones (AdamW, no R-Drop, no EMA). Modes:
 
     eager     batches as they are, one kernel after another
     shapes    batches padded to few shapes
     graphs    few shapes, forward and backward pass recorded once per shape: what `weft train` does
+    stepwise  graphs of the plain loop over positions (LSTM only), which has more kernels
     compiled  graphs of a compiled model (Transformer only): an experiment
 
 Target tokens are counted with </s>, without padding and start tokens. Steps before the measurement, which record, are not part
-of it. Then the losses of recorded steps are compared with those of the same steps as written, without dropout and with it.
+of it. Then the losses of recorded steps are compared with those of the same steps as written, without dropout and with it, and
+the gradients of the fast path of input feeding with those of the plain loop.
 --profile prints the kernels that take the most time, and how many launches a step has. Each part has a time limit, and each
 result is printed as soon as it is there. --tiny runs through on a CPU, without graphs.
 
@@ -26,8 +28,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from weft.cli.threads import set_threads
 from weft.config import override
 from weft.data.few_shapes import FewShapes
 from weft.errors import TrainingInterrupted, WeftError
+from weft.nn.cross_attention import StepwiseDecoder
 from weft.runs.job import Job
 from weft.runs.recommend import complete
 from weft.runs.run_dir import make_directory
@@ -54,7 +57,9 @@ SETTINGS: dict[str, list[str]] = {
     "plain": ["train.r_drop=0.0", "train.optimizer=adamw", "train.ema_decay=0.0"],
 }
 BARS = {"lstm": 80_000, "transformer": 200_000}
-MODES = ("eager", "shapes", "graphs", "compiled")
+MODES = ("eager", "shapes", "graphs", "stepwise", "compiled")
+RECORDED = ("graphs", "stepwise", "compiled")
+MODEL_OF_MODE = {"stepwise": "lstm", "compiled": "transformer"}  # a loop over positions would be compiled once per length
 RECORDING_EPOCHS, MEASURED_EPOCHS = 3, 2  # of modes that record; others need a few steps of warm-up
 WARMUP_STEPS, PROFILED_STEPS, CHECKED_STEPS = 20, 5, 20
 TINY = ["train.batch_tokens=200", "model.hidden_size=16", "model.num_layers=1", "train.device=cpu"]
@@ -72,14 +77,16 @@ class Clock:
         self.table = ""
         self.profiler: Any = None
         self.loop: Loop | None = None
+        self.epoch_steps: int | None = None  # steps per epoch
 
     def steps(self, loop: Loop) -> tuple[int, int]:
         """The number of steps before and in the measurement."""
         if self.num_steps is not None:
             return 0, self.num_steps
-        epoch = loop.batch_sampler.batches(0)
-        before = RECORDING_EPOCHS * epoch if isinstance(loop.replica, GraphedReplica) else WARMUP_STEPS
-        return before, MEASURED_EPOCHS * epoch
+        if self.epoch_steps is None:  # only once: a sampler keeps the order of one epoch
+            self.epoch_steps = loop.batch_sampler.batches(0)
+        before = RECORDING_EPOCHS * self.epoch_steps if isinstance(loop.replica, GraphedReplica) else WARMUP_STEPS
+        return before, MEASURED_EPOCHS * self.epoch_steps
 
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
         self.loop, step = loop, loop.train_state.step
@@ -188,7 +195,7 @@ class Trainer(NeuralTrainer):
             loop.batch_sampler = FewShapes(plain) if self.max_shapes is None else FewShapes(plain, max_shapes=self.max_shapes)
         if self.mode == "compiled":
             loop.loss_module.compile(dynamic=True)
-        if self.mode in ("graphs", "compiled"):
+        if self.mode in RECORDED:
             recorder = CudaRecorder(loop.device_config.device)
             weights = loop.optimizers.weights
             loop.replica = GraphedReplica(loop.loss_module, weights, recorder, on_failure=job.callback.on_note)
@@ -218,6 +225,25 @@ class Benchmark:
 
     def train(self, model: str, mode: str, overrides: Sequence[str], clock: Clock, max_shapes: int | None = None) -> None:
         """Train until the clock stops it."""
+
+        def train(job: Job) -> None:
+            clock.began = time.perf_counter()
+            with suppress(TrainingInterrupted):
+                Trainer(job.config.preset.estimator.network_task, mode, max_shapes=max_shapes).train(job)
+
+        self.with_job(model, overrides, clock, train)
+
+    def compare_gradients(self, precision: str) -> None:
+        """Print how the two paths of input feeding differ."""
+        overrides = ["model.dropout=0.0", f"train.precision={precision}"]
+
+        def compare(job: Job) -> None:
+            Gradients(job.config.preset.estimator.network_task).train(job)
+
+        self.with_job("lstm", overrides, Clock(seconds=self.args.seconds), compare)
+
+    def with_job(self, model: str, overrides: Sequence[str], clock: Clock, action: Callable[[Job], None]) -> None:
+        """Call `action` with a run that is prepared for training."""
         self.count += 1
         run_dir = self.directory / f"run-{self.count}"
         values = self.run_values(model, overrides)
@@ -226,10 +252,7 @@ class Benchmark:
         with lock.Lock(run_dir):
             directory.begin(config, "", overwrite=True)
             vocabulary, columns = prepare(config.spec, config, directory, clock)
-            job = Job(config, directory, vocabulary, columns, clock)
-            clock.began = time.perf_counter()
-            with suppress(TrainingInterrupted):
-                Trainer(config.preset.estimator.network_task, mode, max_shapes=max_shapes).train(job)
+            action(Job(config, directory, vocabulary, columns, clock))
 
     def measure(self, model: str, setting: str, mode: str) -> None:
         """Print the speed of a model in a mode."""
@@ -237,7 +260,8 @@ class Benchmark:
         name = f"{model:<12} {setting:<12} {mode:<9}"
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        self.train(model, mode, SETTINGS[setting], clock)
+        with plain_loop() if mode == "stepwise" else nullcontext():
+            self.train(model, mode, SETTINGS[setting], clock)
         rate = clock.rate()
         if rate is None:
             print(f"{name} no result after {self.args.seconds:.0f} s, {len(clock.losses)} steps", flush=True)
@@ -291,6 +315,43 @@ class Benchmark:
         )
 
 
+@contextmanager
+def plain_loop() -> Iterator[None]:
+    """Context manager without the fast path of input feeding."""
+    runs_fast = StepwiseDecoder.runs_fast
+    StepwiseDecoder.runs_fast = lambda decoder, x, token_mask: False  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        StepwiseDecoder.runs_fast = runs_fast  # type: ignore[method-assign]
+
+
+class Gradients(NeuralTrainer):
+    """Compares the gradients of a batch on the fast path of input feeding with those of the plain loop, and trains nothing."""
+
+    def train(self, job: Job) -> None:
+        loop = self.loop(job)
+        batch, replica = loop.next_batch(), Replica(loop.loss_module)
+        results = []
+        for context in (nullcontext(), plain_loop()):
+            torch.manual_seed(1)
+            with context:
+                moved = loop.device_config.to_device(batch)
+                loss = replica.accumulate(moved, None, True, is_last=True, autocast=loop.device_config.autocast)
+            results.append((float(loss.total.detach()), [weight.grad for weight in loop.optimizers.weights]))
+            loop.optimizers.zero_grad()
+        (fast, fast_gradients), (plain, gradients) = results
+        differences = [
+            float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(fast_gradients, gradients, strict=True)
+        ]
+        worst = max(differences)
+        print(
+            f"input feeding, fast path against the plain loop, {loop.device_config.precision}: loss {fast:.4f} and {plain:.4f},"
+            f" largest relative difference of a gradient {worst:.1e}",
+            flush=True,
+        )
+
+
 def guarded(action: Callable[[], None], name: str) -> None:
     """Run a part; if it fails, say so and go on with the next."""
     try:
@@ -332,17 +393,20 @@ def main() -> None:
 
 def run(benchmark: Benchmark, args: argparse.Namespace) -> None:
     parts: list[tuple[str, Callable[[], None]]] = []
-    modes = [mode for mode in args.modes.split(",") if not (args.tiny and mode in ("graphs", "compiled"))]
+    modes = [mode for mode in args.modes.split(",") if not (args.tiny and mode in RECORDED)]
     for setting in args.settings.split(","):
         for model in args.only or MODELS:
             for mode in modes:
-                if mode == "compiled" and model != "transformer":  # a loop over positions: one compilation per length
+                if MODEL_OF_MODE.get(mode, model) != model:
                     continue
                 parts.append((f"{model} {setting} {mode}", lambda m=model, s=setting, o=mode: benchmark.measure(m, s, o)))
             if not args.tiny and "graphs" in modes:
                 for dropout in (False, True):
                     name = f"{model} {setting} losses"
                     parts.append((name, lambda m=model, s=setting, d=dropout: benchmark.compare(m, s, dropout=d)))
+    if "lstm" in (args.only or MODELS):
+        for precision in ("float32",) if args.tiny else ("float32", "bfloat16"):
+            parts.append(("input feeding", lambda p=precision: benchmark.compare_gradients(p)))
     parts.sort(key=lambda part: part[0].endswith("compiled"))  # last: it may take the longest
     for name, action in parts:
         guarded(action, name)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.nn.attention import ScaledDotProductAttention
+from weft.nn.input_feeding import InputFeedingParts
 from weft.nn.memory import Memory
 from weft.nn.stack import Stack
 from weft.nn.state import SharedState, tree_leaves, where
@@ -108,8 +109,13 @@ class SourceAttention(nn.Module):
         self.to_q = nn.Linear(dim, attention_dim) if score == "additive" else nn.Identity()
         self.to_k = nn.Identity() if is_dot else nn.Linear(memory_size, attention_dim, bias=False)
         self.attend: nn.Module = AdditiveAttention(attention_dim)
+        self.scale = dim**-0.5 if score == "scaled-dot" else 1.0
         if score != "additive":
-            self.attend = ScaledDotProductAttention(scale=dim**-0.5 if score == "scaled-dot" else 1.0)
+            self.attend = ScaledDotProductAttention(scale=self.scale)
+
+    def score_weight(self) -> Tensor | None:
+        """w of the additive score; None for the others."""
+        return next(self.attend.parameters(), None)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
         return SharedState((self.to_k(memory.values)[:, None], memory.values[:, None], memory.token_mask))
@@ -173,6 +179,9 @@ class AttentionBeforeStep(nn.Module):
     def step_output(self, y: Tensor, source: SourceKeysValues) -> Tensor:
         return y
 
+    def fast_parts(self, inner: Stack) -> None:
+        """There is no fast path."""
+
 
 class InputFeeding(nn.Module):
     """Attention after the step with input feeding (Luong et al. 2015, 3.3): the step reads [x_t; h~_{t-1}]."""
@@ -193,6 +202,27 @@ class InputFeeding(nn.Module):
     def step_output(self, y: Tensor, source: SourceKeysValues) -> Tensor:
         output: Tensor = self.output(y, source)[0]
         return output
+
+    def fast_parts(self, inner: Stack) -> InputFeedingParts | None:
+        """The parts of a decoder of LSTMs alone, each in a layer without norm and skip connection; None for any other."""
+        layers: Any = inner.layers
+        cells = [[part for part in layer.modules() if isinstance(part, nn.LSTM)] for layer in layers]
+        norms = [inner.input_proj, inner.final_norm, *(layer.norm for layer in layers)]
+        is_plain = all(isinstance(norm, nn.Identity) for norm in norms) and not any(layer.connection.skips for layer in layers)
+        is_plain = is_plain and all(len(found) == 1 for found in cells)
+        to_q, weight = self.output.attention.to_q, self.output.attention.score_weight()
+        # LoRA makes another class of a linear layer
+        if not is_plain or {type(self.output.join), type(to_q)} - {nn.Linear, nn.Identity}:
+            return None
+        return InputFeedingParts(
+            [found[0] for found in cells],
+            [layer.dropout for layer in layers],
+            self.output.join,
+            self.output.dropout,
+            self.output.attention.scale,
+            to_q if isinstance(to_q, nn.Linear) else None,
+            weight,
+        )
 
 
 class StepwiseDecoder(nn.Module):
@@ -216,6 +246,8 @@ class StepwiseDecoder(nn.Module):
         self, x: Tensor, state: tuple[Any, SourceKeysValues, Tensor], token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Any, SourceKeysValues, Tensor]]:
         inner, source, previous_output = state
+        if self.runs_fast(x, token_mask) and (parts := self.attention.fast_parts(self.inner)) is not None:
+            return _run_fast(parts, x, state)
         outputs = []
         routed_mask = token_mask if self.inner.routes_tokens else None  # for the other layers, `where` is enough
         for position, x_t in enumerate(torch.split(x, 1, dim=1)):
@@ -228,3 +260,18 @@ class StepwiseDecoder(nn.Module):
             inner, previous_output = new, y
             outputs.append(y)
         return torch.cat(outputs, dim=1), (inner, source, previous_output)
+
+    def runs_fast(self, x: Tensor, token_mask: Tensor | None) -> bool:
+        """Whether the path with few kernels pays: in training on a GPU, if no hook waits for the modules that it leaves out."""
+        is_training = self.training and torch.is_grad_enabled() and x.device.type == "cuda" and x.size(1) > 1
+        return is_training and token_mask is None and not any(module._forward_hooks for module in self.modules())
+
+
+def _run_fast(
+    parts: InputFeedingParts, x: Tensor, state: tuple[Any, SourceKeysValues, Tensor]
+) -> tuple[Tensor, tuple[Any, SourceKeysValues, Tensor]]:
+    """`StepwiseDecoder.forward` by `weft.nn.input_feeding`."""
+    (num_read, states), source, previous_output = state
+    keys, values, token_mask = source.parts
+    outputs, states = parts.run(x, states, (keys[:, 0], values[:, 0], token_mask), previous_output[:, 0])
+    return outputs, ((num_read + x.size(1), tuple(states)), source, outputs[:, -1:])

@@ -1,4 +1,5 @@
-"""Skip connections around a layer: `mixer_input(x)` is the input of the mixer, `forward(x, y)` the output of the layer."""
+"""Skip connections around a layer: `mixer_input(x)` is the input of the mixer, `forward(x, y)` the output of the layer.
+`skips` is False if that is y alone."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 
 class NoSkip(nn.Module):
     """y: no skip connection."""
+
+    skips = False
 
     def mixer_input(self, x: Tensor) -> Tensor:
         return x
@@ -19,6 +22,8 @@ class NoSkip(nn.Module):
 class Residual(nn.Module):
     """x + y (He et al. 2016)."""
 
+    skips = True
+
     def mixer_input(self, x: Tensor) -> Tensor:
         return x
 
@@ -28,6 +33,8 @@ class Residual(nn.Module):
 
 class PostNormResidual(nn.Module):
     """norm(x + y), as in the original Transformer (Vaswani et al. 2017)."""
+
+    skips = True
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -44,6 +51,8 @@ class PostNormResidual(nn.Module):
 class Highway(nn.Module):
     """g * y + (1 - g) * x with g = sigmoid(W x + b) (Srivastava et al. 2015)."""
 
+    skips = True
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gate = nn.Linear(dim, dim)
@@ -59,6 +68,8 @@ class Highway(nn.Module):
 
 class Dense(nn.Module):
     """[x; y] (Huang et al. 2017): x is the concatenation of all layers below, projected to dim for the mixer."""
+
+    skips = True
 
     def __init__(self, dim: int, *, depth: int) -> None:
         super().__init__()
