@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
 from test_loop import Notebook, Steep, small_loop, small_model, weights
+from torch._dynamo.utils import counters
 
 from weft.errors import DivergedError, TrainingInterrupted
 from weft.tensors import read_tensors
 from weft.training import checkpoint
 from weft.training.loop import Loop
-from weft.training.muon import Muon, orthogonalize, scaled_update
-from weft.training.optimizers import build_optimizers
+from weft.training.muon import Muon, scaled_update
 from weft.training.step_values import GradientScale
 
 STEPS = 9
@@ -103,7 +102,7 @@ def test_divergence_at_any_step_is_that_of_the_immediate_run(monkeypatch, optimi
             with pytest.raises(DivergedError) as caught:
                 loop.run(notebook, SilentCallback())
             assert f"step {step}: {'gradient norm' if kind == 'gradient' else 'loss'} is " in str(caught.value)
-            state = {name: value for name, value in vars(loop.train_state).items() if not name.endswith("seconds")}
+            state = {name: value or 0 for name, value in vars(loop.train_state).items() if not name.endswith("seconds")}
             results.append((str(caught.value), state, notebook, weights(loop), loop.optimizers.tensors(), loop.carry))
         plain, deferred = results
         assert plain[0] == deferred[0]
@@ -215,6 +214,7 @@ def test_the_scaled_update_equals_plain_muon(shape, compiled):
     ours, theirs = Muon(scaled, lr=0.1, **options), Muon(plain, lr=0.1, **options)
     if compiled:  # traced as on a GPU, without a compiler of code
         torch.compiler.reset()
+        counters.clear()
         ours.scaled_update = torch.compile(scaled_update, backend="aot_eager", dynamic=False)
     for step in range(4):
         lr = 0.1 / (1 + step)
@@ -227,18 +227,7 @@ def test_the_scaled_update_equals_plain_muon(shape, compiled):
         ours.step()
         theirs.step()
     if compiled:
-        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # not one per learning rate
+        assert counters["stats"]["unique_graphs"] == 1  # not one per learning rate
     for weight, other in zip(plain, scaled, strict=True):
         torch.testing.assert_close(other, weight, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(ours.state[other]["momentum"], theirs.state[weight]["momentum"])
-
-
-def test_orthogonalize_is_the_default_of_the_scaled_update():
-    assert scaled_update.__kwdefaults__ == {"orthogonalize": orthogonalize}
-
-
-def test_run_files_are_unchanged(tmp_path: Path) -> None:
-    """Whether numbers are read at once is not an option."""
-    text = make_text(tmp_path / "text.txt")
-    assert "defers" not in str(run_file(text, "gpt"))
-    assert build_optimizers is not None
