@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batching import BatchSampler
+from weft.data.prefetch import Prefetcher
 from weft.errors import TrainingInterrupted
 from weft.metrics.metric import Metric
 from weft.parallel.shards import local, whole
@@ -68,6 +69,7 @@ class Loop:
         # a budget in tokens may end with any step, and generating with weights that are not finite can stop a GPU
         is_independent = config.max_tokens is None and loss_module.objective.prepare is None
         self.defers = device_config.device.type in self.asynchronous_devices and is_independent and optimizers.can_skip
+        self.kernels: Callable[[], AbstractContextManager[Any]] = nullcontext  # selects kernels of the forward pass
         self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
         self.copies_state = True  # whether there is memory for a copy of everything that a checkpoint has
@@ -135,7 +137,7 @@ class Loop:
             if part.number > 0:
                 seed_step(self.seed, self.train_state.step, device, part.number)
             with self.replica.backward(is_last=part is parts[-1]):
-                with self.device_config.autocast():
+                with self.device_config.autocast(), self.kernels():
                     loss = self.replica(self.device_config.to_device(part.batch), part.carry, part.counts)
                 torch.autograd.backward(loss.to_minimize())
             total, count = total + loss.total.detach(), count + loss.count
@@ -245,9 +247,23 @@ class Loop:
             ResourceError: A checkpoint could not be written; the one before is intact.
         """
         try:
-            self._run(run_log, callback)
+            with self._prefetching():
+                self._run(run_log, callback)
         finally:
             run_log.finish()  # a write that failed came before any other error
+
+    @contextmanager
+    def _prefetching(self) -> Iterator[None]:
+        """Context manager in which a thread makes batches ahead, if the device computes behind the host."""
+        if self.device_config.device.type not in self.asynchronous_devices:
+            yield
+            return
+        sampler = self.batch_sampler
+        with closing(Prefetcher(sampler, self.device_config.pin)) as self.batch_sampler:
+            try:
+                yield
+            finally:
+                self.batch_sampler = sampler
 
     def _run(self, run_log: RunLog, callback: LoopCallback) -> None:
         train_state, last_save = self.train_state, time.monotonic()
