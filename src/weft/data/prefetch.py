@@ -17,8 +17,7 @@ AHEAD = 2  # batches
 class _Made(NamedTuple):
     """A batch, or the error in place of it."""
 
-    epoch: int
-    index: int
+    position: tuple[int, int]  # epoch and index
     batch: Any = None
     error: BaseException | None = None
 
@@ -57,7 +56,7 @@ class Prefetcher:
                 self._next = (epoch, index)
             self._start()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._made and self._made[0][:2] == (epoch, index))
+            self._changed.wait_for(lambda: self._made and self._made[0].position == (epoch, index))
             made = self._made.popleft()
             self._changed.notify_all()
         if made.error is not None:
@@ -79,7 +78,7 @@ class Prefetcher:
 
     def _is_expected(self, epoch: int, index: int) -> bool:
         """Whether the thread has made this batch, or makes it next."""
-        return (self._made[0][:2] if self._made else self._next) == (epoch, index)
+        return (self._made[0].position if self._made else self._next) == (epoch, index)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -107,9 +106,9 @@ class Prefetcher:
             with self._sampling:
                 batch = self.sampler.batch(epoch, index)
             following = (epoch, index + 1) if index + 1 < self.batches(epoch) else (epoch + 1, 0)
-            return _Made(epoch, index, self._finish(batch)), following
+            return _Made((epoch, index), self._finish(batch)), following
         except BaseException as error:  # raised again by `batch`, in the thread that trains
-            return _Made(epoch, index, error=error), (epoch, index)  # whoever asks for it again gets another try
+            return _Made((epoch, index), error=error), (epoch, index)  # whoever asks for it again gets another try
 
     def close(self) -> None:
         """End the thread."""

@@ -18,7 +18,7 @@ from weft.training.loop import Loop
 from weft.training.muon import Muon, scaled_update
 
 BACKEND: Any = "inductor"  # of torch.compile
-MODEL_STEPS = 10_000  # from so many steps on, the whole model is compiled: they make up for half a minute
+MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
 # On Hopper, cuDNN's attention is the fastest, but it plans each new shape for 15 ms

@@ -64,12 +64,13 @@ class LaunchedStep:
     """A step that a GPU may still be computing, with its total, count, tokens and norm as tensors ()."""
 
     def __init__(self, start: StepStart, values: Sequence[Tensor]) -> None:
-        self.start, self._values, self._event = start, list(values), None
+        self.start, self._values = start, list(values)
+        self._event: Any = None
         if values[0].is_cuda:
             on_device = torch.stack([value.double() for value in values])
             on_host = torch.empty(len(values), dtype=torch.float64, pin_memory=True)
             self._values = [on_host.copy_(on_device, non_blocking=True)]
-            self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(values[0].device))
 
     def read(self) -> StepValues:
