@@ -6,10 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 from small_runs import SilentCallback, make_text, run_file, train_here
-from torch import nn
 
+from weft.data.batching import Batch
 from weft.errors import TrainingInterrupted
 from weft.tensors import read_tensors
+from weft.training import compilation
+from weft.training.loop import Loop
 from weft.training.loss_module import LossModule
 
 
@@ -23,7 +25,7 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
         return graph
 
     torch.compiler.reset()
-    monkeypatch.setattr(LossModule, "compile", lambda self: nn.Module.compile(self, backend=keep))
+    monkeypatch.setattr(compilation, "BACKEND", keep)
     return results
 
 
@@ -49,6 +51,66 @@ def test_a_compiled_run_equals_the_plain_one(tmp_path, graphs, model, read):
     assert 1 <= len(graphs) <= 4  # with and without a carry, one length and any length; not one a step
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert weights.keys() == read_tensors(tmp_path / "plain" / "model.safetensors")[0].keys()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
+@pytest.mark.parametrize(("unit", "num_graphs"), [("layer", 3), ("model", 1)])
+def test_each_part_is_compiled_once(tmp_path, graphs, monkeypatch, unit, num_graphs):
+    """Over the end of an epoch, whose last batch has fewer rows, and over validations. The layers, here three, share the graphs
+    of attention and of the feed-forward layer; the third graph is that of the loss."""
+    monkeypatch.setattr(compilation, "MODEL_STEPS", 10_000 if unit == "layer" else 0)
+    text = make_text(tmp_path / "text.txt")
+    options = {"model__dropout": 0.0, "model__num_layers": 3, "train__max_epochs": 2, "train__num_validations": 2}
+    options |= {"train__batch_tokens": 512}
+    plain, compiled, rows = SilentCallback(), SilentCallback(), set()
+    train_here(run_file(text, "gpt", **options), tmp_path / "plain", plain)
+    forward = LossModule.forward
+
+    def count_rows(self: LossModule, batch: Batch, carry: object, counts: bool = True) -> object:
+        rows.add(tuple(batch.tokens.shape))
+        return forward(self, batch, carry, counts)
+
+    if unit == "layer":  # not compiled itself
+        monkeypatch.setattr(LossModule, "forward", count_rows)
+    train_here(run_file(text, "gpt", **options, train__compile=True), tmp_path / "run", compiled)
+    assert len(graphs) == num_graphs
+    assert compiled.losses == pytest.approx(plain.losses, abs=1e-4) and len(plain.losses) > 4
+    assert dict(compiled.scores) == pytest.approx(dict(plain.scores), abs=1e-4)
+    # no key-value cache: every output is used
+    outputs = [next(node for node in graph.graph.nodes if node.op == "output").args[0] for graph in graphs]
+    assert all(len(each) <= 3 for each in outputs)
+    assert max(rows, default=(32, 17)) == (32, 17) and len(rows) <= 3  # the memory check reads two and three rows
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
+@pytest.mark.parametrize(("options", "unit"), [({"data__read_as": "stream"}, "model"), ({"model__num_experts": 2}, "model")])
+def test_layers_with_a_state_or_experts_are_compiled_as_one_model(tmp_path, graphs, monkeypatch, options, unit):
+    units: list[str] = []
+    compile_training = compilation.compile_training
+
+    def record(loop: Loop, plan: compilation.Compilation) -> None:
+        units.append(plan.unit)
+        compile_training(loop, plan)
+
+    monkeypatch.setattr(compilation, "compile_training", record)
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", **options, train__compile=True, train__max_steps=1)
+    values["model"]["ffn_dim"] = 16
+    train_here(values, tmp_path / "run")
+    assert units == [unit]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
+def test_large_models_compile_muon(tmp_path, graphs, monkeypatch):
+    """On a GPU; here its steps are deferred as they are there."""
+    monkeypatch.setattr(compilation, "MUON_PARAMETERS", 1)
+    monkeypatch.setattr(Loop, "asynchronous_devices", ("cpu",))
+    text = make_text(tmp_path / "text.txt")
+    options = {"model__dropout": 0.0, "train__max_steps": 5, "train__num_validations": 1, "train__optimizer": "muon"}
+    plain, compiled = SilentCallback(), SilentCallback()
+    train_here(run_file(text, "gpt", **options), tmp_path / "plain", plain)
+    train_here(run_file(text, "gpt", **options, train__compile=True), tmp_path / "run", compiled)
+    assert compiled.losses == pytest.approx(plain.losses, abs=1e-4)
+    assert len(graphs) == 3 + 4  # attention has two shapes of matrices, and so has the feed-forward layer
 
 
 @pytest.mark.slow

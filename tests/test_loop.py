@@ -175,7 +175,7 @@ def test_lr_follows_the_schedule_at_the_middle_of_each_step(monkeypatch):
     loop = small_loop(small_model(), max_steps=5, lr_schedule="linear", warmup_ratio=0.4)
     rates = []
     step = loop.optimizers.step
-    monkeypatch.setattr(loop.optimizers, "step", lambda factor, progress: (rates.append(factor), step(factor, progress)))
+    monkeypatch.setattr(loop.optimizers, "step", lambda factor, *rest: (rates.append(factor), step(factor, *rest)))
     run(loop)
     factor = schedule("linear", warmup=0.4)
     assert rates == pytest.approx([factor(progress) for progress in (0.1, 0.3, 0.5, 0.7, 0.9)])
@@ -301,7 +301,7 @@ def test_ema_by_hand(tied):
     loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
     expected = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
-        loop._advance(*loop.train_step())
+        loop.train_step()
         expected = {name: decay * expected[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
         for name, average in loop.ema.tensors().items():
             torch.testing.assert_close(average, expected[name], msg=f"{name} at step {step}")
@@ -596,7 +596,7 @@ class Steep(torch.autograd.Function):
 def test_a_nan_weight_stops_the_run_before_the_step():
     loop = small_loop(small_model(), max_steps=9)
     for _ in range(8):
-        loop._advance(*loop.train_step())
+        loop.train_step()
     with torch.no_grad():
         loop.loss_module.model.head.weight[0, 0] = math.nan
     before, momenta = weights(loop), {name: part.clone() for name, part in loop.optimizers.tensors().items()}
@@ -610,7 +610,7 @@ def test_a_nan_weight_stops_the_run_before_the_step():
 
 def test_an_overflowing_gradient_stops_the_run_and_keeps_the_carried_state():
     loop = small_loop(small_model(), stream=True, max_steps=9)
-    loop._advance(*loop.train_step())
+    loop.train_step()
     carry = detach(loop.carry)
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
     location = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"

@@ -5,6 +5,9 @@ Shapes: B batch size, T sequence length, D hidden size, V vocabulary size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,6 +45,7 @@ class LMHead(nn.Module):
         else:  # a constant, which is not saved
             self.register_buffer("bias", torch.zeros(vocab_size), persistent=False)
         self.logit_softcap = logit_softcap  # limits logits smoothly to +-logit_softcap (Gemma 2)
+        self.compiled: Callable[[LMHead, Tensor, Tensor, float], Tensor] | None = None  # `cross_entropy`, for training
 
     def logits(self, x: Tensor) -> Tensor:
         """(..., D) to logits (..., V)."""
@@ -71,13 +75,18 @@ class LMHead(nn.Module):
             options = Options(label_smoothing, self.logit_softcap or 0.0, product_dtype(hidden))
             return chunked_cross_entropy(hidden, self.weight, self.bias, labels, options).view_as(targets)
         if torch.is_grad_enabled():
-            loss = F.cross_entropy(self.logits(hidden), labels, reduction="none", label_smoothing=label_smoothing)
-            return loss.view_as(targets)
+            cross_entropy = self.compiled or LMHead.cross_entropy
+            return cross_entropy(self, hidden, labels, label_smoothing).view_as(targets)
         # in chunks: scoring reads more positions at once than training, and logits are large
         chunk_size = max(1, MAX_LOGITS // len(self.weight))
         chunks = zip(torch.split(hidden, chunk_size), torch.split(labels, chunk_size), strict=True)
-        losses = [
-            F.cross_entropy(self.logits(chunk), chunk_labels, reduction="none", label_smoothing=label_smoothing)
-            for chunk, chunk_labels in chunks
-        ]
+        losses = [self.cross_entropy(chunk, chunk_labels, label_smoothing) for chunk, chunk_labels in chunks]
         return torch.cat(losses).view_as(targets)
+
+    def cross_entropy(self, x: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+        """`loss` of positions (N, D) with labels (N,), all at once: (N,)."""
+        return F.cross_entropy(self.logits(x), labels, reduction="none", label_smoothing=label_smoothing)
+
+    def compile_region(self, compiler: Callable[[Any], Any]) -> None:
+        """Compile `cross_entropy` in training."""
+        self.compiled = compiler(LMHead.cross_entropy)

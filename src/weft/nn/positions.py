@@ -23,6 +23,19 @@ def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return positions[..., None] * frequencies.double()
 
 
+def cos_and_sin(angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of angles in float64. On a GPU, whole turns are removed in float64 and the rest is computed in float32:
+    compiled code computes them again in every row and head, and in float64 that takes longer than attention."""
+    if angle.is_cuda:
+        angle = remove_turns(angle).float()
+    return angle.cos(), angle.sin()
+
+
+def remove_turns(angle: Tensor) -> Tensor:
+    """The same angles between -pi and pi."""
+    return angle - (angle / math.tau).round() * math.tau
+
+
 @runtime_checkable
 class HasPositions(Protocol):
     """Attention, or another module with a position encoding. Methods alone: since Python 3.12, isinstance does not see the
@@ -77,8 +90,8 @@ class SinusoidalPositions(PositionEncoding):
         self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, dim, 2) / dim), persistent=False)
 
     def add_to(self, x: Tensor, positions: Tensor) -> Tensor:
-        angle = angles(positions, self.frequencies)
-        encoding = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
+        cos, sin = cos_and_sin(angles(positions, self.frequencies))
+        encoding = torch.stack([sin, cos], dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
         return x + encoding[..., : self.dim].to(x.dtype)
 
 
@@ -180,7 +193,7 @@ class RotaryEmbedding(PositionEncoding):
         self.register_buffer("frequencies", frequencies.to(torch.get_default_device()), persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        angle = angles(positions, self.frequencies)[:, None]  # (B, 1, T, E / 2)
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        cos, sin = cos_and_sin(angles(positions, self.frequencies)[:, None])  # (B, 1, T, E / 2)
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

@@ -5,7 +5,7 @@ Shapes: B batch size, T sequence length, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -33,6 +33,14 @@ class Recomputes(Protocol):
     recomputes: bool
 
 
+@runtime_checkable
+class HasRegion(Protocol):
+    """A module with a part that can be compiled alone, for training."""
+
+    def compile_region(self, compiler: Callable[[Any], Any]) -> None:
+        """Use `compiler(function)` in place of a function of this module."""
+
+
 class Layer(nn.Module):
     """A mixer with norm, dropout and skip connection.
 
@@ -55,12 +63,26 @@ class Layer(nn.Module):
         self.norm, self.mixer, self.connection, self.dropout = norm, mixer, connection, dropout or nn.Identity()
         self.layer_index = layer_index
         self.recomputes = False  # whether the backward pass computes the activations again, instead of keeping them
+        self.compiled: Callable[[Layer, Tensor, Tensor | None], Tensor] | None = None  # `output`, for training without states
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        if not (self.recomputes and self.training and torch.is_grad_enabled()):
+        if not (self.training and torch.is_grad_enabled()):
+            return self._forward(x, state, token_mask)
+        if self.compiled is not None and state is None:
+            return self.compiled(self, x, token_mask), None
+        if not self.recomputes:
             return self._forward(x, state, token_mask)
         result: tuple[Tensor, Any] = checkpoint(self._forward, x, state, token_mask, use_reentrant=False)
         return result
+
+    def output(self, x: Tensor, token_mask: Tensor | None) -> Tensor:
+        """The output for whole texts, without the state after them: in compiled code, what nobody reads is not computed."""
+        return self._forward(x, None, token_mask)[0]
+
+    def compile_region(self, compiler: Callable[[Any], Any]) -> None:
+        """Compile this layer for training in which nobody reads its state. It is the function that is compiled, not the layer:
+        equal layers are compiled once."""
+        self.compiled = compiler(Layer.output)
 
     def _forward(self, x: Tensor, state: Any, token_mask: Tensor | None) -> tuple[Tensor, Any]:
         y, state = self.mixer(self.norm(self.connection.mixer_input(x)), state, token_mask)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from weft.data.batching import BatchSampler, map_tensors
-from weft.errors import DivergedError, ModelError, TrainingInterrupted
+from weft.data.batching import BatchSampler
+from weft.data.prefetch import Prefetcher
+from weft.errors import TrainingInterrupted
 from weft.metrics.metric import Metric
-from weft.parallel.group import ALONE, Group
 from weft.parallel.shards import local, whole
-from weft.tensors import not_finite
 from weft.training.config import TrainConfig
 from weft.training.data_parallel import Replica
+from weft.training.device_config import DeviceConfig as DeviceConfig
+from weft.training.divergence import check_finite, detect_divergence, diverged, diverged_step
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
 from weft.training.group_timing import GroupTiming
@@ -29,31 +30,17 @@ from weft.training.micro_batches import join_parts, micro_batches
 from weft.training.optimizers import Optimizers
 from weft.training.schedules import Schedule, schedule
 from weft.training.seeding import seed_step as seed_step
+from weft.training.step_values import GradientScale, LaunchedStep, StepStart, StepValues
 from weft.training.train_state import TrainState
 
 SAVE_SECONDS = 60.0  # time between checkpoints: the most work that a crash can lose
 LOG_LINES = 200  # number of lines with training losses in metrics.jsonl
-B = TypeVar("B", bound=tuple[Any, ...])  # a batch: a tuple of tensors (B, ...) or None
-
-
-class DeviceConfig(NamedTuple):
-    """Device and precision of the computation, and the processes that share it."""
-
-    device: torch.device
-    precision: torch.dtype
-    group: Group = ALONE  # the processes that train together
-
-    def to_device(self, batch: B) -> B:
-        return map_tensors(batch, lambda part: part.to(self.device, non_blocking=True))
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        if self.precision is torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.precision)
 
 
 class Loop:
     """Trains a model from its training state to the end of the budget."""
+
+    asynchronous_devices = ("cuda",)  # device types that compute behind the host, which then should not wait for them
 
     def __init__(
         self,
@@ -77,6 +64,12 @@ class Loop:
         self.ema = None if config.ema_decay == 0 else EMA(optimizers.names, decay=config.ema_decay)
         self.lr_schedule: Schedule = schedule(config.lr_schedule, warmup=config.warmup_ratio)
         self.lr = 0.0  # the learning rate of the latest step
+        self.loss = 0.0  # the mean loss of the latest step whose numbers were read
+        self.launched: LaunchedStep | None = None  # the latest step, if its numbers are to be read during the next one
+        # a budget in tokens may end with any step, and generating with weights that are not finite can stop a GPU
+        is_independent = config.max_tokens is None and loss_module.objective.prepare is None
+        self.defers = device_config.device.type in self.asynchronous_devices and is_independent and optimizers.can_skip
+        self.kernels: Callable[[], AbstractContextManager[Any]] = nullcontext  # selects kernels of the forward pass
         self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
         self.copies_state = True  # whether there is memory for a copy of everything that a checkpoint has
@@ -125,6 +118,19 @@ class Loop:
         Returns:
             The summed loss in nats, the number of items that it is averaged over, and the number of tokens.
         """
+        total, count, tokens = self.summed_gradients(batch)
+        # divided by the total count, not per micro-batch or process: equal to the gradient of one large batch
+        self._scale_gradients(self._mean_factor(count))
+        return total, count, tokens
+
+    @contextmanager
+    def _forward_context(self) -> Iterator[None]:
+        """Precision and kernels of a forward pass."""
+        with self.device_config.autocast(), self.kernels():
+            yield
+
+    def summed_gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """`gradients` of the summed loss: those of the mean times the number of items."""
         device, carries = self.device_config.device, []
         total = torch.zeros((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
         count = torch.zeros((), dtype=torch.long, device=device)
@@ -141,7 +147,7 @@ class Loop:
                 part.carry,
                 part.counts,
                 is_last=part is parts[-1],
-                autocast=self.device_config.autocast,
+                autocast=self._forward_context,
             )
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
@@ -151,81 +157,92 @@ class Loop:
         if self.group.size > 1:
             total, count, tokens = self.group.sum_(torch.stack([total.double(), count.double(), tokens.double()]))
             self.expert_log.sum_(self.group)
-        # divided by the total count, not per micro-batch or process: equal to the gradient of one large batch
-        self._scale_gradients(self.replica.gradient_factor / count.float().clamp(min=1))
         return total, count, tokens
+
+    def _mean_factor(self, count: Tensor) -> Tensor:
+        """Turns gradients of a sum over `count` items into those of their mean."""
+        return self.replica.gradient_factor / count.float().clamp(min=1)
 
     def _scale_gradients(self, factor: Tensor) -> None:
         torch._foreach_mul_([local(w.grad) for w in self.optimizers.weights if w.grad is not None], factor)
 
-    def train_step(self) -> tuple[float, int, int]:
-        """Make one optimizer step. Returns the summed loss in nats, the number of items and the number of tokens."""
-        train_state = self.train_state
-        if self.batch_sampler.resets_state(train_state.batch_index):
+    def _gradient_norm(self) -> Tensor:
+        return whole(torch.nn.utils.get_total_norm([w.grad for w in self.optimizers.weights if w.grad is not None]))
+
+    def train_step(self) -> None:
+        """Make one optimizer step, and move the training state behind it."""
+        if self.batch_sampler.resets_state(self.train_state.batch_index):
             self.carry = None
         batch = self.next_batch()
-        seed_step(self.seed, train_state.step, self.device_config.device)
-        carry = self.carry
-        total, count, tokens = self.gradients(batch)
-        weights = self.optimizers.weights
-        norm = whole(torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None]))
-        total_loss, grad_norm = total.item(), norm.item()
-        if not (math.isfinite(total_loss) and math.isfinite(grad_norm)):  # an infinite loss may have a finite gradient
-            self.carry = carry
-            self._raise_diverged(total_loss, grad_norm)
-        if self.config.max_grad_norm > 0:
-            self._scale_gradients((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._record_norm(grad_norm)
+        seed_step(self.seed, self.train_state.step, self.device_config.device)
+        start = StepStart.of(self.train_state, self.carry)
+        if self.defers:
+            self._deferred_step(batch, start)
+        else:
+            total, count, tokens = self.gradients(batch)
+            norm = self._gradient_norm()
+            values = self._read(LaunchedStep(start, (total, count, tokens, norm)))
+            if self.config.max_grad_norm > 0:
+                self._scale_gradients((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            self._update(None)
+            self._record(values)
+        self._advance()
+
+    def _deferred_step(self, batch: tuple[Any, ...], start: StepStart) -> None:
+        """The same step without waiting for it: the numbers of the step before are read while a GPU computes this one. One that
+        diverged changes nothing, and is reported before the next one changes anything."""
+        total, count, tokens = self.summed_gradients(batch)
+        scale = GradientScale.of(total, self._mean_factor(count), self._gradient_norm(), self.config.max_grad_norm)
+        launched = LaunchedStep(start, (total, count, tokens, scale.norm))
+        if self.launched is not None:
+            self._record(self._read(self.launched))
+        self.launched = launched
+        self._update(scale)
+
+    def _read(self, step: LaunchedStep) -> StepValues:
+        """The numbers of a step. If it diverged, the training state is set back to where it was before it."""
+        values, self.launched = step.read(), None
+        if values.is_finite:
+            return values
+        train_state = self.train_state
+        train_state.step, train_state.epoch, train_state.batch_index, self.carry = step.start
+        raise diverged_step(step.start, values, self.batch_sampler.describe(train_state.epoch, train_state.batch_index))
+
+    def _record(self, values: StepValues) -> None:
+        self.loss = values.loss
+        values.add_to(self.train_state, self.config.max_grad_norm)
+
+    def _read_latest(self) -> None:
+        """Wait for the latest step: nothing is logged, validated or saved before its numbers are known."""
+        if self.launched is not None:
+            start = time.perf_counter()
+            self._record(self._read(self.launched))
+            self.train_state.seconds = self._leader_time(self.train_state.seconds + time.perf_counter() - start)
+
+    def _update(self, scale: GradientScale | None) -> None:
+        """Change the weights with the gradients, which `scale` turns into means."""
         progress = self.progress(ahead=0.5)
         factor = self.lr_schedule(progress)
         self.lr = self.config.lr * factor
         while self.copies:
             self.copies.pop().wait()
-        self.optimizers.step(factor, progress)
+        self.optimizers.step(factor, progress, scale)
         self.optimizers.zero_grad()
         if self.ema is not None:
-            self.ema.update(train_state.step + 1)
-        return total_loss, int(count), int(tokens)
+            self.ema.update(self.train_state.step + 1)
 
-    def _record_norm(self, norm: float) -> None:
-        """Add the gradient norm of a step to the statistics of the next line of metrics.jsonl."""
+    def _advance(self) -> None:
+        """Move the training state behind a step."""
         train_state = self.train_state
-        train_state.norm_sum, train_state.norm_max = train_state.norm_sum + norm, max(train_state.norm_max, norm)
-        train_state.norm_steps += 1
-        train_state.clipped += 0 < self.config.max_grad_norm < norm
-
-    def _raise_diverged(self, total_loss: float, norm: float) -> None:
-        state = self.train_state
-        name, value = ("gradient norm", norm) if math.isfinite(total_loss) else ("loss", total_loss)
-        batch = self.batch_sampler.describe(state.epoch, state.batch_index)
-        raise DivergedError(
-            f"step {state.step + 1}",
-            f"{name} is {value} (epoch {state.epoch}, batch {state.batch_index}: {batch}); the last checkpoint is intact",
-            "lower train.lr or train.max_grad_norm",
-        )
+        train_state.step += 1
+        if not self.needs_batch():
+            return
+        train_state.batch_index += 1
+        if train_state.batch_index == self.batch_sampler.batches(train_state.epoch):
+            train_state.epoch, train_state.batch_index = train_state.epoch + 1, 0
 
     def _check_finite(self) -> None:
-        """Refuse to save NaN or infinite weights: the last step changes them after its check of loss and gradients."""
-        parts = {name: local(tensor) for name, tensor in self.loss_module.model.state_dict().items()}
-        # each process may hold other parts
-        if (name := next(filter(None, self.group.gather(not_finite(parts))), None)) is not None:
-            raise DivergedError(
-                f"step {self.train_state.step}",
-                f"{name} has NaN or infinite values; the last checkpoint is intact",
-                "lower train.lr or train.max_grad_norm",
-            )
-
-    @contextmanager
-    def _detect_divergence(self) -> Iterator[None]:
-        """Decoding with huge but finite weights can compute NaN."""
-        try:
-            yield
-        except ModelError as error:
-            raise DivergedError(
-                f"step {self.train_state.step}",
-                f"{error.problem}; the last checkpoint is intact",
-                "lower train.lr or train.max_grad_norm",
-            ) from error
+        check_finite(self.loss_module.model.state_dict(), self.train_state.step, self.group)
 
     # ---- the run
 
@@ -235,13 +252,27 @@ class Loop:
 
         Raises:
             TrainingInterrupted: The callback requested a stop; a checkpoint was saved.
-            DivergedError: The loss, a gradient or a weight is NaN or infinite.
+            DivergedError: The loss, a gradient or a weight is NaN or infinite. On a GPU it is raised up to one step later.
             ResourceError: A checkpoint could not be written; the one before is intact.
         """
         try:
-            self._run(run_log, callback)
+            with self._prefetching():
+                self._run(run_log, callback)
         finally:
             run_log.finish()  # a write that failed came before any other error
+
+    @contextmanager
+    def _prefetching(self) -> Iterator[None]:
+        """Context manager in which a thread makes batches ahead, if the device computes behind the host."""
+        if self.device_config.device.type not in self.asynchronous_devices:
+            yield
+            return
+        sampler = self.batch_sampler
+        with closing(Prefetcher(sampler, self.device_config.pin)) as self.batch_sampler:
+            try:
+                yield
+            finally:
+                self.batch_sampler = sampler
 
     def _run(self, run_log: RunLog, callback: LoopCallback) -> None:
         train_state, last_save = self.train_state, time.monotonic()
@@ -250,8 +281,7 @@ class Loop:
             run_log.raise_error()
             start = time.perf_counter()
             log_lines, validations = self._completed(LOG_LINES), self._completed(self.config.num_validations)
-            total_loss, count, tokens = self.train_step()
-            self._advance(total_loss, count, tokens)
+            self.train_step()
             seconds = time.perf_counter() - start
             self.timing.add(seconds)
             train_state.seconds = self._leader_time(train_state.seconds + seconds)
@@ -259,10 +289,13 @@ class Loop:
                 run_log.reserve(self)
                 is_first = False
             is_last = self.progress() >= 1.0
-            if is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1:
-                self._log_training(run_log)
-            callback.on_step(self, total_loss / max(1, count), time.perf_counter() - start)
+            is_logged = is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1
             validated = is_last or self._completed(self.config.num_validations) > validations
+            if is_logged or validated:
+                self._read_latest()
+            if is_logged:
+                self._log_training(run_log)
+            callback.on_step(self, self.loss, time.perf_counter() - start)
             if validated:
                 self._validate(run_log, callback)
                 is_last = self.progress() >= 1.0  # a validation takes part of a budget in minutes
@@ -276,6 +309,7 @@ class Loop:
             if not (self.needs_batch() or train_state.done):
                 continue
             if save_due:
+                self._read_latest()
                 self._check_finite()
                 run_log.save(self)
                 last_save, save_due = time.monotonic(), False
@@ -296,17 +330,6 @@ class Loop:
     def _completed(self, parts: int) -> int:
         """The number of complete parts, if the budget is divided into `parts` equal parts."""
         return math.floor(min(1.0, self.progress()) * parts + 1e-9)
-
-    def _advance(self, total_loss: float, count: int, tokens: int) -> None:
-        """Move the training state behind a step."""
-        train_state = self.train_state
-        train_state.step, train_state.tokens = train_state.step + 1, train_state.tokens + tokens
-        train_state.logged, train_state.counted_tokens = train_state.logged + total_loss, train_state.counted_tokens + count
-        if not self.needs_batch():
-            return
-        train_state.batch_index += 1
-        if train_state.batch_index == self.batch_sampler.batches(train_state.epoch):
-            train_state.epoch, train_state.batch_index = train_state.epoch + 1, 0
 
     def _log_training(self, run_log: RunLog) -> None:
         """Write the mean loss and gradient norm since the last line to metrics.jsonl."""
@@ -338,7 +361,7 @@ class Loop:
         """Score the validation data, and keep the weights if the monitored metric is the best so far."""
         train_state = self.train_state
         model.eval()
-        with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():
+        with torch.no_grad(), self.device_config.autocast(), detect_divergence(self.train_state.step):
             scores = self.loss_module.objective.validate(model, partial(callback.on_progress, "validating"))
         model.train()
         if scores is None:  # no metric to select by: the latest weights are the result of the run
@@ -350,11 +373,7 @@ class Loop:
         monitored = self._monitored_metric(scores)
         value = scores.get(monitored.name, math.nan)
         if not math.isfinite(value):  # nothing compares with NaN, so no weights could be selected any more
-            raise DivergedError(
-                f"step {train_state.step}",
-                f"validation {monitored.name} is {value}; the last checkpoint is intact",
-                "lower train.lr or train.max_grad_norm",
-            )
+            raise diverged(train_state.step, f"validation {monitored.name} is {value}")
         self._check_finite()
         train_state.metrics = run_log.log(
             {"step": train_state.step, **{f"valid_{name}": value for name, value in scores.items()}}
@@ -379,7 +398,7 @@ class Loop:
         if self.sample_writer is None or not self.group.leads:
             return
         model.eval()
-        with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():
+        with torch.no_grad(), self.device_config.autocast(), detect_divergence(self.train_state.step):
             self.samples = [{"step": self.train_state.step, **record} for record in self.sample_writer(model)]
         model.train()
         self.train_state.samples = run_log.write_samples(self.samples)

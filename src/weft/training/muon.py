@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,9 +47,43 @@ def orthogonalize_together(matrices: Tensor, group: Group, *, sharded_rows: int 
     return matrices_to_rows(orthogonalize(rows_to_matrices(matrices, sharded_rows, group)), matrices, sharded_rows, group)
 
 
+class StepScalars(NamedTuple):
+    """The numbers of one step on the device of the weights, all (): compiled code would be compiled again for other numbers."""
+
+    factor: Tensor  # of the gradients
+    keeps: Tensor  # 1; 0: change nothing, whatever the gradients are
+    lr: Tensor
+    decay: Tensor  # learning rate times weight decay
+
+
+def scaled_update(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    buffers: list[Tensor],
+    scalars: StepScalars,
+    *,
+    momentum: float,
+    orthogonalize: Callable[[Tensor], Tensor] = orthogonalize,
+) -> None:
+    """The step of `Muon` for weights of one shape, with gradients that are yet to be scaled, without waiting for a number."""
+    factor, keeps, lr, decay = scalars
+    # replaced, not multiplied: 0 times NaN is NaN
+    gradient = torch.where(keeps > 0, torch.stack(gradients) * factor, 0.0)
+    buffer = torch.stack(buffers).lerp_(gradient, (1.0 - momentum) * keeps)
+    nesterov = torch.lerp(gradient, buffer, momentum)
+    updates = orthogonalize(nesterov.flatten(0, -3)).view_as(nesterov)
+    torch._foreach_copy_(buffers, list(buffer.unbind()))
+    torch._foreach_mul_(weights, 1.0 - decay * keeps)
+    torch._foreach_add_(weights, list((updates * (-lr * keeps)).unbind()))
+
+
 class Muon(torch.optim.Optimizer):
     """Muon for the weight matrices of hidden layers. Matrices of the same shape are updated in one batched call. The processes
     of a group each orthogonalize some of them."""
+
+    _step_supports_amp_scaling = True  # see `weft.training.optimizers.TakesScale`
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -61,6 +96,7 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.group = group
+        self.scaled_update = scaled_update  # or that function compiled
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -69,18 +105,48 @@ class Muon(torch.optim.Optimizer):
             for weight in group["params"]:
                 if weight.grad is not None:
                     by_shape[weight.shape].append(weight)
-            for shape, weights in by_shape.items():
-                gradients = [local(weight.grad) for weight in weights if weight.grad is not None]
-                buffers = [local(self.state[weight].setdefault("momentum", torch.zeros_like(weight))) for weight in weights]
-                torch._foreach_lerp_(buffers, gradients, 1.0 - group["momentum"])
-                nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
-                # a weight with three axes has one matrix per expert
-                matrices = torch.stack(list(nesterov)).flatten(0, -3)
-                rows = shape[0] if len(shape) == 2 and is_sharded(weights[0]) else None
-                updates = orthogonalize_together(matrices, self.group, sharded_rows=rows, replicated=not is_sharded(weights[0]))
-                updates = updates.view(len(weights), *nesterov[0].shape)
-                # a tall matrix with unit singular values changes its outputs less: scale it up
-                lr = group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5
-                parts = [local(weight) for weight in weights]
-                torch._foreach_mul_(parts, 1.0 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parts, list(updates.unbind()), alpha=-lr)
+            for weights in by_shape.values():
+                if self.grad_scale is None or self.found_inf is None:
+                    self._update(group, weights)
+                else:
+                    self._scaled_update(group, weights, self.grad_scale, self.found_inf)
+
+    def _buffers(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [local(self.state[weight].setdefault("momentum", torch.zeros_like(weight))) for weight in weights]
+
+    def _update(self, group: dict[str, Any], weights: Sequence[Tensor]) -> None:
+        """One step of weights of the same shape."""
+        shape = weights[0].shape
+        gradients = [local(weight.grad) for weight in weights if weight.grad is not None]
+        buffers = self._buffers(weights)
+        torch._foreach_lerp_(buffers, gradients, 1.0 - group["momentum"])
+        nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        # a weight with three axes has one matrix per expert
+        matrices = torch.stack(list(nesterov)).flatten(0, -3)
+        rows = shape[0] if len(shape) == 2 and is_sharded(weights[0]) else None
+        updates = orthogonalize_together(matrices, self.group, sharded_rows=rows, replicated=not is_sharded(weights[0]))
+        updates = updates.view(len(weights), *nesterov[0].shape)
+        parts = [local(weight) for weight in weights]
+        torch._foreach_mul_(parts, 1.0 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(parts, list(updates.unbind()), alpha=-_scaled_lr(group["lr"], shape))
+
+    def _scaled_update(self, group: dict[str, Any], weights: list[Tensor], scale: Tensor, skips: Tensor) -> None:
+        """`_update` with gradients that are divided by `scale`, if `skips` is 0."""
+        lr, gradients = group["lr"], [weight.grad for weight in weights if weight.grad is not None]
+        scalars = StepScalars(
+            scale.reciprocal(),
+            1.0 - skips,
+            skips.new_full((), _scaled_lr(lr, weights[0].shape)),
+            skips.new_full((), lr * group["weight_decay"]),
+        )
+        buffers, momentum = self._buffers(weights), group["momentum"]
+        if self.group.size == 1:
+            self.scaled_update(weights, gradients, buffers, scalars, momentum=momentum)
+        else:
+            share = partial(orthogonalize_together, group=self.group, sharded_rows=None, replicated=True)
+            scaled_update(weights, gradients, buffers, scalars, momentum=momentum, orthogonalize=share)
+
+
+def _scaled_lr(lr: float, shape: torch.Size) -> float:
+    """The learning rate of a matrix: one that is tall, with unit singular values, changes its outputs less."""
+    return float(lr * max(1.0, shape[-2] / shape[-1]) ** 0.5)

@@ -95,6 +95,10 @@ class NetworkTask(Protocol[E]):
         """The batches of training: by default, length bucketing."""
         return ExampleBatchSampler(train, batch_tokens=config.train.batch_tokens, seed=config.seed)
 
+    def equal_shapes(self, config: RunConfig, sampler: Any) -> BatchSampler[Any] | None:
+        """The batches of a sampler, padded to the same shape, for compiled code; None if they differ in length."""
+        return None
+
     def bind(self, objective: Any, job: Job, initial_model: Callable[[], Any]) -> None:
         """Give an objective what it needs of the run besides data, such as a frozen copy of the model before the first step."""
         return None
@@ -220,6 +224,9 @@ class NeuralTrainer:
         """The training loop of a run, after checks that weights and batches fit into memory."""
         config, group, device_config = job.config, job.group, pick_device_config(job.config, job.group)
         train, batch_sampler = read_training(self.task, job)
+        is_compiled = self._is_compiled(config, device_config)
+        equal_shapes = self.task.equal_shapes(config, batch_sampler) if is_compiled else None
+        batch_sampler = equal_shapes or batch_sampler
         build = self.task.build(config, job.tokenizer)
         num_parameters = memory.check_weights(build, config.train, device_config.device, group)
         torch.manual_seed(config.seed)
@@ -234,15 +241,12 @@ class NeuralTrainer:
         objective = make_objective(self.task, job, train, model.max_positions, device_config.device)
         self.task.bind(objective, job, partial(_initial_model, build, job, device_config.device))
         loss_module = LossModule(objective, model)
-        is_compiled = self._is_compiled(config, device_config.device)
         is_recorded = not is_compiled and can_record(loss_module, batch_sampler, config.train, device_config)
         if is_recorded:
             batch_sampler = FewShapes(batch_sampler)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
         batch_bytes = memory.check_batch(loss_module, largest_batch, config.train, device_config)
-        if is_compiled:
-            loss_module.compile()  # in place, so that weights and modules keep their names
         is_sharded = group.size > 1 and pick_strategy(config.train.parallel, num_parameters) == "fsdp"
         replica = Sharded(loss_module, group, device_config.device) if is_sharded else Replica(loss_module)
         optimizers = build_optimizers(model, model.muon_parameters(), config.train, group)
@@ -264,14 +268,16 @@ class NeuralTrainer:
             replica=replica,
         )
         loop.copies_state = memory.can_copy_state(loss_module, batch_bytes, config.train, device_config)
+        if is_compiled:
+            from weft.training.compilation import compile_training, plan  # imports parts of torch that few runs need
+
+            compile_training(loop, plan(loop, has_equal_shapes=equal_shapes is not None))
         loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
 
-    def _is_compiled(self, config: RunConfig, device: torch.device) -> bool:
-        """Whether to use torch.compile."""
-        if config.train.compile == "auto":
-            return device.type == "cuda" and self.task.compiles(config)
-        return config.train.compile
+    def _is_compiled(self, config: RunConfig, device_config: DeviceConfig) -> bool:
+        setting = config.train.compile
+        return device_config.device.type == "cuda" and self.task.compiles(config) if setting == "auto" else setting
 
     def _largest_batch(
         self, loss_module: LossModule, batch_sampler: BatchSampler[Any], seed: int, device_config: DeviceConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,18 @@ from torch import Tensor, nn
 from weft.errors import ConfigError, ModelError
 from weft.nn.stack import layer_indices
 from weft.parallel.group import ALONE, Group
-from weft.parallel.shards import shard_like
+from weft.parallel.shards import is_sharded, shard_like
 from weft.training.config import TrainConfig
 from weft.training.muon import Muon
 from weft.training.param_groups import LrFactor, lr_factors
+from weft.training.step_values import GradientScale
+
+
+@runtime_checkable
+class TakesScale(Protocol):
+    """An optimizer that divides gradients by a scale, and skips steps, as torch's GradScaler asks it to: fused ones do."""
+
+    _step_supports_amp_scaling: bool
 
 
 class Optimizers:
@@ -28,11 +36,20 @@ class Optimizers:
     def weights(self) -> list[Tensor]:
         return list(self.names)
 
-    def step(self, factor: float, progress: float = 1.0) -> None:
-        """Make one step, with the peak learning rate of each group times `factor`."""
+    @property
+    def can_skip(self) -> bool:
+        """Whether `step` takes a `GradientScale`: not SGD, nor weights of which each process holds some rows."""
+        return all(isinstance(each, TakesScale) for each in self.optimizers) and not any(map(is_sharded, self.weights))
+
+    def step(self, factor: float, progress: float = 1.0, scale: GradientScale | None = None) -> None:
+        """Make one step, with the peak learning rate of each group times `factor`, and with gradients that `scale` divides. If
+        it skips the step, nothing changes."""
         for optimizer, peak_lrs in zip(self.optimizers, self.peak_lrs, strict=True):
             for group, peak_lr in zip(optimizer.param_groups, peak_lrs, strict=True):
                 group["lr"] = peak_lr * factor * group.get("lr_factor", LrFactor()).at(progress)
+            if scale is not None and isinstance(optimizer, TakesScale):
+                scaled: Any = optimizer
+                scaled.grad_scale, scaled.found_inf = scale.divisor, scale.skips
             optimizer.step()
 
     def zero_grad(self) -> None:

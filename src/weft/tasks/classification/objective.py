@@ -73,7 +73,7 @@ class ClassificationObjective:
 
     def _loss(self, model: Any, logits: Tensor, batch: TextBatch) -> Loss:
         losses = model.head.loss(logits, batch.labels, weights=self.weights, label_smoothing=self.smoothing)
-        return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, batch.token_mask.sum())
+        return Loss(losses.sum(), torch.full((), len(losses), device=losses.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Scores on the validation data. Also fits the temperature of the head, so that every checkpoint is calibrated, unless

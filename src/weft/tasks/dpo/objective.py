@@ -64,7 +64,7 @@ class DPOObjective:
         margins, wrong = chosen - rejected, self.smoothing / 2
         losses = -(1 - wrong) * F.logsigmoid(margins) - wrong * F.logsigmoid(-margins)
         tokens = batch.chosen_targets.sum() + batch.rejected_targets.sum()
-        return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, tokens)
+        return Loss(losses.sum(), torch.full((), len(losses), device=losses.device), None, tokens)
 
     @torch.no_grad()
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:

@@ -9,6 +9,7 @@ import torch
 
 from weft.data.batching import BatchSampler, LineExamples, Lines, Streams, WindowExamples, Windows
 from weft.data.corpus import Corpus
+from weft.data.equal_shapes import EqualShapes
 from weft.data.source import Source
 from weft.errors import ConfigError
 from weft.models.config import StackConfig
@@ -90,6 +91,10 @@ class LanguageModelBuilder(NetworkTask[CorpusExamples]):
         return Windows(
             corpus, context_length=data.context_length, stride=data.stride or data.context_length, rows=rows, seed=config.seed
         )
+
+    def equal_shapes(self, config: RunConfig, sampler: BatchSampler) -> BatchSampler | None:
+        # experts would get the padding as a mask, and with one attention is slow
+        return None if config.data.read_as == "lines" or config.model.num_experts else EqualShapes(sampler)
 
     def check_teacher(self, config: RunConfig, vocabulary: Tokenizer, run: AnyRun) -> None:
         super().check_teacher(config, vocabulary, run)

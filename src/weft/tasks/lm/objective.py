@@ -56,7 +56,7 @@ class LanguageModelObjective:
         """The loss of a batch from losses (B, T) and penalties (B, T)."""
         penalty = None if penalties is None else _sum_tokens(penalties, batch)
         count = (
-            torch.tensor(losses.numel(), device=losses.device) if batch.token_mask is None else batch.token_mask[:, 1:].sum()
+            torch.full((), losses.numel(), device=losses.device) if batch.token_mask is None else batch.token_mask[:, 1:].sum()
         )
         return Loss(_sum_tokens(losses, batch), count, detach(state) if self.carry_state else None, penalty=penalty)
 

@@ -154,7 +154,7 @@ class QAObjective:
 
     def loss(self, model: Any, batch: QABatch, carry: None) -> Loss:
         losses = model.head.loss(model(EncoderInput(batch.tokens, batch.token_mask, batch.segments)), batch.spans)
-        return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, batch.token_mask.sum())
+        return Loss(losses.sum(), torch.full((), len(losses), device=losses.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Metrics on the validation data. This also sets the threshold of the head to the value with the highest F1, so that it

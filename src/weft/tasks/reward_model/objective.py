@@ -51,7 +51,7 @@ class PreferenceObjective:
         margins, wrong = chosen - rejected, self.smoothing / 2
         losses = -(1 - wrong) * F.logsigmoid(margins) - wrong * F.logsigmoid(-margins)
         tokens = batch.chosen_mask.sum() + batch.rejected_mask.sum()
-        return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, tokens)
+        return Loss(losses.sum(), torch.full((), len(losses), device=losses.device), None, tokens)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:

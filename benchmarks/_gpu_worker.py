@@ -1,0 +1,168 @@
+"""One training of weft in a process of its own, for gpu_training.py: prints a line of JSON with its times.
+
+python benchmarks/_gpu_worker.py '{"values": {...}, "run_dir": "...", "started": 0.0, ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+IMPORTS = time.time()
+
+import torch  # noqa: E402
+
+from weft.parallel.group import Group  # noqa: E402
+from weft.runs.job import train  # noqa: E402
+from weft.training import compilation, neural  # noqa: E402
+from weft.training.data_parallel import Replica, Replicated, Sharded  # noqa: E402
+from weft.training.loop import Loop  # noqa: E402
+from weft.training.loss_module import LossModule  # noqa: E402
+
+PROFILED = 20  # steps
+RESULT = "RESULT "  # before the line of JSON
+
+
+class Recorder:
+    """A callback that records when steps end, and stops at a validation loss."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.started, self.target, self.profile = job["started"], job.get("target"), job.get("profile", False)
+        self.ends: list[float] = []
+        self.losses: list[float] = []
+        self.validations: list[tuple[int, float, float]] = []
+        self.notes: list[str] = []
+        self.reached: float | None = None
+        self.profiler: Any = None
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def on_data(self, summary: str) -> None:
+        self.on_note(summary)
+
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        pass
+
+    def on_fit(self, parameters: int, scores: dict[str, float]) -> None:
+        pass
+
+    def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
+        self.ends.append(time.time() - self.started)
+        self.losses.append(loss)
+        if self.profile:
+            self._profile(loop.train_state.step, loop.device_config.device)
+
+    def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
+        value = next(iter(scores.values()))
+        self.validations.append((loop.train_state.step, value, time.time() - self.started))
+        if self.target is not None and value <= self.target and self.reached is None:
+            self.reached = time.time() - self.started
+
+    def should_stop(self) -> bool:
+        return self.reached is not None
+
+    def _profile(self, step: int, device: torch.device) -> None:
+        """Profile the steps after the first 40, or 2 on a CPU."""
+        first = 40 if device.type == "cuda" else 2
+        if step == first:
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            activities += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+            _synchronize(device)
+            self.profiler = torch.profiler.profile(activities=activities)
+            self.profiler.start()
+            self.profile_start = time.perf_counter()
+        if step == first + PROFILED:
+            _synchronize(device)
+            seconds = time.perf_counter() - self.profile_start
+            self.profiler.stop()
+            print_profile(self.profiler, seconds, device)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def print_profile(profiler: Any, seconds: float, device: torch.device) -> None:
+    averages = profiler.key_averages()
+    key = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    print(averages.table(sort_by=key, row_limit=30, max_name_column_width=70))
+    busy = sum(event.self_device_time_total for event in averages if str(event.device_type).endswith("CUDA")) / 1e3
+    launches = sum(event.count for event in averages if "LaunchKernel" in event.key) / PROFILED
+    print(
+        f"per step: {1e3 * seconds / PROFILED:.2f} ms wall, {busy / PROFILED:.2f} ms of kernels, {launches:.0f} launches;"
+        " with the profiler, which slows the host down"
+    )
+    for event in averages:
+        if "Synchronize" in event.key or event.key in ("aten::item", "aten::_local_scalar_dense", "cudaMemcpyAsync"):
+            total = event.cpu_time_total / 1e3 / PROFILED
+            print(f"  waits: {event.key}: {event.count / PROFILED:.1f} per step, {total:.3f} ms per step")
+
+
+def apply_variant(job: dict[str, Any]) -> None:
+    """Override the decisions of weft.training.compilation, to compare them; and the plain step."""
+    if job.get("unit"):
+        compilation.MODEL_STEPS = 0 if job["unit"] == "model" else 10**9
+    if "muon" in job:
+        compilation.MUON_PARAMETERS = 0 if job["muon"] else 10**18
+    if job.get("attention") == "flash":
+        compilation.KERNELS = tuple(kernel for kernel in compilation.KERNELS if "CUDNN" not in kernel.name)
+    Loop.asynchronous_devices = () if job.get("plain") else ("cpu", "cuda")
+    if job.get("replica"):
+        neural.Replica = make_replica(job["replica"], job["port"])  # type: ignore[assignment, misc]
+
+
+def make_replica(kind: str, port: int) -> Any:
+    """A function that wraps a loss module for a group of one process."""
+    import torch.distributed as dist
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu", 0)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    group = Group(process_group=dist.group.WORLD)
+
+    def wrap(loss_module: LossModule) -> Replica:
+        if kind == "ddp":
+            return Replicated(loss_module, group, has_unused=False)
+        return Sharded(loss_module, group, device)
+
+    return wrap
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    apply_variant(job)
+    recorder = Recorder(job)
+    imported = time.time()
+    try:
+        train(job["values"], Path(job["run_dir"]), base=Path(), callback=recorder)
+    except Exception as error:
+        if recorder.reached is None:
+            print(RESULT + json.dumps({"error": f"{type(error).__name__}: {error}", "ends": recorder.ends}))
+            raise
+    result = {
+        "start": IMPORTS - recorder.started,
+        "imports": imported - IMPORTS,
+        "ends": recorder.ends,
+        "losses": recorder.losses,
+        "validations": recorder.validations,
+        "reached": recorder.reached,
+        "notes": recorder.notes,
+        "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+        "graphs": _num_graphs(),
+    }
+    print(RESULT + json.dumps(result))
+
+
+def _num_graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+if __name__ == "__main__":
+    main()

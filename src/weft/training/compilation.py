@@ -1,0 +1,70 @@
+"""What torch.compile compiles, and how: all decisions are here.
+
+The whole model as one graph gives the fastest steps, but takes the compiler longest: it sees each layer once more. A layer as a
+graph of its own is compiled once and serves all layers that are equal to it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from weft.nn.stack import HasRegion
+from weft.training.loop import Loop
+from weft.training.muon import Muon, scaled_update
+
+BACKEND: Any = "inductor"  # of torch.compile
+MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
+MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
+
+# On Hopper, cuDNN's attention is the fastest, but it plans each new shape for 15 ms
+KERNELS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+
+
+class Compilation(NamedTuple):
+    """What is compiled."""
+
+    unit: Literal["model", "layer"]
+    muon: bool
+    has_equal_shapes: bool  # whether all batches have the same shape
+
+
+def plan(loop: Loop, *, has_equal_shapes: bool) -> Compilation:
+    """What to compile for a training."""
+    # experts record their load while they compute, and a layer whose state is read cannot be compiled without it
+    is_divisible = has_equal_shapes and loop.batch_sampler.resets_state(1) and not loop.loss_module.expert_layers
+    is_short = (loop.total_steps() or 0) < MODEL_STEPS
+    by_layer = is_divisible and is_short and not loop.config.activation_checkpointing
+    weights = [weight for each in _muons(loop) for group in each.param_groups for weight in group["params"]]
+    compiles_muon = sum(weight.numel() for weight in weights) >= MUON_PARAMETERS
+    return Compilation("layer" if by_layer else "model", compiles_muon, has_equal_shapes)
+
+
+def compile_training(loop: Loop, compilation: Compilation) -> None:
+    """Compile in place: weights and modules keep their names."""
+    dynamic, loss_module = False if compilation.has_equal_shapes else None, loop.loss_module
+    if compilation.unit == "model":
+        loss_module.compile(backend=BACKEND, dynamic=dynamic)
+    else:
+        compiler = partial(torch.compile, backend=BACKEND, dynamic=dynamic)
+        for module in loss_module.model.modules():
+            if isinstance(module, HasRegion):
+                module.compile_region(compiler)
+    if compilation.muon:
+        for muon in _muons(loop):
+            muon.scaled_update = torch.compile(scaled_update, backend=BACKEND, dynamic=False)
+    if compilation.has_equal_shapes and loop.device_config.device.type == "cuda":
+        loop.kernels = attention_kernels
+
+
+def attention_kernels() -> AbstractContextManager[Any]:
+    """Context manager of a forward pass in training: which kernels compute attention."""
+    return sdpa_kernel(list(KERNELS), set_priority=True)
+
+
+def _muons(loop: Loop) -> list[Muon]:
+    return [each for each in loop.optimizers.optimizers if isinstance(each, Muon)]
