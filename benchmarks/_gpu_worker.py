@@ -107,6 +107,9 @@ def apply_variant(job: dict[str, Any]) -> None:
     """Override the decisions of weft.training.compilation, to compare them; and the plain step."""
     if job.get("unit"):
         compilation.MODEL_STEPS = 0 if job["unit"] == "model" else 10**9
+        compilation.RECORDED_STEPS = 10**9 if job["unit"] == "nothing" else 0
+    if job.get("unrecorded") or job.get("replica"):  # steps that exchange gradients cannot be recorded
+        neural.can_record = lambda *parts, **options: False
     if "muon" in job:
         compilation.MUON_PARAMETERS = 0 if job["muon"] else 10**18
     if job.get("attention") == "flash":

@@ -270,7 +270,8 @@ class Benchmark:
                 print(f"== {name} {arch}: training loss {ends}, validation loss {validations}: {verdict(is_equal)}")
 
     def variants(self) -> None:
-        choices: list[dict[str, Any]] = [{"unit": "layer"}, {"unit": "model"}, {"unit": "layer", "attention": "flash"}]
+        choices: list[dict[str, Any]] = [{"unit": "nothing"}, {"unit": "layer"}, {"unit": "model"}]
+        choices += [{"unit": "layer", "unrecorded": True}, {"unit": "layer", "attention": "flash"}]
         choices += [{"unit": "layer", "muon": True}, {"unit": "layer", "muon": False}, {"unit": "layer", "plain": True}]
         for name in self.args.sizes:
             for arch in ARCHS:
@@ -288,7 +289,7 @@ class Benchmark:
                 with socket.socket() as server:
                     server.bind(("127.0.0.1", 0))
                     port = server.getsockname()[1]
-                options = {} if kind == "plain" else {"replica": kind, "port": port}
+                options: dict[str, Any] = {"unrecorded": True} if kind == "plain" else {"replica": kind, "port": port}
                 result = self.weft(self.values("gpt", self.sizes[name]), name, "gpt", cache=f"gpt-{kind}", **options)
                 self.keep({"part": "replicas", "kind": kind, **result})
                 show(result, self.sizes[name], kind)

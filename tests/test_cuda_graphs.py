@@ -18,7 +18,7 @@ from weft.config import override
 from weft.data.few_shapes import FewShapes
 from weft.errors import TrainingInterrupted
 from weft.nn.state import tree_leaves
-from weft.training import cuda_graphs, neural
+from weft.training import compilation, cuda_graphs, neural
 from weft.training.cuda_graphs import NUM_WARMUPS, GraphedReplica, Recorder, RecordingError, can_record
 from weft.training.data_parallel import Replica
 from weft.training.loop import DeviceConfig, Loop
@@ -96,7 +96,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder | None], Non
     """Train on a CPU as on a GPU: in few shapes, and with a recorder, if there is one."""
 
     def use(recorder: Recorder | None) -> None:
-        monkeypatch.setattr(neural, "can_record", lambda *parts: True)
+        monkeypatch.setattr(neural, "can_record", lambda *parts, **options: True)
         monkeypatch.setattr(neural, "has_memory", lambda *parts: recorder is not None)
         monkeypatch.setattr(neural, "CudaRecorder", lambda device: recorder)
         monkeypatch.setattr(neural, "FewShapes", lambda sampler: FewShapes(sampler, max_shapes=3))
@@ -125,6 +125,31 @@ def test_a_recorded_training_equals_the_plain_one(
     parts = 3 if model == "luong" else 1
     assert 1 <= recorder.recordings <= 3 * parts
     assert recorder.warmups + recorder.replays == 16 * parts and recorder.replays >= 6
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile looks at it
+@pytest.mark.parametrize("unit", ["layer", "nothing"])
+def test_running_text_has_one_recording(
+    unit: str, recorded: Callable[[Recorder | None], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of running text have one shape, in compiled layers or as they are."""
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr(compilation, "RECORDED_STEPS", 100 if unit == "nothing" else 0)
+    (tmp_path / "text.txt").write_text("a short text of a few words, again and again. " * 40)
+    values: dict[str, Any] = {
+        "task": "lm",
+        "recommend": False,
+        "data": {"train": str(tmp_path / "text.txt"), "valid": 0.1, "context_length": 16},
+        "tokenizer": {"type": "char"},
+        "model": {"arch": "gpt", "num_layers": 2, "hidden_size": 16, "num_heads": 2},
+        "train": {"max_steps": 40, "batch_tokens": 256, "compile": True, "device": "cpu"},
+    }
+    recorded(None)
+    train_here(values, tmp_path / "plain")
+    recorded(recorder := Repeating())
+    train_here(values, tmp_path / "recorded")
+    assert run_hashes(tmp_path / "plain") == run_hashes(tmp_path / "recorded")
+    assert (recorder.recordings, recorder.replays) == (1, 40 - NUM_WARMUPS)
 
 
 def test_a_resumed_training_is_the_same(pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path) -> None:

@@ -103,12 +103,13 @@ class SelfAttention(nn.Module):
         if state is not None:
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
             key_positions = torch.cat([state.positions, key_positions], dim=1)
-        # a whole text without padding needs no mask tensor: the kernel applies the causal mask itself
+        # a whole text needs no mask tensor: the kernel applies the causal mask itself, and no token sees the padding after it
         within_context = self.bidirectional or self.context_length is None or x.size(1) <= self.context_length
-        unpadded = state is None and token_mask is None and within_context
-        visible_positions = positions if unpadded else key_positions
+        hides_padding = token_mask is None or (texts is None and not self.bidirectional)
+        is_whole = state is None and hides_padding and within_context
+        visible_positions = positions if is_whole else key_positions
         bias = self.positions.attention_bias(q, positions, visible_positions)
-        mask = None if unpadded and (bias is None or self.bidirectional) else self._visible(positions, visible_positions)
+        mask = None if is_whole and (bias is None or self.bidirectional) else self._visible(positions, visible_positions)
         if mask is not None and texts is not None:
             mask = mask & in_same_text(texts)
         if bias is not None:

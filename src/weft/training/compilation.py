@@ -1,7 +1,8 @@
 """What torch.compile compiles, and how: all decisions are here.
 
 The whole model as one graph gives the fastest steps, but takes the compiler longest: it sees each layer once more. A layer as a
-graph of its own is compiled once and serves all layers that are equal to it.
+graph of its own is compiled once and serves all layers that are equal to it. A short training whose steps are recorded
+(`cuda_graphs.py`) is over before a compiler has paid for itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from weft.training.loop import Loop
 from weft.training.muon import Muon, scaled_update
 
 BACKEND: Any = "inductor"  # of torch.compile
+RECORDED_STEPS = 0  # up to so many steps, nothing is compiled if steps are recorded
 MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
@@ -28,13 +30,15 @@ KERNELS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EF
 class Compilation(NamedTuple):
     """What is compiled."""
 
-    unit: Literal["model", "layer"]
+    unit: Literal["model", "layer", "nothing"]
     muon: bool
     has_equal_shapes: bool  # whether all batches have the same shape
 
 
-def plan(loop: Loop, *, has_equal_shapes: bool) -> Compilation:
+def plan(loop: Loop, *, has_equal_shapes: bool, is_recorded: bool) -> Compilation:
     """What to compile for a training."""
+    if is_recorded and (loop.total_steps() or 0) < RECORDED_STEPS:
+        return Compilation("nothing", False, has_equal_shapes)
     # experts record their load while they compute, and a layer whose state is read cannot be compiled without it
     is_divisible = has_equal_shapes and loop.batch_sampler.resets_state(1) and not loop.loss_module.expert_layers
     is_short = (loop.total_steps() or 0) < MODEL_STEPS
@@ -49,7 +53,7 @@ def compile_training(loop: Loop, compilation: Compilation) -> None:
     dynamic, loss_module = False if compilation.has_equal_shapes else None, loop.loss_module
     if compilation.unit == "model":
         loss_module.compile(backend=BACKEND, dynamic=dynamic)
-    else:
+    elif compilation.unit == "layer":
         compiler = partial(torch.compile, backend=BACKEND, dynamic=dynamic)
         for module in loss_module.model.modules():
             if isinstance(module, HasRegion):

@@ -244,7 +244,12 @@ class GraphedReplica(Replica):
 
 
 def can_record(
-    loss_module: LossModule, batch_sampler: BatchSampler[Any], config: TrainConfig, device_config: DeviceConfig
+    loss_module: LossModule,
+    batch_sampler: BatchSampler[Any],
+    config: TrainConfig,
+    device_config: DeviceConfig,
+    *,
+    has_equal_shapes: bool = False,
 ) -> bool:
     """Whether to record the training step, as far as the configuration tells. Other steps are computed as usual:
 
@@ -260,7 +265,7 @@ def can_record(
         and not config.activation_checkpointing
         and not loss_module.expert_layers
         and loss_module.objective.prepare is None
-        and isinstance(batch_sampler.largest_batch(), Paddable)
+        and (has_equal_shapes or isinstance(batch_sampler.largest_batch(), Paddable))
     )
 
 

@@ -241,8 +241,11 @@ class NeuralTrainer:
         objective = make_objective(self.task, job, train, model.max_positions, device_config.device)
         self.task.bind(objective, job, partial(_initial_model, build, job, device_config.device))
         loss_module = LossModule(objective, model)
-        is_recorded = not is_compiled and can_record(loss_module, batch_sampler, config.train, device_config)
-        if is_recorded:
+        has_equal_shapes = equal_shapes is not None
+        is_recorded = (has_equal_shapes or not is_compiled) and can_record(
+            loss_module, batch_sampler, config.train, device_config, has_equal_shapes=has_equal_shapes
+        )
+        if is_recorded and not has_equal_shapes:
             batch_sampler = FewShapes(batch_sampler)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
@@ -271,7 +274,7 @@ class NeuralTrainer:
         if is_compiled:
             from weft.training.compilation import compile_training, plan  # imports parts of torch that few runs need
 
-            compile_training(loop, plan(loop, has_equal_shapes=equal_shapes is not None))
+            compile_training(loop, plan(loop, has_equal_shapes=has_equal_shapes, is_recorded=is_recorded))
         loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
 
