@@ -139,3 +139,20 @@ def test_a_compiled_student_equals_the_plain_one(tmp_path, graphs):
     assert 1 <= len(graphs) <= 6
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert weights.keys() == read_tensors(tmp_path / "plain" / "model.safetensors")[0].keys()
+
+
+def test_attention_prefers_cudnn_only_in_the_forward_pass_of_training():
+    """It plans each new shape for 15 ms, and texts that are generated have another shape at each token."""
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        order = torch._C._get_sdp_priority_order()
+        with compilation.attention_kernels():
+            assert torch.backends.cuda.cudnn_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
+            assert torch._C._get_sdp_priority_order()[0] == int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION)
+            q = torch.randn(2, 2, 4, 8)
+            assert torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).shape == q.shape
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch._C._get_sdp_priority_order()[:3] == order[:3]  # torch does not restore the order of the others
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)

@@ -22,7 +22,7 @@ MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: th
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
 # On Hopper, cuDNN's attention is the fastest, but it plans each new shape for 15 ms
-KERNELS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Compilation(NamedTuple):
@@ -63,7 +63,7 @@ def compile_training(loop: Loop, compilation: Compilation) -> None:
 
 def attention_kernels() -> AbstractContextManager[Any]:
     """Context manager of a forward pass in training: which kernels compute attention."""
-    return sdpa_kernel(list(KERNELS), set_priority=True)
+    return sdpa_kernel(KERNELS, set_priority=True)
 
 
 def _muons(loop: Loop) -> list[Muon]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -40,7 +40,9 @@ LOG_LINES = 200  # number of lines with training losses in metrics.jsonl
 class Loop:
     """Trains a model from its training state to the end of the budget."""
 
-    asynchronous_devices = ("cuda",)  # device types that compute behind the host, which then should not wait for them
+    asynchronous_devices: Sequence[str] = (
+        "cuda",
+    )  # device types that compute behind the host, which then should not wait for them
 
     def __init__(
         self,
