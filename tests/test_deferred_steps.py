@@ -39,7 +39,7 @@ def run(loop: Loop, callback: SilentCallback | None = None) -> Notebook:
     return notebook
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", (*OPTIMIZERS, "sgd"))
 @pytest.mark.parametrize("options", [{"max_grad_norm": 0.05}, {"max_grad_norm": 0.0, "ema_decay": 0.5, "micro_batches": 2}])
 def test_a_deferred_run_equals_the_immediate_one(monkeypatch, optimizer, options):
     immediate = make_loop(optimizer, num_validations=2, **options)
@@ -155,10 +155,20 @@ def _refuse(self: torch.Tensor) -> Any:
 # ---- which runs read at once
 
 
-def test_a_budget_in_tokens_and_plain_sgd_read_at_once(defers):
-    assert make_loop().defers
+def test_a_budget_in_tokens_is_read_at_once(defers):
+    assert make_loop().defers and make_loop("sgd").defers
     assert not make_loop(max_steps=None, max_tokens=100).defers
-    assert not make_loop("sgd").defers
+
+
+def test_sgd_ignores_a_gradient_that_is_not_finite(defers):
+    """It does not take a scale: the gradients are 0 instead, and the error is the same."""
+    loop = make_loop("sgd")
+    assert not loop.optimizers.takes_scale and make_loop().optimizers.takes_scale
+    spoil(loop, 4, "nan")
+    with pytest.raises(DivergedError, match="step 4: loss is nan"):
+        loop.run(Notebook(), SilentCallback())
+    assert all(weight.isfinite().all() for weight in weights(loop).values())
+    assert all(part.isfinite().all() for part in loop.optimizers.tensors().values())
 
 
 # ---- checkpoints

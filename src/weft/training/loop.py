@@ -70,7 +70,7 @@ class Loop:
         self.launched: LaunchedStep | None = None  # the latest step, if its numbers are to be read during the next one
         # a budget in tokens may end with any step, and generating with weights that are not finite can stop a GPU
         is_independent = config.max_tokens is None and loss_module.objective.prepare is None
-        self.defers = device_config.device.type in self.asynchronous_devices and is_independent and optimizers.can_skip
+        self.defers = device_config.device.type in self.asynchronous_devices and is_independent
         self.kernels: Callable[[], AbstractContextManager[Any]] = nullcontext  # selects kernels of the forward pass
         self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
