@@ -65,12 +65,11 @@ def test_losses_reach_the_callback_at_most_a_step_later(monkeypatch):
     immediate, callback = make_loop(num_validations=1), SilentCallback()
     run(immediate, callback)
     monkeypatch.setattr(Loop, "asynchronous_devices", ("cpu",))
-    monkeypatch.setattr("weft.training.loop.LOG_LINES", 3)
     late = SilentCallback()
     run(make_loop(num_validations=1), late)
     losses = callback.losses
-    # the numbers of steps 1, 3, 6 and 9 are read at once, for the log
-    expected = [losses[index] for index in (0, 0, 2, 2, 3, 5, 5, 6, 8)]
+    # the numbers of the first step and of the last one are read at once; lines of the log wait for them
+    expected = [losses[index] for index in (0, 0, 1, 2, 3, 4, 5, 6, 8)]
     assert late.losses == pytest.approx(expected, rel=1e-4)
 
 
@@ -130,6 +129,17 @@ def test_a_skipped_step_changes_nothing(optimizer):
     loop.optimizers.step(1.0, 0.5, GradientScale(one * math.nan, one, one * math.nan))
     assert all(torch.equal(weight, before[name]) for name, weight in weights(loop).items())
     assert all(torch.equal(part, state[name]) for name, part in loop.optimizers.tensors().items())
+
+
+@pytest.mark.parametrize("num_lines", [3, 4, 200])
+def test_lines_of_the_log_are_those_of_the_immediate_run(monkeypatch, num_lines):
+    monkeypatch.setattr("weft.training.loop.LOG_LINES", num_lines)
+    plain = run(make_loop("muon", num_validations=2, lr_schedule="cosine")).records
+    monkeypatch.setattr(Loop, "asynchronous_devices", ("cpu",))
+    deferred = run(make_loop("muon", num_validations=2, lr_schedule="cosine")).records
+    assert [record["step"] for record in plain] == [record["step"] for record in deferred]
+    for ours, theirs in zip(deferred, plain, strict=True):
+        assert list(ours) == list(theirs) and ours == pytest.approx(theirs, rel=1e-4)
 
 
 def test_nothing_is_read_within_a_step(monkeypatch):

@@ -21,7 +21,7 @@ BACKEND: Any = "inductor"  # of torch.compile
 MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
-# On Hopper, cuDNN's attention is the fastest, but it plans each new shape for 15 ms
+HOPPER = (9, 0)  # compute capability from which cuDNN's attention is preferred; it plans each new shape for 15 ms
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -57,7 +57,8 @@ def compile_training(loop: Loop, compilation: Compilation) -> None:
     if compilation.muon:
         for muon in _muons(loop):
             muon.scaled_update = torch.compile(scaled_update, backend=BACKEND, dynamic=False)
-    if compilation.has_equal_shapes and loop.device_config.device.type == "cuda":
+    device = loop.device_config.device
+    if compilation.has_equal_shapes and device.type == "cuda" and torch.cuda.get_device_capability(device) >= HOPPER:
         loop.kernels = attention_kernels
 
 
