@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch._dynamo
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.nn.stack import HasRegion
@@ -19,6 +20,7 @@ from weft.training.muon import Muon, scaled_update
 
 BACKEND: Any = "inductor"  # of torch.compile
 MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
+MAX_GRAPHS = 64  # per function: all layers share one, also those of earlier trainings in this process; torch allows 8
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
 HOPPER = (9, 0)  # compute capability from which cuDNN's attention is preferred; it plans each new shape for 15 ms
@@ -46,6 +48,7 @@ def plan(loop: Loop, *, has_equal_shapes: bool) -> Compilation:
 
 def compile_training(loop: Loop, compilation: Compilation) -> None:
     """Compile in place: weights and modules keep their names."""
+    torch._dynamo.config.recompile_limit = MAX_GRAPHS
     dynamic, loss_module = False if compilation.has_equal_shapes else None, loop.loss_module
     if compilation.unit == "model":
         loss_module.compile(backend=BACKEND, dynamic=dynamic)
