@@ -113,10 +113,11 @@ def apply_variant(job: dict[str, Any]) -> None:
     if "muon" in job:
         compilation.MUON_PARAMETERS = 0 if job["muon"] else 10**18
     if job.get("attention") == "flash":
-        compilation.KERNELS = tuple(kernel for kernel in compilation.KERNELS if "CUDNN" not in kernel.name)
+        compilation.KERNELS = [kernel for kernel in compilation.KERNELS if "CUDNN" not in kernel.name]
     Loop.asynchronous_devices = () if job.get("plain") else ("cpu", "cuda")
     if job.get("replica"):
-        neural.Replica = make_replica(job["replica"], job["port"])  # type: ignore[assignment, misc]
+        trainer: Any = neural
+        trainer.Replica = make_replica(job["replica"], job["port"])
 
 
 def make_replica(kind: str, port: int) -> Any:

@@ -163,7 +163,7 @@ def make_loop(args: argparse.Namespace, device: torch.device, group: Group) -> L
 
 
 def measure(args: argparse.Namespace, directory: Path, group: Group) -> None:
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device(args.device)
     if device.type == "cuda":
         device = torch.device("cuda", group.local_rank)
         torch.cuda.set_device(device)
@@ -202,10 +202,10 @@ def report(args: argparse.Namespace, loop: Loop, times: StepTimes, run_log: Time
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU if there is one")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, help="default: 24, on a GPU 240, so that a checkpoint is written before the next")
     parser.add_argument("--checkpoints", type=int, default=3, help="the last one is at the end of training")
-    parser.add_argument("--rows", type=int, default=1)
-    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--rows", type=int, help="default: 1, on a GPU 16")
+    parser.add_argument("--context", type=int, help="default: 64, on a GPU 1024")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden-size", type=int, default=768)
     parser.add_argument("--foreground", action="store_true", help="training waits until a checkpoint is written")
@@ -215,15 +215,18 @@ def main() -> None:
     parser.add_argument("--rank", type=int, help="set by the program itself, for each process")
     parser.add_argument("--port", type=int, help="set by the program itself")
     args = parser.parse_args()
+    args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    defaults = {"steps": 240, "rows": 16, "context": 1024} if args.device == "cuda" else {"steps": 24, "rows": 1, "context": 64}
+    for name, value in defaults.items():
+        setattr(args, name, getattr(args, name) or value)
     if args.processes == 1:
         with tempfile.TemporaryDirectory(dir=args.dir) as directory:
             measure(args, Path(directory), Group())
     elif args.rank is None:
         start_processes(args)
     else:
-        cuda = args.device == "cuda" or (args.device is None and torch.cuda.is_available())
         place = Place(args.rank, args.processes, args.rank, "", "127.0.0.1", args.port)
-        group = join(place, device="cuda" if cuda else "cpu", on_lost=lambda group, rank: None)
+        group = join(place, device=args.device, on_lost=lambda group, rank: None)
         measure(args, args.dir, group)
         group.barrier()
         leave(group)

@@ -233,7 +233,7 @@ class Benchmark:
         train |= {"num_validations": 2 if self.args.tiny else 7}
         values = {"task": "lm", "data": self.values("gpt", size)["data"], "model": model, "train": train}
         for state in ("cold", "warm"):  # the same directory: the second training finds it filled
-            reached = {}
+            reached = dict[str, Any]()
             for system in ("gpt", "nanogpt") if self.args.nanogpt else ("gpt",):
                 cache = f"target-{system}"
                 if state == "cold":

@@ -19,6 +19,7 @@ from weft.errors import TrainingInterrupted
 from weft.parallel.group import Group
 from weft.parallel.join import Place, join, leave
 from weft.runs.job import JobInputs, train
+from weft.training.loop import Loop
 
 
 def on_lost(group: Group, rank: int) -> None:
@@ -33,6 +34,7 @@ def main() -> None:
     for job in json.loads(plan.read_text()):
         start, cpu = time.perf_counter(), time.process_time()
         callback = SilentCallback(stop_at=job.get("stop_at"))
+        Loop.asynchronous_devices = ("cpu",) if job.get("defers") else ()  # reads the numbers of a step later, as on a GPU
         with suppress(TrainingInterrupted):
             train(job["values"], Path(job["out"]), base=plan.parent, callback=callback, inputs=JobInputs(group=group))
         if group.leads:

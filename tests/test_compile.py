@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from small_runs import SilentCallback, make_text, run_file, train_here
+from test_loop import small_loop, small_model
 
 from weft.data.batching import Batch
 from weft.errors import TrainingInterrupted
@@ -54,10 +55,10 @@ def test_a_compiled_run_equals_the_plain_one(tmp_path, graphs, model, read):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
-@pytest.mark.parametrize(("unit", "num_graphs"), [("layer", 3), ("model", 1)])
+@pytest.mark.parametrize(("unit", "num_graphs"), [("layer", 2), ("model", 1)])
 def test_each_part_is_compiled_once(tmp_path, graphs, monkeypatch, unit, num_graphs):
-    """Over the end of an epoch, whose last batch has fewer rows, and over validations. The layers, here three, share the graphs
-    of attention and of the feed-forward layer; the third graph is that of the loss."""
+    """Over the end of an epoch, whose last batch has fewer rows, and over validations. The layers, here three, share one graph of
+    attention and the feed-forward layer; the other graph is that of the loss."""
     monkeypatch.setattr(compilation, "MODEL_STEPS", 10_000 if unit == "layer" else 0)
     text = make_text(tmp_path / "text.txt")
     options = {"model__dropout": 0.0, "model__num_layers": 3, "train__max_epochs": 2, "train__num_validations": 2}
@@ -110,7 +111,7 @@ def test_large_models_compile_muon(tmp_path, graphs, monkeypatch):
     train_here(run_file(text, "gpt", **options), tmp_path / "plain", plain)
     train_here(run_file(text, "gpt", **options, train__compile=True), tmp_path / "run", compiled)
     assert compiled.losses == pytest.approx(plain.losses, abs=1e-4)
-    assert len(graphs) == 3 + 4  # attention has two shapes of matrices, and so has the feed-forward layer
+    assert len(graphs) == 2 + 4  # attention has two shapes of matrices, and so has the feed-forward layer
 
 
 @pytest.mark.slow
@@ -139,3 +140,45 @@ def test_a_compiled_student_equals_the_plain_one(tmp_path, graphs):
     assert 1 <= len(graphs) <= 6
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert weights.keys() == read_tensors(tmp_path / "plain" / "model.safetensors")[0].keys()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
+@pytest.mark.parametrize("hooked", [False, True])
+def test_several_models_in_one_process_stay_compiled(graphs, hooked):
+    """More of them than torch compiles a function for, by default. With hooks, as of FSDP2, each sublayer is compiled alone."""
+    calls: list[int] = []
+    for number in range(1, 10):
+        torch.manual_seed(0)
+        model = small_model("attention", num_heads=2, skip_connection="residual", ffn_dim=4 * number)
+        loop = small_loop(model, max_steps=1)
+        if hooked:
+            model.stack.layers[0].register_forward_pre_hook(lambda layer, inputs: calls.append(1))
+        total, _, _ = loop.gradients(loop.next_batch())
+        expected = [weight.grad.clone() for weight in loop.optimizers.weights]
+        loop.optimizers.zero_grad()
+        calls.clear()
+        compilation.compile_training(loop, compilation.Compilation("layer", muon=False, has_equal_shapes=True))
+        compiled, _, _ = loop.gradients(loop.next_batch())
+        assert compiled.item() == pytest.approx(total.item())
+        for gradient, weight in zip(expected, loop.optimizers.weights, strict=True):
+            torch.testing.assert_close(weight.grad, gradient)
+        assert len(calls) == hooked
+    # with hooks, all models share attention; the loss is the same function of the same shapes
+    assert len(graphs) == (1 + 9 + 1 if hooked else 9 + 1)
+
+
+def test_attention_prefers_cudnn_only_in_the_forward_pass_of_training():
+    """It plans each new shape for 15 ms, and texts that are generated have another shape at each token."""
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        order = torch._C._get_sdp_priority_order()
+        with compilation.attention_kernels():
+            assert torch.backends.cuda.cudnn_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
+            assert torch._C._get_sdp_priority_order()[0] == int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION)
+            q = torch.randn(2, 2, 4, 8)
+            assert torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).shape == q.shape
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch._C._get_sdp_priority_order()[:3] == order[:3]  # torch does not restore the order of the others
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)

@@ -39,7 +39,7 @@ def run(loop: Loop, callback: SilentCallback | None = None) -> Notebook:
     return notebook
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", (*OPTIMIZERS, "sgd"))
 @pytest.mark.parametrize("options", [{"max_grad_norm": 0.05}, {"max_grad_norm": 0.0, "ema_decay": 0.5, "micro_batches": 2}])
 def test_a_deferred_run_equals_the_immediate_one(monkeypatch, optimizer, options):
     immediate = make_loop(optimizer, num_validations=2, **options)
@@ -65,12 +65,11 @@ def test_losses_reach_the_callback_at_most_a_step_later(monkeypatch):
     immediate, callback = make_loop(num_validations=1), SilentCallback()
     run(immediate, callback)
     monkeypatch.setattr(Loop, "asynchronous_devices", ("cpu",))
-    monkeypatch.setattr("weft.training.loop.LOG_LINES", 3)
     late = SilentCallback()
     run(make_loop(num_validations=1), late)
     losses = callback.losses
-    # the numbers of steps 1, 3, 6 and 9 are read at once, for the log
-    expected = [losses[index] for index in (0, 0, 2, 2, 3, 5, 5, 6, 8)]
+    # the numbers of the first step and of the last one are read at once; lines of the log wait for them
+    expected = [losses[index] for index in (0, 0, 1, 2, 3, 4, 5, 6, 8)]
     assert late.losses == pytest.approx(expected, rel=1e-4)
 
 
@@ -132,6 +131,17 @@ def test_a_skipped_step_changes_nothing(optimizer):
     assert all(torch.equal(part, state[name]) for name, part in loop.optimizers.tensors().items())
 
 
+@pytest.mark.parametrize("num_lines", [3, 4, 200])
+def test_lines_of_the_log_are_those_of_the_immediate_run(monkeypatch, num_lines):
+    monkeypatch.setattr("weft.training.loop.LOG_LINES", num_lines)
+    plain = run(make_loop("muon", num_validations=2, lr_schedule="cosine")).records
+    monkeypatch.setattr(Loop, "asynchronous_devices", ("cpu",))
+    deferred = run(make_loop("muon", num_validations=2, lr_schedule="cosine")).records
+    assert [record["step"] for record in plain] == [record["step"] for record in deferred]
+    for ours, theirs in zip(deferred, plain, strict=True):
+        assert list(ours) == list(theirs) and ours == pytest.approx(theirs, rel=1e-4)
+
+
 def test_nothing_is_read_within_a_step(monkeypatch):
     """Only `LaunchedStep.read` waits for the device, once per step."""
     monkeypatch.setattr(Loop, "asynchronous_devices", ("cpu",))
@@ -155,10 +165,20 @@ def _refuse(self: torch.Tensor) -> Any:
 # ---- which runs read at once
 
 
-def test_a_budget_in_tokens_and_plain_sgd_read_at_once(defers):
-    assert make_loop().defers
+def test_a_budget_in_tokens_is_read_at_once(defers):
+    assert make_loop().defers and make_loop("sgd").defers
     assert not make_loop(max_steps=None, max_tokens=100).defers
-    assert not make_loop("sgd").defers
+
+
+def test_sgd_ignores_a_gradient_that_is_not_finite(defers):
+    """It does not take a scale: the gradients are 0 instead, and the error is the same."""
+    loop = make_loop("sgd")
+    assert not loop.optimizers.takes_scale and make_loop().optimizers.takes_scale
+    spoil(loop, 4, "nan")
+    with pytest.raises(DivergedError, match="step 4: loss is nan"):
+        loop.run(Notebook(), SilentCallback())
+    assert all(weight.isfinite().all() for weight in weights(loop).values())
+    assert all(part.isfinite().all() for part in loop.optimizers.tensors().values())
 
 
 # ---- checkpoints

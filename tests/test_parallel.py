@@ -26,6 +26,8 @@ STRATEGIES = ("ddp", "fsdp")
 # in CI, each run is trained with one of the two; these with both
 BOTH = ("lm", "lm-muon-accumulation", "seq2seq")
 PAIRS = [(name, kind) for at, name in enumerate(NAMES) for kind in STRATEGIES if name in BOTH or kind == STRATEGIES[at % 2]]
+# the numbers of a step are read during the next one, as on a GPU
+DEFERRED = (("lm", "fsdp"), ("lm-stream-sgd", "ddp"), ("lm-muon-accumulation", "ddp"), ("lm-muon-accumulation", "fsdp"))
 TOLERANCE = 1e-4
 
 
@@ -100,6 +102,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan += [{"values": values, "out": str(root / "begun-together"), "stop_at": 2}]
     muon = with_strategy(files["lm-muon-accumulation"], "fsdp")
     plan += [{"values": muon, "out": str(root / "twice"), "stop_at": 2}, {"values": muon, "out": str(root / "twice")}]
+    for name, kind in DEFERRED:
+        plan += [{"values": with_strategy(files[name], kind), "out": str(root / f"{name}-{kind}-deferred"), "defers": True}]
     workers = start(plan, root, 2)
     for name in NAMES:
         alone(with_strategy(files[name], "auto"), root / name)
@@ -119,6 +123,11 @@ def test_the_weights_of_the_run_are_the_same(trained: Path, name: str, strategy:
     assert ours.keys() == theirs.keys()
     for key, tensor in ours.items():
         torch.testing.assert_close(theirs[key], tensor, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "strategy"), DEFERRED)
+def test_steps_whose_numbers_are_read_later_are_the_same(trained: Path, name: str, strategy: str) -> None:
+    assert_same(trained / name, trained / f"{name}-{strategy}-deferred")
 
 
 def test_another_number_of_processes_resumes(trained: Path) -> None:

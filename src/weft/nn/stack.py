@@ -6,6 +6,7 @@ Shapes: B batch size, T sequence length, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -79,11 +80,6 @@ class Layer(nn.Module):
         """The output for whole texts, without the state after them: in compiled code, what nobody reads is not computed."""
         return self._forward(x, None, token_mask)[0]
 
-    def compile_region(self, compiler: Callable[[Any], Any]) -> None:
-        """Compile this layer for training in which nobody reads its state. It is the function that is compiled, not the layer:
-        equal layers are compiled once."""
-        self.compiled = compiler(Layer.output)
-
     def _forward(self, x: Tensor, state: Any, token_mask: Tensor | None) -> tuple[Tensor, Any]:
         y, state = self.mixer(self.norm(self.connection.mixer_input(x)), state, token_mask)
         return self.connection(x, self.dropout(y) if self.training else y), state
@@ -94,10 +90,27 @@ class Layer(nn.Module):
         return mixer.init_state(memory)
 
 
+def run_layers(layers: Sequence[Layer], x: Tensor, token_mask: Tensor | None) -> Tensor:
+    """The output of the last of these layers for whole texts."""
+    for layer in layers:
+        x = layer.output(x, token_mask)
+    return x
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether something is done before or after the layer, such as gathering its weights (FSDP2)."""
+    return bool(layer._forward_pre_hooks or layer._forward_hooks)
+
+
 def layer_indices(model: nn.Module) -> dict[str, int]:
     """The layer index of each named module that has one."""
     indices = {name: module.layer_index for name, module in model.named_modules() if isinstance(module, HasLayerIndex)}
     return {name: index for name, index in indices.items() if index is not None}
+
+
+def _index_or_number(number: int, layer: Layer) -> tuple[int | None, int | None]:
+    """Equal for layers with the same layer index."""
+    return (layer.layer_index, None) if layer.layer_index is not None else (None, number)
 
 
 class Stack(nn.Module):
@@ -118,6 +131,8 @@ class Stack(nn.Module):
         self.positions, self.layers, self.final_norm = positions, nn.ModuleList(layers), final_norm
         self.input_proj = input_proj or nn.Identity()  # applied to the sum of embeddings and positions
         self.routes_tokens = bool(expert_layers(self.layers))
+        self.compiled: Callable[[Sequence[Layer], Tensor, Tensor | None], Tensor] | None = None  # `run_layers`, for training
+        self.regions: list[tuple[Layer, ...]] = []  # the layers that are compiled together
 
     def padding_mask(self, target_mask: Tensor | None) -> Tensor | None:
         """The token mask (B, T) to train a causal stack with, from the mask of the targets: True up to the last target of each
@@ -136,12 +151,28 @@ class Stack(nn.Module):
         if token_mask is not None and is_packed(token_mask):
             positions = positions_in_texts(token_mask)
         x = self.input_proj(self.positions.add_to(x, num_read + positions))
-        new_states = []
-        for layer, layer_state in zip(self.layers, layer_states, strict=True):
-            x, layer_state = layer(x, layer_state, token_mask)
-            new_states.append(layer_state)
+        if self.compiled is not None and state is None and self.training and torch.is_grad_enabled():
+            new_states: list[Any] = [None] * len(self.layers)
+            for region in self.regions:
+                x = self.compiled(region, x, token_mask)
+        else:
+            new_states = []
+            for layer, layer_state in zip(self.layers, layer_states, strict=True):
+                x, layer_state = layer(x, layer_state, token_mask)
+                new_states.append(layer_state)
         num_new = x.size(1) if token_mask is None else token_mask.sum(1, keepdim=True)
         return self.final_norm(x), ((num_read + num_new).expand(x.size(0), 1), tuple(new_states))
+
+    def compile_region(self, compiler: Callable[[Any], Any]) -> None:
+        """Compile the layers for training in which nobody reads their states: attention and the feed-forward layer after it as one,
+        or each alone if they have hooks, which stay outside. Functions are compiled, not layers: equal layers only once."""
+        layers: Any = list(self.layers)
+        if any(map(has_hooks, layers)):
+            for layer in layers:
+                layer.compiled = compiler(Layer.output)
+        else:
+            groups = groupby(enumerate(layers), lambda numbered: _index_or_number(*numbered))
+            self.compiled, self.regions = compiler(run_layers), [tuple(layer for _, layer in group) for _, group in groups]
 
     def init_state(self, memory: Memory) -> tuple[None, tuple[Any, ...]]:
         """The state of a decoder before the first target token."""

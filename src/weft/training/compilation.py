@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch._dynamo
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.nn.stack import HasRegion
@@ -21,10 +22,11 @@ from weft.training.muon import Muon, scaled_update
 BACKEND: Any = "inductor"  # of torch.compile
 RECORDED_STEPS = 0  # up to so many steps, nothing is compiled if steps are recorded
 MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
+MAX_GRAPHS = 64  # per function: all layers share one, also those of earlier trainings in this process; torch allows 8
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
-# On Hopper, cuDNN's attention is the fastest, but it plans each new shape for 15 ms
-KERNELS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+HOPPER = (9, 0)  # compute capability from which cuDNN's attention is preferred; it plans each new shape for 15 ms
+KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Compilation(NamedTuple):
@@ -50,6 +52,7 @@ def plan(loop: Loop, *, has_equal_shapes: bool, is_recorded: bool) -> Compilatio
 
 def compile_training(loop: Loop, compilation: Compilation) -> None:
     """Compile in place: weights and modules keep their names."""
+    torch._dynamo.config.recompile_limit = MAX_GRAPHS
     dynamic, loss_module = False if compilation.has_equal_shapes else None, loop.loss_module
     if compilation.unit == "model":
         loss_module.compile(backend=BACKEND, dynamic=dynamic)
@@ -61,13 +64,14 @@ def compile_training(loop: Loop, compilation: Compilation) -> None:
     if compilation.muon:
         for muon in _muons(loop):
             muon.scaled_update = torch.compile(scaled_update, backend=BACKEND, dynamic=False)
-    if compilation.has_equal_shapes and loop.device_config.device.type == "cuda":
+    device = loop.device_config.device
+    if compilation.has_equal_shapes and device.type == "cuda" and torch.cuda.get_device_capability(device) >= HOPPER:
         loop.kernels = attention_kernels
 
 
 def attention_kernels() -> AbstractContextManager[Any]:
     """Context manager of a forward pass in training: which kernels compute attention."""
-    return sdpa_kernel(list(KERNELS), set_priority=True)
+    return sdpa_kernel(KERNELS, set_priority=True)
 
 
 def _muons(loop: Loop) -> list[Muon]:

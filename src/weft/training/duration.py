@@ -35,7 +35,7 @@ def seconds_per_step(loop: Loop) -> float | None:
 
 
 def _pass(loop: Loop, batch: Any, weights: Sequence[torch.Tensor]) -> None:
-    with loop.device_config.autocast():
+    with loop.device_config.autocast(), loop.kernels():
         total = loop.loss_module(loop.device_config.to_device(batch), None).total
     torch.autograd.grad(total, weights, allow_unused=True)  # does not store gradients in the weights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from weft.training.divergence import check_finite, detect_divergence, diverged, 
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
 from weft.training.group_timing import GroupTiming
+from weft.training.log_line import LogLine
 from weft.training.loop_protocols import Copy, LoopCallback, RunLog
 from weft.training.loss_module import LossModule
 from weft.training.micro_batches import join_parts, micro_batches
@@ -40,7 +41,9 @@ LOG_LINES = 200  # number of lines with training losses in metrics.jsonl
 class Loop:
     """Trains a model from its training state to the end of the budget."""
 
-    asynchronous_devices = ("cuda",)  # device types that compute behind the host, which then should not wait for them
+    asynchronous_devices: Sequence[str] = (
+        "cuda",
+    )  # device types that compute behind the host, which then should not wait for them
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Loop:
         self.launched: LaunchedStep | None = None  # the latest step, if its numbers are to be read during the next one
         # a budget in tokens may end with any step, and generating with weights that are not finite can stop a GPU
         is_independent = config.max_tokens is None and loss_module.objective.prepare is None
-        self.defers = device_config.device.type in self.asynchronous_devices and is_independent and optimizers.can_skip
+        self.defers = device_config.device.type in self.asynchronous_devices and is_independent
         self.kernels: Callable[[], AbstractContextManager[Any]] = nullcontext  # selects kernels of the forward pass
         self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
@@ -195,7 +198,7 @@ class Loop:
         scale = GradientScale.of(total, self._mean_factor(count), self._gradient_norm(), self.config.max_grad_norm)
         launched = LaunchedStep(start, (total, count, tokens, scale.norm))
         if self.launched is not None:
-            self._record(self._read(self.launched))
+            self._finish(self.launched)
         self.launched = launched
         self._update(scale)
 
@@ -212,11 +215,15 @@ class Loop:
         self.loss = values.loss
         values.add_to(self.train_state, self.config.max_grad_norm)
 
+    def _finish(self, step: LaunchedStep) -> None:
+        self._record(self._read(step))
+        step.after()
+
     def _read_latest(self) -> None:
-        """Wait for the latest step: nothing is logged, validated or saved before its numbers are known."""
+        """Wait for the latest step: nothing is validated or saved before its numbers are known."""
         if self.launched is not None:
             start = time.perf_counter()
-            self._record(self._read(self.launched))
+            self._finish(self.launched)
             self.train_state.seconds = self._leader_time(self.train_state.seconds + time.perf_counter() - start)
 
     def _update(self, scale: GradientScale | None) -> None:
@@ -285,16 +292,16 @@ class Loop:
             seconds = time.perf_counter() - start
             self.timing.add(seconds)
             train_state.seconds = self._leader_time(train_state.seconds + seconds)
-            if is_first:
-                run_log.reserve(self)
-                is_first = False
             is_last = self.progress() >= 1.0
             is_logged = is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1
             validated = is_last or self._completed(self.config.num_validations) > validations
-            if is_logged or validated:
+            if validated or is_first:
                 self._read_latest()
             if is_logged:
                 self._log_training(run_log)
+            if is_first:
+                run_log.reserve(self)
+                is_first = False
             callback.on_step(self, self.loss, time.perf_counter() - start)
             if validated:
                 self._validate(run_log, callback)
@@ -332,21 +339,15 @@ class Loop:
         return math.floor(min(1.0, self.progress()) * parts + 1e-9)
 
     def _log_training(self, run_log: RunLog) -> None:
-        """Write the mean loss and gradient norm since the last line to metrics.jsonl."""
-        train_state = self.train_state
-        loss = train_state.logged / max(1, train_state.counted_tokens)
-        name = "train_smoothed_loss" if self.config.label_smoothing else "train_loss"
-        gradients = {
-            "grad_norm": train_state.norm_sum / max(1, train_state.norm_steps),
-            "grad_norm_max": train_state.norm_max,
-            "learning_rate": self.lr,
-            "clipped_steps": train_state.clipped,
-        }
-        record = {"step": train_state.step, "epoch": train_state.epoch, "tokens": train_state.tokens, name: loss, **gradients}
-        record |= self.expert_log.record()
-        train_state.metrics = run_log.log(record)
-        train_state.logged, train_state.counted_tokens = 0.0, 0
-        train_state.norm_sum, train_state.norm_max, train_state.norm_steps, train_state.clipped = 0.0, 0.0, 0, 0
+        """Write a line to metrics.jsonl, as soon as the numbers of the latest step are known."""
+        train_state, name = self.train_state, "train_smoothed_loss" if self.config.label_smoothing else "train_loss"
+        if self.launched is not None and self.expert_log.counts:
+            self._read_latest()  # the next step replaces the load of the experts
+        line = LogLine(train_state.step, train_state.epoch, name, self.lr, self.expert_log.record())
+        if self.launched is None:
+            line.write(train_state, run_log)
+        else:
+            self.launched.after = partial(line.write, train_state, run_log)
 
     def _validate(self, run_log: RunLog, callback: LoopCallback) -> None:
         """Score the validation data, with averaged weights if there are any."""

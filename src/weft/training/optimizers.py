@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.errors import ConfigError, ModelError
 from weft.nn.stack import layer_indices
 from weft.parallel.group import ALONE, Group
-from weft.parallel.shards import is_sharded, shard_like
+from weft.parallel.shards import is_sharded, local, shard_like
 from weft.training.config import TrainConfig
 from weft.training.muon import Muon
 from weft.training.param_groups import LrFactor, lr_factors
@@ -37,20 +37,30 @@ class Optimizers:
         return list(self.names)
 
     @property
-    def can_skip(self) -> bool:
-        """Whether `step` takes a `GradientScale`: not SGD, nor weights of which each process holds some rows."""
+    def takes_scale(self) -> bool:
+        """Whether the optimizers themselves scale gradients and skip steps: not SGD, nor with weights of which each process
+        holds some rows."""
         return all(isinstance(each, TakesScale) for each in self.optimizers) and not any(map(is_sharded, self.weights))
 
     def step(self, factor: float, progress: float = 1.0, scale: GradientScale | None = None) -> None:
         """Make one step, with the peak learning rate of each group times `factor`, and with gradients that `scale` divides. If
-        it skips the step, nothing changes."""
+        it skips the step, nothing changes, or the gradients are 0 if the optimizers do not take a scale."""
+        if scale is not None and not self.takes_scale:
+            self._scale_gradients(scale)
+            scale = None
         for optimizer, peak_lrs in zip(self.optimizers, self.peak_lrs, strict=True):
             for group, peak_lr in zip(optimizer.param_groups, peak_lrs, strict=True):
                 group["lr"] = peak_lr * factor * group.get("lr_factor", LrFactor()).at(progress)
-            if scale is not None and isinstance(optimizer, TakesScale):
+            if scale is not None:
                 scaled: Any = optimizer
                 scaled.grad_scale, scaled.found_inf = scale.divisor, scale.skips
             optimizer.step()
+
+    def _scale_gradients(self, scale: GradientScale) -> None:
+        gradients = [local(weight.grad) for weight in self.weights if weight.grad is not None]
+        torch._foreach_div_(gradients, scale.divisor)
+        for gradient in gradients:
+            gradient.masked_fill_(scale.skips > 0, 0.0)  # replaced, not multiplied: 0 times NaN is NaN
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:

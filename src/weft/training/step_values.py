@@ -7,7 +7,7 @@ copied to the host in the background, and read after the forward and backward pa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +65,7 @@ class LaunchedStep:
 
     def __init__(self, start: StepStart, values: Sequence[Tensor]) -> None:
         self.start, self._values = start, list(values)
+        self.after: Callable[[], None] = lambda: None  # called when the numbers were read
         self._event: Any = None
         if values[0].is_cuda:
             on_device = torch.stack([value.double() for value in values])
