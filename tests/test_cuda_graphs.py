@@ -97,8 +97,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder | None], Non
 
     def use(recorder: Recorder | None) -> None:
         monkeypatch.setattr(neural, "can_record", lambda *parts: True)
-        monkeypatch.setattr(neural, "has_memory", lambda *parts: recorder is not None)
+        monkeypatch.setattr(neural, "has_memory", lambda *parts: True)
         monkeypatch.setattr(neural, "CudaRecorder", lambda device: recorder)
+        replica = GraphedReplica if recorder else lambda module, weights, recorder, on_failure: Replica(module)
+        monkeypatch.setattr(neural, "GraphedReplica", replica)
         monkeypatch.setattr(neural, "FewShapes", lambda sampler: FewShapes(sampler, max_shapes=3))
 
     return use
@@ -159,6 +161,24 @@ def test_the_kernels_of_a_recording_compute_other_batches(
     train_here(values, tmp_path / "recorded", traced := SilentCallback(inspect=remember))
     assert recorder.replays >= 2
     assert traced.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+def test_without_memory_nothing_is_padded(
+    pairs: Path, recorded: Callable[[Recorder | None], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    samplers = list[Any]()
+
+    def remember(loop: Loop) -> None:
+        samplers.append((loop.batch_sampler, type(loop.replica)))
+
+    values = seq2seq_run_file(pairs, "lstm", "train.max_steps=1")
+    recorded(Repeating())
+    for name, has_memory in (("few", True), ("plain", False)):
+        monkeypatch.setattr(neural, "has_memory", lambda *parts, has_memory=has_memory: has_memory)
+        train_here(values, tmp_path / name, SilentCallback(inspect=remember))
+    (few, graphed), (plain, replica) = samplers
+    assert isinstance(few, FewShapes) and not isinstance(plain, FewShapes)
+    assert (graphed, replica) == (GraphedReplica, Replica)
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])

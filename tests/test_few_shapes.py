@@ -20,6 +20,7 @@ from weft.tasks.encoder_decoder.pair_batch import PairBatch
 from weft.tasks.encoder_decoder.pair_objective import PairObjective
 from weft.tasks.seq2seq.batching import Pairs
 from weft.training import neural
+from weft.training.data_parallel import Replica
 
 NAMES = ["lstm/lstm/multiplicative-feeding", "gru/gru-reset-before/additive-before", "attention/attention/scaled-dot"]
 NAMES += ["conv/lstm/dot-after", "rnn/rnn/none", "copying-feeding", "attention/attention/none"]
@@ -133,6 +134,14 @@ def test_a_batch_that_no_shape_covers_gets_rows_alone() -> None:
 # ---- training
 
 
+def use_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pad as on a GPU, but record nothing."""
+    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
+    monkeypatch.setattr(neural, "has_memory", lambda *parts: True)
+    monkeypatch.setattr(neural, "CudaRecorder", lambda device: None)
+    monkeypatch.setattr(neural, "GraphedReplica", lambda module, weights, recorder, on_failure: Replica(module))
+
+
 @pytest.mark.parametrize("model", ["luong", "transformer"])
 def test_training_in_few_shapes_is_the_same_without_dropout(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,15 +150,13 @@ def test_training_in_few_shapes_is_the_same_without_dropout(
     pairs = Seq2SeqRuns(tmp_path).pairs
     values = seq2seq_run_file(pairs, model, "model.dropout=0", "train.max_steps=8", "train.lr=0.001", "train.ema_decay=0")
     train_here(values, tmp_path / "plain", plain := SilentCallback())
-    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
-    monkeypatch.setattr(neural, "has_memory", lambda *parts: False)
+    use_few_shapes(monkeypatch)
     train_here(values, tmp_path / "padded", padded := SilentCallback())
     assert padded.losses == pytest.approx(plain.losses, rel=1e-4)
 
 
 def test_learned_positions_are_not_exceeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
-    monkeypatch.setattr(neural, "has_memory", lambda *parts: False)
+    use_few_shapes(monkeypatch)
     values = seq2seq_run_file(Seq2SeqRuns(tmp_path).pairs, "learned", "data.max_length=8", "train.max_steps=4")
     train_here(values, tmp_path / "run", callback := SilentCallback())
     assert len(callback.losses) == 4

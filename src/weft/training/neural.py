@@ -236,8 +236,9 @@ class NeuralTrainer:
         loss_module = LossModule(objective, model)
         is_compiled = self._is_compiled(config, device_config.device)
         is_recorded = not is_compiled and can_record(loss_module, batch_sampler, config.train, device_config)
+        plain_sampler = batch_sampler
         if is_recorded:
-            batch_sampler = FewShapes(batch_sampler)
+            batch_sampler = FewShapes(plain_sampler)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
         batch_bytes = memory.check_batch(loss_module, largest_batch, config.train, device_config)
@@ -252,6 +253,8 @@ class NeuralTrainer:
         if is_recorded and has_memory(batch_bytes, device_config.device):
             recorder = CudaRecorder(device_config.device)
             replica = GraphedReplica(loss_module, optimizers.weights, recorder, on_failure=job.callback.on_note)
+        else:
+            batch_sampler = plain_sampler
         if config.train.micro_batches % group.size:  # the processes share each micro-batch
             loss_module.group = group
         loop = Loop(
