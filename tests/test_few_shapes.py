@@ -131,6 +131,16 @@ def test_a_batch_that_no_shape_covers_gets_rows_alone() -> None:
     assert sampler.shape_of((rows, 3, 4)) == [-(-rows // ROW_STEP) * ROW_STEP, 3, 4]
 
 
+def test_a_batch_beyond_the_largest_is_not_truncated() -> None:
+    """Noise can make a text longer than the longest one."""
+    plain = Pairs(*like_text(100), batch_tokens=128, seed=1)
+    sampler = FewShapes(plain)
+    widths = [int(limit) + 3 for limit in sampler.limits]
+    assert sampler.shape_of((1, *widths)) == [ROW_STEP, *widths]
+    sizes = np.array([[8, 5, 6], [8, 9, 9], [7, 3, 4]])
+    assert (find_shapes(sizes, np.array([4, 4]), max_shapes=1) == [[8, 9, 9]]).all()
+
+
 # ---- training
 
 
