@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
-from small_runs import SilentCallback, train_here
+from small_runs import SilentCallback, make_text, train_here
+from test_denoising import denoising_run_file
 from test_seq2seq_batching import like_text, rows_of
 from toy_seq2seq import GRID, VARIANTS, build, sources, targets
 
@@ -159,6 +160,16 @@ def test_training_in_few_shapes_is_the_same_without_dropout(
     """With dropout, padding changes the random numbers of other positions."""
     pairs = Seq2SeqRuns(tmp_path).pairs
     values = seq2seq_run_file(pairs, model, "model.dropout=0", "train.max_steps=8", "train.lr=0.001", "train.ema_decay=0")
+    train_here(values, tmp_path / "plain", plain := SilentCallback())
+    use_few_shapes(monkeypatch)
+    train_here(values, tmp_path / "padded", padded := SilentCallback())
+    assert padded.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+def test_denoising_in_few_shapes_is_the_same_without_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = make_text(tmp_path / "text.txt")
+    options = ["model.dropout=0", "train.max_steps=6", "train.num_validations=1", "train.lr=0.001"]
+    values = denoising_run_file(text, *options, model="lstm")
     train_here(values, tmp_path / "plain", plain := SilentCallback())
     use_few_shapes(monkeypatch)
     train_here(values, tmp_path / "padded", padded := SilentCallback())
