@@ -253,7 +253,7 @@ class NeuralTrainer:
         if is_recorded and has_memory(batch_bytes, device_config.device):
             recorder = CudaRecorder(device_config.device)
             replica = GraphedReplica(loss_module, optimizers.weights, recorder, on_failure=job.callback.on_note)
-        else:
+        elif is_recorded:
             batch_sampler = plain_sampler
         if config.train.micro_batches % group.size:  # the processes share each micro-batch
             loss_module.group = group
