@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 import torch
 from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
@@ -17,9 +18,12 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft.config import override
+from weft.data.batching import Lines
+from weft.data.corpus import Corpus
 from weft.data.few_shapes import FewShapes
 from weft.errors import TrainingInterrupted
 from weft.nn.state import tree_leaves
+from weft.parallel.group import Group
 from weft.training import cuda_graphs, neural
 from weft.training.cuda_graphs import NUM_WARMUPS, CudaRecorder, GraphedReplica, Recorder, RecordingError, can_record
 from weft.training.data_parallel import Replica
@@ -117,7 +121,9 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("model", OPTIONS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=() if model in ("luong", "transformer") else pytest.mark.slow) for model in OPTIONS]
+)
 def test_a_recorded_training_equals_the_plain_one(
     model: str, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
 ) -> None:
@@ -184,7 +190,7 @@ def test_without_memory_nothing_is_padded(
     assert (graphed, replica) == (GraphedReplica, Replica)
 
 
-@pytest.mark.parametrize("fails_at", [0, 1])
+@pytest.mark.parametrize("fails_at", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_cannot_be_recorded_is_computed_as_usual_with_one_note(
     fails_at: int, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
 ) -> None:
@@ -455,27 +461,28 @@ def test_a_failure_forgets_all_graphs() -> None:
 # ---- when
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([], True),
-        (["train.compile=false"], False),
-        (["train.activation_checkpointing=true"], False),
-        (["train.micro_batches=2"], True),
-        (["train.r_drop=1.0"], True),
-    ],
-)
-def test_can_record(overrides: list[str], expected: bool, pairs: Path, tmp_path: Path) -> None:
-    checked = list[tuple[bool, bool]]()
+def test_can_record(pairs: Path, tmp_path: Path) -> None:
+    loops = list[Loop]()
+    train_here(
+        seq2seq_run_file(pairs, "transformer", "train.max_steps=1"), tmp_path / "run", SilentCallback(inspect=loops.append)
+    )
+    loop, gpu = loops[0], DeviceConfig(torch.device("cuda"), torch.bfloat16)
 
-    def check(loop: Loop) -> None:
-        gpu = DeviceConfig(torch.device("cuda"), torch.bfloat16)
-        parts = (loop.loss_module, loop.batch_sampler, loop.config)
-        checked.append((can_record(*parts, gpu), can_record(*parts, loop.device_config)))
+    def check(device_config: DeviceConfig, sampler: Any = loop.batch_sampler, **options: Any) -> bool:
+        return can_record(loop.loss_module, sampler, loop.config.model_copy(update=options), device_config)
 
-    values = override(seq2seq_run_file(pairs, "transformer"), [*overrides, "train.max_steps=1"])
-    train_here(values, tmp_path / "run", SilentCallback(inspect=check))
-    assert checked == [(expected, False)]
+    assert check(gpu) and check(gpu, micro_batches=2) and check(gpu, r_drop=1.0)
+    assert not check(loop.device_config)
+    assert not check(gpu, compile=False) and not check(gpu, compile=True)
+    assert not check(gpu, activation_checkpointing=True)
+    assert not check(gpu._replace(group=Group(rank=0, size=2, hosts=("a", "a"))))
+    lines = Lines(make_corpus_of_lines(), batch_tokens=20, seed=0)
+    assert not check(gpu, lines)
+
+
+def make_corpus_of_lines() -> Corpus:
+    tokens, starts = np.array([5, 2, 6, 2], dtype=np.uint16), np.array([0, 2, 4])
+    return Corpus("train", tokens, starts, np.zeros((1, 4), dtype=np.int64), "")
 
 
 def test_the_step_of_experts_is_not_recorded(pairs: Path, tmp_path: Path) -> None:

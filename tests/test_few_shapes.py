@@ -153,7 +153,7 @@ def use_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neural, "GraphedReplica", lambda module, weights, recorder, on_failure: Replica(module))
 
 
-@pytest.mark.parametrize("model", ["luong", "transformer"])
+@pytest.mark.parametrize("model", [pytest.param("luong", marks=pytest.mark.slow), "transformer"])
 def test_training_in_few_shapes_is_the_same_without_dropout(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
