@@ -239,7 +239,7 @@ class Benchmark:
         if len(losses["graphs"]) < CHECKED_STEPS or len(losses["shapes"]) < CHECKED_STEPS:
             print(f"{part} losses not compared: out of time", flush=True)
             return
-        worst = max(abs(a - b) / abs(b) for a, b in zip(losses["graphs"], losses["shapes"], strict=True))
+        worst = max(abs(a - b) / max(abs(b), 1e-9) for a, b in zip(losses["graphs"], losses["shapes"], strict=True))
         print(
             f"{part} losses of {CHECKED_STEPS} steps, {'with' if dropout else 'without'} dropout, {replays}"
             f" replays: largest relative difference {worst:.1e} ({losses['shapes'][0]:.4f} to {losses['shapes'][-1]:.4f},"
