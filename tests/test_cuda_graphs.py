@@ -3,10 +3,13 @@ Batches in few shapes, which make recordings pay, are in test_few_shapes.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 import torch
 from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
@@ -15,12 +18,16 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft.config import override
+from weft.data.batching import Lines
+from weft.data.corpus import Corpus
 from weft.data.few_shapes import FewShapes
 from weft.errors import TrainingInterrupted
 from weft.nn.state import tree_leaves
+from weft.parallel.group import Group
 from weft.training import compilation, cuda_graphs, neural
-from weft.training.cuda_graphs import NUM_WARMUPS, GraphedReplica, Recorder, RecordingError, can_record
+from weft.training.cuda_graphs import NUM_WARMUPS, CudaRecorder, GraphedReplica, Recorder, RecordingError, can_record
 from weft.training.data_parallel import Replica
+from weft.training.duration import seconds_per_step
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
 
@@ -97,8 +104,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder | None], Non
 
     def use(recorder: Recorder | None) -> None:
         monkeypatch.setattr(neural, "can_record", lambda *parts, **options: True)
-        monkeypatch.setattr(neural, "has_memory", lambda *parts: recorder is not None)
+        monkeypatch.setattr(neural, "has_memory", lambda *parts: True)
         monkeypatch.setattr(neural, "CudaRecorder", lambda device: recorder)
+        replica = GraphedReplica if recorder else lambda module, weights, recorder, on_failure: Replica(module)
+        monkeypatch.setattr(neural, "GraphedReplica", replica)
         monkeypatch.setattr(neural, "FewShapes", lambda sampler: FewShapes(sampler, max_shapes=3))
 
     return use
@@ -112,7 +121,9 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("model", OPTIONS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=() if model in ("luong", "transformer") else pytest.mark.slow) for model in OPTIONS]
+)
 def test_a_recorded_training_equals_the_plain_one(
     model: str, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
 ) -> None:
@@ -186,7 +197,25 @@ def test_the_kernels_of_a_recording_compute_other_batches(
     assert traced.losses == pytest.approx(plain.losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("fails_at", [0, 1])
+def test_without_memory_nothing_is_padded(
+    pairs: Path, recorded: Callable[[Recorder | None], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    samplers = list[Any]()
+
+    def remember(loop: Loop) -> None:
+        samplers.append((loop.batch_sampler, type(loop.replica)))
+
+    values = seq2seq_run_file(pairs, "lstm", "train.max_steps=1")
+    recorded(Repeating())
+    for name, has_memory in (("few", True), ("plain", False)):
+        monkeypatch.setattr(neural, "has_memory", lambda *parts, has_memory=has_memory: has_memory)
+        train_here(values, tmp_path / name, SilentCallback(inspect=remember))
+    (few, graphed), (plain, replica) = samplers
+    assert isinstance(few, FewShapes) and not isinstance(plain, FewShapes)
+    assert (graphed, replica) == (GraphedReplica, Replica)
+
+
+@pytest.mark.parametrize("fails_at", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_cannot_be_recorded_is_computed_as_usual_with_one_note(
     fails_at: int, pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
 ) -> None:
@@ -199,6 +228,142 @@ def test_what_cannot_be_recorded_is_computed_as_usual_with_one_note(
     notes = [note for note in callback.notes if "CUDA graphs" in note]
     assert notes == ["Training takes one kernel at a time, without CUDA graphs: attention.py:1 waits for the GPU"]
     assert recorder.recordings == fails_at
+
+
+def test_the_announced_duration_is_that_of_replays(
+    pairs: Path, recorded: Callable[[Recorder | None], None], tmp_path: Path
+) -> None:
+    durations = list[float | None]()
+    values = seq2seq_run_file(pairs, "lstm", "train.max_steps=4")
+    recorded(recorder := Repeating())
+
+    def measure(loop: Loop) -> None:
+        if not durations:
+            warmups, replays, recordings = recorder.warmups, recorder.replays, recorder.recordings
+            durations.append(seconds_per_step(loop))
+            # three batches are measured: each is replayed once it has been recorded
+            assert recorder.recordings > recordings
+            assert recorder.warmups - warmups + recorder.replays - replays == 3 * (NUM_WARMUPS + 2)
+            assert all(weight.grad is None for weight in loop.optimizers.weights)
+
+    train_here(values, tmp_path / "measured", SilentCallback(inspect=measure))
+    assert durations[0] is not None and durations[0] > 0
+    recorded(None)
+    train_here(values, tmp_path / "plain")
+    assert run_hashes(tmp_path / "measured") == run_hashes(tmp_path / "plain")
+
+
+# ---- the recorder of a GPU, with a torch.cuda that only takes notes
+
+
+class FakeStream:
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self.name, self.calls = name, calls
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.calls.append(f"{self.name} waits for {other.name}")
+
+
+class FakeCuda:
+    """Stands for torch.cuda."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+        self.calls, self.fails, self.sync_mode = list[str](), fails, 0
+        self.current = FakeStream("current", self.calls)
+        self.default_generators = [self]
+        for name in ("Stream", "graph_pool_handle", "CUDAGraph", "current_stream", "get_rng_state", "graph", "stream"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, f"fake_{name}"))
+        for name in ("set_stream", "current_device", "get_sync_debug_mode", "set_sync_debug_mode", "mem_get_info"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, f"fake_{name}"))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 30)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 25)
+        monkeypatch.setattr(torch.cuda, "default_generators", [self])
+        monkeypatch.setattr(torch, "Generator", lambda device: torch.default_generator.clone_state())
+
+    def fake_Stream(self, device: Any) -> FakeStream:
+        return FakeStream("recording", self.calls)
+
+    def fake_graph_pool_handle(self) -> str:
+        return "pool"
+
+    def fake_CUDAGraph(self) -> Any:
+        return type("Graph", (), {"replay": lambda graph: self.calls.append("replay")})()
+
+    def fake_current_stream(self, device: Any) -> FakeStream:
+        return self.current
+
+    def fake_get_rng_state(self, device: Any) -> Tensor:
+        return torch.get_rng_state()
+
+    @contextmanager
+    def fake_graph(self, graph: Any, *, pool: str, stream: FakeStream, capture_error_mode: str) -> Iterator[None]:
+        self.calls.append(f"record on {stream.name} in {pool}, {capture_error_mode}")
+        self.current = stream
+        yield
+        if self.fails:
+            raise RuntimeError("operation not permitted when stream is capturing\nSearch for it")
+        self.current = FakeStream("current", self.calls)
+
+    @contextmanager
+    def fake_stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    def fake_set_stream(self, stream: FakeStream) -> None:
+        self.current = stream
+
+    def fake_current_device(self) -> int:
+        return 0
+
+    def fake_get_sync_debug_mode(self) -> int:
+        return self.sync_mode
+
+    def fake_set_sync_debug_mode(self, mode: int | str) -> None:
+        self.sync_mode = 1 if mode == "warn" else 0
+
+    def fake_mem_get_info(self, device: Any) -> tuple[int, int]:
+        return 5, 100
+
+    def graphsafe_set_state(self, generator: Any) -> None:
+        self.calls.append("new generator")
+
+
+def test_a_recording_is_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    recorder = CudaRecorder(torch.device("cuda"))
+    assert recorder.warm_up(lambda: cuda.current.name) == "recording"
+    replay = recorder.record(lambda: "result")
+    assert (replay(), replay()) == ("result", "result")
+    waits = ["recording waits for current", "current waits for recording"]
+    assert cuda.calls == [*waits, "record on recording in pool, thread_local", "replay", "replay"]
+    assert recorder.has_room()  # 5 + 30 - 25 of 100
+
+
+def test_a_recording_that_fails_leaves_stream_and_generator_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch, fails=True)
+    recorder = CudaRecorder(torch.device("cuda"))
+    with pytest.raises(RecordingError, match=r"^operation not permitted when stream is capturing$"):
+        recorder.record(lambda: "result")
+    assert cuda.current.name == "current"
+    assert cuda.calls[-1] == "new generator"
+    assert hasattr(torch._C.Generator, "graphsafe_set_state") and hasattr(torch._C.Generator, "get_state")
+
+
+def test_work_that_waits_for_the_gpu_is_found_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    recorder = CudaRecorder(torch.device("cuda"))
+
+    def compute() -> int:
+        if cuda.sync_mode:
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally)", UserWarning, stacklevel=1)
+        return 3
+
+    assert [recorder.warm_up(compute) for _ in range(3)] == [3, 3, 3]
+    assert cuda.sync_mode == 0
+    with pytest.raises(RecordingError, match=r"test_cuda_graphs\.py:\d+ waits for the GPU$"):
+        recorder.record(compute)
+    assert not any("record on" in call for call in cuda.calls)
 
 
 # ---- a model alone
@@ -321,27 +486,28 @@ def test_a_failure_forgets_all_graphs() -> None:
 # ---- when
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([], True),
-        (["train.compile=false"], False),
-        (["train.activation_checkpointing=true"], False),
-        (["train.micro_batches=2"], True),
-        (["train.r_drop=1.0"], True),
-    ],
-)
-def test_can_record(overrides: list[str], expected: bool, pairs: Path, tmp_path: Path) -> None:
-    checked = list[tuple[bool, bool]]()
+def test_can_record(pairs: Path, tmp_path: Path) -> None:
+    loops = list[Loop]()
+    train_here(
+        seq2seq_run_file(pairs, "transformer", "train.max_steps=1"), tmp_path / "run", SilentCallback(inspect=loops.append)
+    )
+    loop, gpu = loops[0], DeviceConfig(torch.device("cuda"), torch.bfloat16)
 
-    def check(loop: Loop) -> None:
-        gpu = DeviceConfig(torch.device("cuda"), torch.bfloat16)
-        parts = (loop.loss_module, loop.batch_sampler, loop.config)
-        checked.append((can_record(*parts, gpu), can_record(*parts, loop.device_config)))
+    def check(device_config: DeviceConfig, sampler: Any = loop.batch_sampler, **options: Any) -> bool:
+        return can_record(loop.loss_module, sampler, loop.config.model_copy(update=options), device_config)
 
-    values = override(seq2seq_run_file(pairs, "transformer"), [*overrides, "train.max_steps=1"])
-    train_here(values, tmp_path / "run", SilentCallback(inspect=check))
-    assert checked == [(expected, False)]
+    assert check(gpu) and check(gpu, micro_batches=2) and check(gpu, r_drop=1.0)
+    assert not check(loop.device_config)
+    assert not check(gpu, compile=False) and not check(gpu, compile=True)
+    assert not check(gpu, activation_checkpointing=True)
+    assert not check(gpu._replace(group=Group(rank=0, size=2, hosts=("a", "a"))))
+    lines = Lines(make_corpus_of_lines(), batch_tokens=20, seed=0)
+    assert not check(gpu, lines)
+
+
+def make_corpus_of_lines() -> Corpus:
+    tokens, starts = np.array([5, 2, 6, 2], dtype=np.uint16), np.array([0, 2, 4])
+    return Corpus("train", tokens, starts, np.zeros((1, 4), dtype=np.int64), "")
 
 
 def test_the_step_of_experts_is_not_recorded(pairs: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
-from small_runs import SilentCallback, train_here
+from small_runs import SilentCallback, make_text, train_here
+from test_denoising import denoising_run_file
 from test_seq2seq_batching import like_text, rows_of
 from toy_seq2seq import GRID, VARIANTS, build, sources, targets
 
@@ -20,6 +21,7 @@ from weft.tasks.encoder_decoder.pair_batch import PairBatch
 from weft.tasks.encoder_decoder.pair_objective import PairObjective
 from weft.tasks.seq2seq.batching import Pairs
 from weft.training import neural
+from weft.training.data_parallel import Replica
 
 NAMES = ["lstm/lstm/multiplicative-feeding", "gru/gru-reset-before/additive-before", "attention/attention/scaled-dot"]
 NAMES += ["conv/lstm/dot-after", "rnn/rnn/none", "copying-feeding", "attention/attention/none"]
@@ -130,10 +132,28 @@ def test_a_batch_that_no_shape_covers_gets_rows_alone() -> None:
     assert sampler.shape_of((rows, 3, 4)) == [-(-rows // ROW_STEP) * ROW_STEP, 3, 4]
 
 
+def test_a_batch_beyond_the_largest_is_not_truncated() -> None:
+    """Noise can make a text longer than the longest one."""
+    plain = Pairs(*like_text(100), batch_tokens=128, seed=1)
+    sampler = FewShapes(plain)
+    widths = [int(limit) + 3 for limit in sampler.limits]
+    assert sampler.shape_of((1, *widths)) == [ROW_STEP, *widths]
+    sizes = np.array([[8, 5, 6], [8, 9, 9], [7, 3, 4]])
+    assert (find_shapes(sizes, np.array([4, 4]), max_shapes=1) == [[8, 9, 9]]).all()
+
+
 # ---- training
 
 
-@pytest.mark.parametrize("model", ["luong", "transformer"])
+def use_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pad as on a GPU, but record nothing."""
+    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
+    monkeypatch.setattr(neural, "has_memory", lambda *parts: True)
+    monkeypatch.setattr(neural, "CudaRecorder", lambda device: None)
+    monkeypatch.setattr(neural, "GraphedReplica", lambda module, weights, recorder, on_failure: Replica(module))
+
+
+@pytest.mark.parametrize("model", [pytest.param("luong", marks=pytest.mark.slow), "transformer"])
 def test_training_in_few_shapes_is_the_same_without_dropout(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,15 +161,23 @@ def test_training_in_few_shapes_is_the_same_without_dropout(
     pairs = Seq2SeqRuns(tmp_path).pairs
     values = seq2seq_run_file(pairs, model, "model.dropout=0", "train.max_steps=8", "train.lr=0.001", "train.ema_decay=0")
     train_here(values, tmp_path / "plain", plain := SilentCallback())
-    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
-    monkeypatch.setattr(neural, "has_memory", lambda *parts: False)
+    use_few_shapes(monkeypatch)
+    train_here(values, tmp_path / "padded", padded := SilentCallback())
+    assert padded.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+def test_denoising_in_few_shapes_is_the_same_without_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = make_text(tmp_path / "text.txt")
+    options = ["model.dropout=0", "train.max_steps=6", "train.num_validations=1", "train.lr=0.001"]
+    values = denoising_run_file(text, *options, model="lstm")
+    train_here(values, tmp_path / "plain", plain := SilentCallback())
+    use_few_shapes(monkeypatch)
     train_here(values, tmp_path / "padded", padded := SilentCallback())
     assert padded.losses == pytest.approx(plain.losses, rel=1e-4)
 
 
 def test_learned_positions_are_not_exceeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
-    monkeypatch.setattr(neural, "has_memory", lambda *parts: False)
+    use_few_shapes(monkeypatch)
     values = seq2seq_run_file(Seq2SeqRuns(tmp_path).pairs, "learned", "data.max_length=8", "train.max_steps=4")
     train_here(values, tmp_path / "run", callback := SilentCallback())
     assert len(callback.losses) == 4

@@ -40,11 +40,11 @@ P = TypeVar("P", bound=tuple[Any, ...], covariant=True)  # a batch that is Padda
 
 
 def _round_up(sizes: np.ndarray, limits: np.ndarray, *, factor: int = 1) -> np.ndarray:
-    """Sizes (N, K) with rows as multiples of ROW_STEP times `factor`, and widths as multiples of `factor`, but not above
-    `limits` (K - 1,), which no batch exceeds."""
+    """Sizes (N, K) with rows as multiples of ROW_STEP times `factor`, and widths as multiples of `factor`, but without padding
+    above `limits` (K - 1,): a model may have no more positions."""
     steps = factor * np.array([ROW_STEP] + [1] * len(limits))
     rounded: np.ndarray = -(-sizes // steps) * steps
-    rounded[:, 1:] = np.minimum(rounded[:, 1:], limits)
+    rounded[:, 1:] = np.maximum(np.minimum(rounded[:, 1:], limits), sizes[:, 1:])
     return rounded
 
 

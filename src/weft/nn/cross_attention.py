@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.nn.attention import ScaledDotProductAttention
-from weft.nn.input_feeding import InputFeedingParts
+from weft.nn.input_feeding import HasLSTMWeights, InputFeedingParts
 from weft.nn.memory import Memory
 from weft.nn.stack import Stack
 from weft.nn.state import SharedState, tree_leaves, where
@@ -206,16 +206,16 @@ class InputFeeding(nn.Module):
     def fast_parts(self, inner: Stack) -> InputFeedingParts | None:
         """The parts of a decoder of LSTMs alone, each in a layer without norm and skip connection; None for any other."""
         layers: Any = inner.layers
-        cells = [[part for part in layer.modules() if isinstance(part, nn.LSTM)] for layer in layers]
+        lstms = [[part for part in layer.modules() if isinstance(part, HasLSTMWeights)] for layer in layers]
         norms = [inner.input_proj, inner.final_norm, *(layer.norm for layer in layers)]
         is_plain = all(isinstance(norm, nn.Identity) for norm in norms) and not any(layer.connection.skips for layer in layers)
-        is_plain = is_plain and all(len(found) == 1 for found in cells)
+        is_plain = is_plain and all(len(found) == 1 for found in lstms)
         to_q, weight = self.output.attention.to_q, self.output.attention.score_weight()
         # LoRA makes another class of a linear layer
         if not is_plain or {type(self.output.join), type(to_q)} - {nn.Linear, nn.Identity}:
             return None
         return InputFeedingParts(
-            [found[0] for found in cells],
+            [found[0].lstm_weights() for found in lstms],
             [layer.dropout for layer in layers],
             self.output.join,
             self.output.dropout,

@@ -11,12 +11,21 @@ Shapes: B batch size, T positions, S source length, D hidden size, M hidden size
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+
+@runtime_checkable
+class HasLSTMWeights(Protocol):
+    """An LSTM."""
+
+    def lstm_weights(self) -> list[Tensor]:
+        """U (4D, I), W (4D, D) and their two biases (4D,): input gate, forget gate, g and output gate."""
+
 
 LSTMState = tuple[Tensor, Tensor]  # h and c, (B, D) each
 Uses = list[tuple[Tensor, ...]]  # what each position leaves for the gradient of a shared tensor
@@ -219,7 +228,7 @@ def lstm_step(input_gates: Tensor, hidden_gates: Tensor, c: Tensor) -> LSTMState
 class InputFeedingParts(NamedTuple):
     """The modules of a decoder with input feeding: LSTMs with dropout above each, attention, and the layer above it."""
 
-    cells: Sequence[nn.LSTM]
+    weights: Sequence[list[Tensor]]  # of the LSTMs, see `HasLSTMWeights`
     dropouts: Sequence[nn.Module]
     join: nn.Linear  # from (context, h) to the output
     output_dropout: nn.Module
@@ -240,15 +249,12 @@ class InputFeedingParts(NamedTuple):
             dtype = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
             keys, values, token_mask = source
             attend = self.attention(keys.to(dtype), values.to(dtype), token_mask)
-            first = self.cells[0].weight_ih_l0
+            first = self.weights[0][0]
             # (T, B, 4D): the part of the first gates that needs no earlier output
             embedded = F.linear(x.to(dtype).transpose(0, 1), first[:, : x.size(2)])
             gates = [
-                shared_linear(
-                    torch.cat([first[:, x.size(2) :] if index == 0 else cell.weight_ih_l0, cell.weight_hh_l0], dim=1),
-                    cell.bias_ih_l0 + cell.bias_hh_l0,
-                )
-                for index, cell in enumerate(self.cells)
+                shared_linear(torch.cat([first[:, x.size(2) :] if index == 0 else u, w], dim=1), bias_u + bias_w)
+                for index, (u, w, bias_u, bias_w) in enumerate(self.weights)
             ]
             join, zeros = shared_linear(self.join.weight, self.join.bias), torch.zeros_like(embedded[0])
             hidden, outputs = [(h.to(dtype), c.to(dtype)) for h, c in states], []

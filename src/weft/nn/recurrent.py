@@ -171,6 +171,10 @@ class LSTM(nn.Module):
         _, _, bias, _ = self.cell.all_weights[0]
         nn.init.constant_(bias[dim : 2 * dim], 1.0)
 
+    def lstm_weights(self) -> list[Tensor]:
+        """U (4D, I), W (4D, D) and their two biases (4D,): input gate, forget gate, g and output gate."""
+        return list(self.cell.all_weights[0])
+
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -73,7 +73,7 @@ class TrainConfig(Config):
     precision: Annotated[str, Choice(("auto", "float32", "bfloat16"), "precision")] = "auto"
     """auto uses bfloat16 on a GPU that supports it, else float32."""
     compile: bool | Literal["auto"] = "auto"
-    """Use torch.compile. auto: on a GPU, if it helps."""
+    """Use torch.compile. auto: on a GPU, torch.compile or CUDA graphs, if they help."""
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     """With several processes: ddp has all weights in each, fsdp divides them. auto: fsdp for large models."""
     activation_checkpointing: bool = False

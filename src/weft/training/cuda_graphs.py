@@ -171,6 +171,8 @@ def _shape_key(batch: tuple[Any, ...], carry: Any) -> Hashable:
 class GraphedReplica(Replica):
     """A replica that records the forward and backward pass of each batch shape and replays it."""
 
+    num_warmups = NUM_WARMUPS + 1  # and the one that is recorded
+
     def __init__(
         self,
         loss_module: LossModule,

@@ -37,6 +37,7 @@ class Replica:
 
     gradient_factor = 1.0  # the gradients are the sums over all processes divided by this
     exchanged_bytes = 0  # bytes of gradients and weights that a process sends in a step; 0: not counted
+    num_warmups = 0  # batches of a shape before the first that takes the time of all later ones
 
     def __init__(self, loss_module: LossModule) -> None:
         self.loss_module = loss_module

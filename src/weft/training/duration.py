@@ -30,13 +30,20 @@ def seconds_per_step(loop: Loop) -> float | None:
         for index in range(num_warmup + num_measured):
             # spread over the epoch: batches differ in length
             batch = loop.batch_sampler.batch(0, index * num_batches // (num_warmup + num_measured))
+            for _ in range(loop.replica.num_warmups):
+                _pass(loop, batch, weights)
             times.append(_timed(partial(_pass, loop, batch, weights), device))
     return OPTIMIZER_SHARE * median(times[num_warmup:])
 
 
 def _pass(loop: Loop, batch: Any, weights: Sequence[torch.Tensor]) -> None:
-    with loop.device_config.autocast(), loop.kernels():
-        total = loop.loss_module(loop.device_config.to_device(batch), None).total
+    moved = loop.device_config.to_device(batch)
+    if loop.replica.num_warmups:
+        loop.replica.accumulate(moved, None, True, is_last=True, autocast=loop.forward_context)
+        loop.optimizers.zero_grad()
+        return
+    with loop.forward_context():
+        total = loop.loss_module(moved, None).total
     torch.autograd.grad(total, weights, allow_unused=True)  # does not store gradients in the weights
 
 

@@ -127,7 +127,7 @@ class Loop:
         return total, count, tokens
 
     @contextmanager
-    def _forward_context(self) -> Iterator[None]:
+    def forward_context(self) -> Iterator[None]:
         """Precision and kernels of a forward pass."""
         with self.device_config.autocast(), self.kernels():
             yield
@@ -150,7 +150,7 @@ class Loop:
                 part.carry,
                 part.counts,
                 is_last=part is parts[-1],
-                autocast=self._forward_context,
+                autocast=self.forward_context,
             )
             total, count = total + loss.total.detach(), count + loss.count
             tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)

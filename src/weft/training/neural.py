@@ -245,8 +245,9 @@ class NeuralTrainer:
         is_recorded = (has_equal_shapes or not is_compiled) and can_record(
             loss_module, batch_sampler, config.train, device_config, has_equal_shapes=has_equal_shapes
         )
+        plain_sampler = batch_sampler
         if is_recorded and not has_equal_shapes:
-            batch_sampler = FewShapes(batch_sampler)
+            batch_sampler = FewShapes(plain_sampler)
         largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
         check_rows(batch_sampler.rows if objective.prepare is None else len(largest_batch(FULL)[0]), group)
         batch_bytes = memory.check_batch(loss_module, largest_batch, config.train, device_config)
@@ -259,6 +260,8 @@ class NeuralTrainer:
         if is_recorded and has_memory(batch_bytes, device_config.device):
             recorder = CudaRecorder(device_config.device)
             replica = GraphedReplica(loss_module, optimizers.weights, recorder, on_failure=job.callback.on_note)
+        elif is_recorded:
+            batch_sampler, is_recorded = plain_sampler, False
         if config.train.micro_batches % group.size:  # the processes share each micro-batch
             loss_module.group = group
         loop = Loop(
