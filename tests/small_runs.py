@@ -72,6 +72,7 @@ class SilentCallback:
 MODELS: dict[str, dict[str, Any]] = {
     "conv": {"arch": "conv", "hidden_size": 8, "kernel_size": 3, "dropout": 0.1},
     "lstm": {"arch": "lstm", "hidden_size": 8, "num_layers": 2, "dropout": 0.2},
+    "mingru": {"arch": "mingru", "hidden_size": 8, "dropout": 0.2},
     "transformer": {"arch": "transformer", "hidden_size": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.2},
     "gpt": {"arch": "gpt", "hidden_size": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.1},
 }

@@ -121,7 +121,7 @@ def test_a_run_file_alone_is_compared_with_the_default_architectures(work_dir, c
     assert code == 0 and InProcessTrainer.trained == ["lstm-5", "ngram-5", "transformer-5"]
     assert err.startswith(
         "Comparing lstm (from the run file), ngram (baseline), transformer (typical network);"
-        " set --models to choose others, or to all for all 7 architectures\n"
+        " set --models to choose others, or to all for all 9 architectures\n"
     )
     document = files.read_json(work_dir / "here" / "comparison.json")
     assert document["command"] == f"weft compare {' '.join(words)}"
@@ -520,7 +520,7 @@ def test_a_run_file_needs_no_arch_if_models_are_named(work_dir, capsys):
 
 def test_a_single_model_gets_a_suggestion_of_others(work_dir, capsys):
     code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "one")
-    message = "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
+    message = "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,mingru,minlstm,transformer,gpt, or to all"
     assert code == 0 and message in err.split("\n")
     assert "is the only model" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "two")[2]
 

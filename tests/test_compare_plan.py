@@ -248,7 +248,7 @@ def test_a_run_with_init_from_is_compared_with_baselines_and_says_so():
     assert default_archs(values) == ["bert", "naive-bayes", "logistic-regression"]
     assert describe_choice(values, default_archs(values)) == (
         "Comparing bert (from the run file), naive-bayes and logistic-regression (baselines);"
-        " set `models` to choose others, or to all for all 8 architectures"
+        " set `models` to choose others, or to all for all 10 architectures"
     )
 
 

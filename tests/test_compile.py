@@ -35,6 +35,7 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
     [
         pytest.param("conv", "windows", marks=pytest.mark.slow),
         ("gpt", "stream"),
+        pytest.param("mingru", "stream", marks=pytest.mark.slow),
         pytest.param("gpt", "lines", marks=pytest.mark.slow),
     ],
 )

@@ -40,6 +40,7 @@ PICTURES = ("shapes", "moving")  # each a .tsv and a .zip
 TUNED = ("dpo", "policy-gradient")  # they have the architecture of their initial model
 RARE = {(task, "rnn") for task in ("seq2seq", "qa", "captioning", "asr", "instruction-tuning", "reward-model", *TUNED)}
 RARE |= {(task, arch) for task in TUNED for arch in ("transformer", "lstm", "gru")}
+RARE |= {(task, arch) for task in TASKS if task != "lm" for arch in ("mingru", "minlstm")}
 QUIET = ["--quiet"]
 TELLING = {
     "predict",

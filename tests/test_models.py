@@ -337,11 +337,14 @@ def stack_of(arch: str) -> int:
     d, w, n = WIDTH, WINDOW, 3
     attention = (3 * d * d + 3 * d) + (d * d + d)
     feed_forward = (4 * d * d + 4 * d) + (4 * d * d + d)
+    small_feed_forward = (2 * d * d + 2 * d) + (2 * d * d + d)
     return {
         "conv": 2 * (n * d * d + d),
         "rnn": 2 * (2 * d * d + 2 * d),
         "lstm": 2 * 4 * (2 * d * d + 2 * d),
         "gru": 2 * 3 * (2 * d * d + 2 * d),
+        "mingru": 2 * (2 * (d * d + d) + small_feed_forward + 2 * 2 * d) + 2 * d,
+        "minlstm": 2 * (3 * (d * d + d) + small_feed_forward + 2 * 2 * d) + 2 * d,
         "transformer": w * d + 2 * (attention + feed_forward + 2 * 2 * d) + 2 * d,  # norms have gain and bias
         "gpt": 2 * (attention + feed_forward + 2 * d) + d,  # RMS norms have a gain
     }[arch]

@@ -204,7 +204,7 @@ class Blurred(nn.Module):
 )
 def test_a_custom_mixer_trains_an_encoder_decoder(monkeypatch, row, options):
     monkeypatch.setitem(MIXERS, "toy", row)
-    assert recurrent_mixers() == ["rnn", "lstm", "gru", "gru-reset-before", "toy"]
+    assert recurrent_mixers() == ["rnn", "lstm", "gru", "gru-reset-before", "mingru", "minlstm", "toy"]
     model = seq2seq_model(layer_type="toy", **options).train()
     (source, keep), tokens = sources(5, 3), targets(2, 4)
     steps = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -229,5 +229,6 @@ def test_a_mixer_without_state_vectors_summarizes_by_mean_and_cannot_decode(monk
     with pytest.raises(ConfigError) as caught:
         seq2seq_config(decoder={"layer_type": "toy"})
     assert str(caught.value) == (
-        "model.decoder.layer_type: 'toy' is not possible for a decoder; use rnn, lstm, gru, gru-reset-before or attention"
+        "model.decoder.layer_type: 'toy' is not possible for a decoder; use rnn, lstm, gru, gru-reset-before, "
+        "mingru, minlstm or attention"
     )

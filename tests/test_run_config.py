@@ -131,10 +131,14 @@ def test_architectures_of_language_models():
         *("word-vectors", "reward-model", "instruction-tuning", "dpo", "policy-gradient"),
     ]
     assert find_task("lm").presets is LM
-    assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt"]
+    assert list(LM) == ["ngram", "conv", "rnn", "lstm", "gru", "mingru", "minlstm", "transformer", "gpt"]
     mixers = {arch: settings_of(arch).model.layer_type for arch in LM if arch != "ngram"}
     attention = dict.fromkeys(("transformer", "gpt"), "attention")
-    assert mixers == {"conv": "conv", "rnn": "rnn", "lstm": "lstm", "gru": "gru", **attention}
+    named = ("conv", "rnn", "lstm", "gru", "mingru", "minlstm")
+    assert mixers == {**dict(zip(named, named, strict=True)), **attention}
+    for arch in ("mingru", "minlstm"):
+        model = settings_of(arch).model
+        assert (model.num_layers, model.ffn_dim, model.skip_connection) == (2, 2 * model.hidden_size, "residual")
 
 
 # ---- there and back

@@ -104,6 +104,8 @@ def test_seq2seq_architectures_match_their_papers():
         "rnn",
         "lstm",
         "gru",
+        "mingru",
+        "minlstm",
         "transformer",
         "lstm-input-feeding",
     ]
@@ -114,6 +116,8 @@ def test_seq2seq_architectures_match_their_papers():
         **dict.fromkeys(("cho", "bahdanau"), ("gru-reset-before", "gru-reset-before")),
         "rnn": ("rnn", "rnn"),
         "gru": ("gru", "gru"),
+        "mingru": ("mingru", "mingru"),
+        "minlstm": ("minlstm", "minlstm"),
         "transformer": ("attention", "attention"),
     }
     assert {
@@ -123,7 +127,7 @@ def test_seq2seq_architectures_match_their_papers():
         "cho": ("none", None, None, "project", True),
         "bahdanau": ("additive", "before", False, "project", None),
         "luong": ("multiplicative", "after", True, "copy", None),
-        **dict.fromkeys(("rnn", "lstm", "gru"), ("multiplicative", "after", False, "copy", None)),
+        **dict.fromkeys(("rnn", "lstm", "gru", "mingru", "minlstm"), ("multiplicative", "after", False, "copy", None)),
         "transformer": ("scaled-dot", None, None, None, None),
         "lstm-input-feeding": ("multiplicative", "after", True, "project", None),
     }
@@ -318,7 +322,8 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"decoder": {"layer_type": "conv"}},
-        "model.decoder.layer_type: 'conv' is not possible for a decoder; use rnn, lstm, gru, gru-reset-before or attention",
+        "model.decoder.layer_type: 'conv' is not possible for a decoder; use rnn, lstm, gru, gru-reset-before, "
+        "mingru, minlstm or attention",
     ),
     (
         {"layer_type": "attention", "attention": "additive"},
@@ -383,7 +388,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     (
         run_file("gpt"),
         "model.arch: unknown architecture 'gpt'; "
-        "choose from sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, lstm-input-feeding",
+        "choose from sutskever, cho, bahdanau, luong, rnn, lstm, gru, mingru, minlstm, transformer, lstm-input-feeding",
     ),
     ({**run_file(), "model": {}}, 'model.arch: required option is missing; add arch = "lstm-input-feeding" under [model]'),
     (

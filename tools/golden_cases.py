@@ -53,7 +53,7 @@ VIEW_OPTIONS = {
     "attribution": " --n-steps 8 --method integrated-gradients"
 }  # the adaptive number of steps may be in the thousands
 ARCHS = {
-    "lm": "gpt transformer lstm gru rnn conv ngram",
+    "lm": "gpt transformer lstm gru mingru minlstm rnn conv ngram",
     "seq2seq": "lstm-input-feeding transformer lstm gru rnn bahdanau luong sutskever cho",
     "classification": "lstm gru rnn conv transformer bert logistic-regression naive-bayes",
     "tagging": "lstm gru rnn conv transformer bert",

@@ -38,7 +38,7 @@ class MinGRU(nn.Module):
         self.init_gates(self.input_proj.bias.detach().chunk(self.num_gates + 1))
 
     def init_gates(self, biases: tuple[Tensor, ...]) -> None:
-        """Time constants 1 / z from MIN_TIME to MAX_TIME positions, their logarithms chosen at random: some channels forget soon,
+        """Time constants 1 / z from MIN_TIME to MAX_TIME positions, their logarithms at random: some channels forget soon,
         others pass gradients over many positions (after Tallec and Ollivier 2018, whose times are uniform)."""
         times = torch.empty_like(biases[0]).uniform_(math.log(MIN_TIME), math.log(MAX_TIME)).exp()
         biases[0].copy_(-(times - 1).log())

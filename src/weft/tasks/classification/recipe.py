@@ -19,7 +19,9 @@ WORDS, NAMES = 100_000, 16_000  # of the data that the numbers were found on
 MANY_TEXTS = 200_000  # from which networks win
 NOT_OF_NETWORKS = ("device",)  # options of [train] that say nothing about the model
 BASELINES = ("naive-bayes", "logistic-regression")
-SIZES: Mapping[str, tuple[int, int]] = {"conv": (512, 256), "rnn": (384, 128), "lstm": (384, 128), "gru": (384, 128)}
+SIZES: Mapping[str, tuple[int, int]] = {
+    "conv": (512, 256), **dict.fromkeys(("rnn", "lstm", "gru", "mingru", "minlstm"), (384, 128)),
+}  # fmt: skip
 SPELLED: Mapping[str, Any] = {"embedding_dim": 64, "dropout": 0.5, "pooling": "last"}
 
 
