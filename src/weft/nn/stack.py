@@ -165,7 +165,7 @@ class Stack(nn.Module):
 
     def compile_region(self, compiler: Callable[[Any], Any]) -> None:
         """Compile the layers for training in which nobody reads their states: attention and the feed-forward layer after it as
-        one, or each alone if they have hooks, which stay outside. Functions are compiled, not layers: equal layers only once."""
+        one, or each alone if they have hooks, which stay outside. Functions are compiled, not layers: equal ones only once."""
         layers: Any = list(self.layers)
         if any(map(has_hooks, layers)):
             for layer in layers:
