@@ -23,7 +23,14 @@ RUNS: dict[str, tuple[dict[str, Any], int, float]] = {
     ),
     "gpt": ({"model": {"arch": "gpt", **SMALL}, "train": BUDGET}, 64, 1.58),
     **{
-        arch: ({"model": {"arch": arch, "num_layers": 2, "hidden_size": 128}, "train": {**BUDGET, "max_steps": 1000}}, 64, 1.90)
+        arch: (
+            {
+                "model": {"arch": arch, "num_layers": 2, "hidden_size": 128, "dropout": 0.0},
+                "train": {**BUDGET, "max_steps": 1000},
+            },
+            64,
+            1.90,
+        )
         for arch in ("lstm", "gru", "mingru", "minlstm")
     },
     "gpu": (
