@@ -35,7 +35,7 @@ def value_and_gradients(function, projected: Tensor, initial: Tensor, num_gates:
 @pytest.fixture(params=["loop", "chunks"])
 def form(request, monkeypatch) -> str:
     """Both ways in which torch computes the recurrence, whatever the sizes."""
-    monkeypatch.setattr(scan, "MIN_CHUNKED_LENGTH", 1 if request.param == "chunks" else 10**9)
+    monkeypatch.setattr(scan, "is_chunked", lambda length, width: request.param == "chunks")
     return request.param
 
 
@@ -97,7 +97,7 @@ def test_chunks_are_for_long_sequences_of_few_values(monkeypatch):
     calls = list[int]()
     real = scan._chunks
     monkeypatch.setattr(scan, "_chunks", lambda *parts, **options: calls.append(parts[0].a.size(1)) or real(*parts, **options))
-    for rows, length in ((1, 128), (1, 127), (205, 128)):
+    for rows, length in ((1, 128), (1, 127), (205, 128), (204, 520)):
         part = torch.rand(rows, length, DIM)
         linear_scan(part, part, part[:, 0])
     assert calls == [121]  # 11 chunks of 11 positions, then 7 more

@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # A step of the loop over positions takes a few microseconds, however small its tensors are. Chunks take fewer steps, but pass
-# through memory three times: on a CPU they are faster for long sequences of few values per position (docs/experiments.md).
-MAX_CHUNKED_VALUES, MIN_CHUNKED_LENGTH = 1024, 128
+# through memory three times: on a CPU they are faster for long sequences of few values per position, as long as all fit into
+# its cache (measured by benchmarks/scan_speed.py).
+MIN_CHUNKED_LENGTH, MAX_CHUNKED_WIDTH, MAX_CHUNKED_VALUES = 128, 1024, 1 << 19
 
 
 def scan_dtype(projected: Tensor) -> torch.dtype:
@@ -85,10 +86,15 @@ class Recurrence(NamedTuple):
     y: Tensor
 
 
+def is_chunked(length: int, width: int) -> bool:
+    """Whether a CPU computes sequences of this length with this many values per position, of all rows, in chunks."""
+    return length >= MIN_CHUNKED_LENGTH and width <= MAX_CHUNKED_WIDTH and length * width <= MAX_CHUNKED_VALUES
+
+
 def linear_scan(a: Tensor, b: Tensor, initial: Tensor, *, reverse: bool = False) -> Tensor:
     """h_t = a_t h_{t-1} + b_t for all t, (B, T, D); in reverse, h_t = a_t h_{t+1} + b_t. a and b (B, T, D), initial (B, D)."""
     y, length = torch.empty_like(b), b.size(1)
-    if not b.is_cuda and (length < MIN_CHUNKED_LENGTH or b[:, 0].numel() > MAX_CHUNKED_VALUES):
+    if not (b.is_cuda or is_chunked(length, b[:, 0].numel())):
         _loop(Recurrence(a, b, y), initial, reverse=reverse)
         return y
     size = isqrt(length)
