@@ -31,6 +31,7 @@ class Recorder:
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.started, self.target, self.profile = job["started"], job.get("target"), job.get("profile", False)
+        self.stop_at: int | None = job.get("stop_at")
         self.ends: list[float] = []
         self.losses: list[float] = []
         self.validations: list[tuple[int, float, float]] = []
@@ -63,7 +64,7 @@ class Recorder:
             self.reached = time.time() - self.started
 
     def should_stop(self) -> bool:
-        return self.reached is not None
+        return self.reached is not None or (self.stop_at is not None and len(self.ends) >= self.stop_at)
 
     def _profile(self, step: int, device: torch.device) -> None:
         """Profile the steps after the first 40, or 2 on a CPU."""
@@ -145,7 +146,7 @@ def main() -> None:
     try:
         train(job["values"], Path(job["run_dir"]), base=Path(), callback=recorder)
     except Exception as error:
-        if recorder.reached is None:
+        if not recorder.should_stop():
             print(RESULT + json.dumps({"error": f"{type(error).__name__}: {error}", "ends": recorder.ends}))
             raise
     result = {

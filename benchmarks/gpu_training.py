@@ -176,7 +176,9 @@ class Benchmark:
         model |= {"dropout": size.dropout, "bias": False, "head_bias": False, "tie_embeddings": True}
         model |= {} if arch == "transformer" else {"zero_init": False}  # not possible with tied embeddings
         tokenizer = {"type": "whitespace", "vocab_size": size.vocab_size} if size.vocab_size else {"type": "char"}
-        train = {"max_steps": size.steps, "batch_tokens": size.rows * size.context, "num_validations": 1, "device": self.device}
+        # a longer training, of which the first steps are measured: a short one is not compiled
+        max_steps = size.steps if self.args.tiny else 5000
+        train = {"max_steps": max_steps, "batch_tokens": size.rows * size.context, "num_validations": 1, "device": self.device}
         data = {"train": str(self.text(size)), "valid": 0.1, "context_length": size.context}
         return {"task": "lm", "recommend": False, "data": data, "tokenizer": tokenizer, "model": model, "train": train}
 
@@ -186,6 +188,8 @@ class Benchmark:
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.parent.mkdir(exist_ok=True)
         started = time.time()
+        if "target" not in job:
+            job["stop_at"] = self.sizes[name].steps
         job |= {"values": values, "run_dir": str(run_dir), "started": started}
         command = [sys.executable, str(HERE / "_gpu_worker.py"), json.dumps(job)]
         output, result = list[str](), dict[str, Any]()
@@ -256,6 +260,7 @@ class Benchmark:
             for arch in ARCHS:
                 size = self.sizes[name]._replace(dropout=0.0, steps=40)
                 values, plain = self.values(arch, size), self.values(arch, size)
+                values["train"]["max_steps"] = plain["train"]["max_steps"] = size.steps
                 plain["train"]["compile"] = False
                 results = [self.weft(values, name, arch), self.weft(plain, name, f"{arch}-plain", plain=True)]
                 self.keep({"part": "check", "results": results})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,17 +68,21 @@ def test_products_are_in_the_type_of_autocast_and_gradients_in_that_of_the_weigh
         torch.testing.assert_close(actual, expected, atol=0.05, rtol=0.05)
 
 
-def test_it_is_for_many_logits_on_a_gpu():
+def test_it_is_for_many_logits_on_a_gpu(monkeypatch):
     weight = torch.empty(50_304, 1, device="meta")
     assert not lm_head.is_large(1 << 20, weight)  # not on a GPU
 
     class OnGPU:
-        is_cuda = True
+        is_cuda, device = True, torch.device("cuda")
 
         def __len__(self) -> int:
             return 50_304
 
-    assert lm_head.is_large(32 * 1024, OnGPU()) and not lm_head.is_large(1024, OnGPU())
+    for gigabytes, expected in ((40, True), (140, False)):
+        properties = SimpleNamespace(total_memory=gigabytes << 30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, properties=properties: properties)
+        assert lm_head.is_large(32 * 1024, OnGPU()) == expected
+        assert not lm_head.is_large(1024, OnGPU())
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

@@ -15,13 +15,18 @@ from torch import Tensor, nn
 from weft.nn.linear_cross_entropy import can_fuse, linear_cross_entropy
 
 MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed: 128 MB
-# the same in training on a GPU. With fewer, the plain functions are faster: the compiler joins them with what is around them
+# in training on a GPU, logits in chunks of so many, if all of them, with what is computed from them, would take a large part of
+# its memory. Otherwise the plain functions are faster: the compiler joins them with what is around them
 MAX_TRAINING_LOGITS = 1 << 27
+LOGIT_BYTES, MAX_MEMORY = 8, 1 / 8
 
 
 def is_large(num_positions: int, weight: Tensor) -> bool:
     """Whether the logits of all positions are too many to hold. (On a CPU, `linear_cross_entropy` is faster than chunks.)"""
-    return weight.is_cuda and num_positions * len(weight) > MAX_TRAINING_LOGITS
+    if not weight.is_cuda or num_positions * len(weight) <= MAX_TRAINING_LOGITS:
+        return False
+    memory: int = torch.cuda.get_device_properties(weight.device).total_memory
+    return num_positions * len(weight) * LOGIT_BYTES > MAX_MEMORY * memory
 
 
 class LMHead(nn.Module):
