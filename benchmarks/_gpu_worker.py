@@ -21,6 +21,7 @@ from weft.training import compilation, neural  # noqa: E402
 from weft.training.data_parallel import Replica, Replicated, Sharded  # noqa: E402
 from weft.training.loop import Loop  # noqa: E402
 from weft.training.loss_module import LossModule  # noqa: E402
+from weft.training.run_log import RunLogWriter  # noqa: E402
 
 PROFILED = 20  # steps
 RESULT = "RESULT "  # before the line of JSON
@@ -119,6 +120,9 @@ def apply_variant(job: dict[str, Any]) -> None:
     if job.get("replica"):
         trainer: Any = neural
         trainer.Replica = make_replica(job["replica"], job["port"])
+        # to weft, this process is alone and has whole weights: it cannot write the shards of FSDP2
+        writer: Any = RunLogWriter
+        writer.save, writer.reserve = (lambda log, loop: None), (lambda log, loop: None)
 
 
 def make_replica(kind: str, port: int) -> Any:

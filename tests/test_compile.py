@@ -84,21 +84,20 @@ def test_each_part_is_compiled_once(tmp_path, graphs, monkeypatch, unit, num_gra
     assert max(rows, default=(32, 17)) == (32, 17) and len(rows) <= 3  # the memory check reads two and three rows
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
-@pytest.mark.parametrize(("options", "unit"), [({"data__read_as": "stream"}, "model"), ({"model__num_experts": 2}, "model")])
-def test_layers_with_a_state_or_experts_are_compiled_as_one_model(tmp_path, graphs, monkeypatch, options, unit):
-    units: list[str] = []
-    compile_training = compilation.compile_training
-
-    def record(loop: Loop, plan: compilation.Compilation) -> None:
-        units.append(plan.unit)
-        compile_training(loop, plan)
-
-    monkeypatch.setattr(compilation, "compile_training", record)
-    values = run_file(make_text(tmp_path / "text.txt"), "gpt", **options, train__compile=True, train__max_steps=1)
-    values["model"]["ffn_dim"] = 16
-    train_here(values, tmp_path / "run")
-    assert units == [unit]
+@pytest.mark.parametrize(
+    ("options", "train", "unit"),
+    [
+        ({}, {}, "layer"),
+        ({}, {"max_steps": compilation.MODEL_STEPS}, "model"),  # long enough to make up for it
+        ({}, {"stream": True}, "model"),  # its states are read
+        ({"num_experts": 2}, {}, "model"),  # experts record their load
+        ({}, {"activation_checkpointing": True}, "model"),
+    ],
+)
+def test_what_is_compiled_as_one(options, train, unit):
+    loop = small_loop(small_model("attention", num_heads=2, **options), **{"max_steps": 9, **train})
+    assert compilation.plan(loop, has_equal_shapes=True) == (unit, False, True)
+    assert compilation.plan(loop, has_equal_shapes=False) == ("model", False, False)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph

@@ -164,8 +164,8 @@ class Stack(nn.Module):
         return self.final_norm(x), ((num_read + num_new).expand(x.size(0), 1), tuple(new_states))
 
     def compile_region(self, compiler: Callable[[Any], Any]) -> None:
-        """Compile the layers for training in which nobody reads their states: attention and the feed-forward layer after it as
-        one, or each alone if they have hooks, which stay outside. Functions are compiled, not layers: equal ones only once."""
+        """Compile the layers for training in which nobody reads their states: attention with the feed-forward layer after it,
+        or each alone if they have hooks, which stay outside. Functions are compiled, not layers: equal layers only once."""
         layers: Any = list(self.layers)
         if any(map(has_hooks, layers)):
             for layer in layers:
