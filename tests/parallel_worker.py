@@ -1,7 +1,7 @@
-"""One of several processes that train the runs of a plan together: `python parallel_worker.py PLAN RANK SIZE PORT`.
+"""One of several processes that train and evaluate the runs of a plan together: `python parallel_worker.py PLAN RANK SIZE PORT`.
 
-The plan is a JSON file: a list of run files with output directories. Starting a process costs seconds, so one group of processes
-trains all of them.
+The plan is a JSON file: a list of run files with output directories, and of run directories to evaluate. Starting a process costs
+seconds, so one group of processes does all of it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,24 @@ from weft.errors import TrainingInterrupted
 from weft.parallel.group import Group
 from weft.parallel.join import Place, join, leave
 from weft.runs.job import JobInputs, train
+from weft.runs.load import load
+from weft.runs.shared_evaluation import share_evaluation
 
 
 def on_lost(group: Group, rank: int) -> None:
     raise SystemExit(f"{group.name(rank)} is lost")
+
+
+def evaluate(run_dir: Path, out: Path, group: Group) -> None:
+    """Evaluate a run, and let the last process write its scores and statistics."""
+    run = load(run_dir, device="cpu")
+    share_evaluation(run, group)
+    evaluation = run.evaluate()
+    group.barrier()
+    if group.rank == group.size - 1:
+        statistics = {name: values.tolist() for name, values in evaluation.items.statistics.items()}
+        scores = [score._asdict() for score in evaluation]
+        out.write_text(json.dumps({"scores": scores, "statistics": statistics, "outputs": evaluation.predictions}))
 
 
 def main() -> None:
@@ -31,6 +45,9 @@ def main() -> None:
     place = Place(rank, size, rank, f"host{rank}", "127.0.0.1", port)
     group = join(place, device="cpu", on_lost=on_lost, wait=60, timeout=60)
     for job in json.loads(plan.read_text()):
+        if "evaluate" in job:
+            evaluate(Path(job["evaluate"]), Path(job["out"]), group)
+            continue
         start, cpu = time.perf_counter(), time.process_time()
         callback = SilentCallback(stop_at=job.get("stop_at"))
         with suppress(TrainingInterrupted):

@@ -183,4 +183,4 @@ def _diagnose(group: Group, beats: Heartbeats) -> str:
 
 def lost_message(group: Group, rank: int) -> str:
     """The message about a lost process."""
-    return f"{group.name(rank)} does not answer any more; the last checkpoint is intact"
+    return f"{group.name(rank)} does not answer any more; {group.advice}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, ModelCommand, Overrides, RunFile
+from weft.cli.options import FILES, ModelCommand, Overrides, Processes, RunFile
 from weft.cli.run_training import RunTraining
 from weft.errors import UsageError
 
@@ -33,9 +33,7 @@ class Train(ModelCommand):
             help="Train the best model that this machine can train in N minutes, chosen by a short trial.",
         ),
     ] = None
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, metavar="N", help="Number of processes on this machine.  [default: 1]")
-    ] = None
+    processes: Processes = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing run and start over.")] = False
     tokenizer_from: Annotated[
         Path | None,
