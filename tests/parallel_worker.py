@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from small_runs import SilentCallback
 
 from weft.errors import TrainingInterrupted
@@ -42,6 +43,7 @@ def evaluate(run_dir: Path, out: Path, group: Group) -> None:
 def main() -> None:
     os.fsync = lambda descriptor: None  # type: ignore[assignment]  # as in the tests
     plan, rank, size, port = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+    torch.set_default_dtype(getattr(torch, os.environ.get("DEFAULT_DTYPE", "float32")))  # of the weights
     place = Place(rank, size, rank, f"host{rank}", "127.0.0.1", port)
     group = join(place, device="cpu", on_lost=on_lost, wait=60, timeout=60)
     for job in json.loads(plan.read_text()):

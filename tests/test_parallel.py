@@ -148,10 +148,18 @@ def test_two_processes_evaluate_a_run_as_one_does(trained: Path, name: str, stra
             assert other[field] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
+# after 200 steps in float32, rounding has grown: these differ as much if one process divides its batches into micro-batches
+GROWING = ("lm-lines-experts", "lm-checkpointed", "masked-lm", "denoising")
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(10_000)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_200_steps(tmp_path: Path, size: int) -> None:
-    """The bar: every task, both strategies, a loss within 1e-4 after 200 steps."""
+def test_200_steps(tmp_path: Path, size: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task, both strategies: the loss after 200 steps is that of one process. In float64, nothing but the order of sums can
+    differ; the training loss is logged in float32."""
+    monkeypatch.setenv("DEFAULT_DTYPE", dtype)
     files = run_files(tmp_path)
     del files["policy-gradient"]  # sampled responses differ after the first rounding that changes a token
     for values in files.values():
@@ -162,15 +170,27 @@ def test_200_steps(tmp_path: Path, size: int) -> None:
         for kind in STRATEGIES
     ]
     workers = start(plan, tmp_path, size)
-    for name, values in files.items():
-        alone(with_strategy(values, "auto"), tmp_path / name)
-    finish(workers, 10_000)
-    worst = {}
-    for name in files:
-        for kind in STRATEGIES:
-            ours, theirs = records(tmp_path / name)[-2:], records(tmp_path / f"{name}-{kind}")[-2:]
-            names = [key for key in ours[0] if "loss" in key and key != "balance_loss"]
-            assert names
-            worst[name, kind] = max(abs(ours[0][key] - theirs[0][key]) / abs(ours[0][key]) for key in names)
+    try:
+        torch.set_default_dtype(getattr(torch, dtype))
+        for name, values in files.items():
+            alone(with_strategy(values, "auto"), tmp_path / name)
+        finish(workers, 9_000)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        for worker in workers:
+            worker.kill()
+    worst = {
+        (name, kind): largest_difference(tmp_path / name, tmp_path / f"{name}-{kind}") for name in files for kind in STRATEGIES
+    }
     print("".join(f"{name} {kind}: {value:.1e}\n" for (name, kind), value in worst.items()))  # with pytest -s
-    assert max(worst.values()) <= TOLERANCE, worst
+    if dtype == "float32":
+        worst = {(name, kind): value for (name, kind), value in worst.items() if name not in GROWING}
+    assert max(worst.values()) <= (TOLERANCE if dtype == "float32" else 1e-6), worst
+
+
+def largest_difference(expected: Path, actual: Path) -> float:
+    """The largest relative difference of the last training loss and the last validation loss."""
+    lines = zip(records(expected)[-2:], records(actual)[-2:], strict=True)
+    names = [(ours, theirs, key) for ours, theirs in lines for key in ours if "loss" in key and key != "balance_loss"]
+    assert names
+    return max(abs(ours[key] - theirs[key]) / abs(ours[key]) for ours, theirs, key in names)
