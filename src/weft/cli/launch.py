@@ -23,7 +23,7 @@ from weft.resources import format_bytes, free_memory
 POLL_SECONDS = 0.05
 NOTICE_SECONDS = 2.0  # how long the other processes may take to notice that one has died
 STOP_SECONDS = 10.0  # how long they may take to end after SIGTERM
-MIN_PROCESSES, PROCESSES_PER_CPU = 16, 4  # so many are never refused, or so many per core
+MIN_PROCESSES, PROCESSES_PER_CPU = 16, 4  # the larger limit applies
 PROCESS_BYTES = 300_000_000  # of Python and torch, without a model
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
