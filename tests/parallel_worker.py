@@ -24,6 +24,9 @@ from weft.runs.load import load
 from weft.runs.shared_evaluation import share_evaluation
 
 
+SECONDS = float(os.environ.get("GROUP_SECONDS", "60"))  # how long processes wait for each other
+
+
 def on_lost(group: Group, rank: int) -> None:
     raise SystemExit(f"{group.name(rank)} is lost")
 
@@ -45,7 +48,9 @@ def main() -> None:
     plan, rank, size, port = Path(sys.argv[1]), *map(int, sys.argv[2:5])
     torch.set_default_dtype(getattr(torch, os.environ.get("DEFAULT_DTYPE", "float32")))  # of the weights
     place = Place(rank, size, rank, f"host{rank}", "127.0.0.1", port)
-    group = join(place, device="cpu", on_lost=on_lost, wait=60, timeout=60)
+    group = join(place, device="cpu", on_lost=on_lost, wait=SECONDS, timeout=SECONDS)
+    if group.heartbeats is not None:
+        group.heartbeats.lost_after = SECONDS
     for job in json.loads(plan.read_text()):
         if "evaluate" in job:
             evaluate(Path(job["evaluate"]), Path(job["out"]), group)

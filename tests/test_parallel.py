@@ -160,8 +160,11 @@ def test_200_steps(tmp_path: Path, size: int, dtype: str, monkeypatch: pytest.Mo
     """Every task, both strategies: the loss after 200 steps is that of one process. In float64, nothing but the order of sums can
     differ; the training loss is logged in float32."""
     monkeypatch.setenv("DEFAULT_DTYPE", dtype)
+    monkeypatch.setenv("GROUP_SECONDS", "3000")  # it may run beside other work
     files = run_files(tmp_path)
     del files["policy-gradient"]  # sampled responses differ after the first rounding that changes a token
+    if dtype == "float64":
+        del files["asr"], files["captioning"]  # sounds and images are float32
     for values in files.values():
         values["train"] |= {"max_steps": 200, "batch_tokens": 512}
     plan = [

@@ -87,6 +87,18 @@ def is_child() -> bool:
 
 
 @contextmanager
+def before_joining() -> Iterator[None]:
+    """Context manager for errors that all processes of a host have: the first of them reports one."""
+    try:
+        yield
+    except WeftError as error:
+        place = place_of_process()
+        if place is not None and place.local_rank > 0:
+            raise SystemExit(error.exit_code) from None
+        raise
+
+
+@contextmanager
 def joined(device: str, advice: str | None = None) -> Iterator[Group]:
     """Context manager with the group of this process. An error in one process is reported once, and ends all of them. `advice`
     says what is left if a process is lost."""
@@ -96,12 +108,8 @@ def joined(device: str, advice: str | None = None) -> Iterator[Group]:
         return
     for message in NOISE:
         warnings.filterwarnings("ignore", message=message)
-    try:
+    with before_joining():
         check_gpus(place, device)
-    except UsageError as error:
-        if place.local_rank > 0:  # the first process of the host says it
-            raise SystemExit(error.exit_code) from None
-        raise
     group = join(place, device=device, on_lost=_on_lost)
     group.advice = group.advice if advice is None else advice
     if device == "cuda":
