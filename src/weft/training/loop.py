@@ -81,6 +81,7 @@ class Loop:
         self.samples: list[dict[str, Any]] = []  # the latest samples
         self.copies_state = True  # whether there is memory for a copy of everything that a checkpoint has
         self.copies: list[Copy] = []  # for checkpoints: the next optimizer step waits for them
+        self.checked_step = -1  # the last step whose weights were found to be finite
 
     # ---- progress
 
@@ -203,6 +204,8 @@ class Loop:
 
     def _check_finite(self) -> None:
         """Refuse to save NaN or infinite weights: the last step changes them after its check of loss and gradients."""
+        if self.ema is None and self.checked_step == self.train_state.step:  # for the best weights of this step
+            return
         parts = {name: local(tensor) for name, tensor in self.loss_module.model.state_dict().items()}
         # each process may hold other parts
         if (name := next(filter(None, self.group.gather(not_finite(parts))), None)) is not None:
@@ -211,6 +214,7 @@ class Loop:
                 f"{name} has NaN or infinite values; the last checkpoint is intact",
                 "lower train.lr or train.max_grad_norm",
             )
+        self.checked_step = self.train_state.step
 
     @contextmanager
     def _detect_divergence(self) -> Iterator[None]:
