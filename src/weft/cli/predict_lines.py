@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weft.cli.ensemble_options import warn_truncated, warn_unknown
 from weft.cli.inputs import InputFormat, Inputs, note_if_file, warn_problems, with_values
 from weft.cli.output import write, write_exact, write_json, write_styled
-from weft.cli.predict_part import Part, PartForm, Predictor
+from weft.cli.predict_part import Form, Part, PartForm, Predictor
 from weft.config import Config
 from weft.errors import DataError
 from weft.parallel.group import ALONE, Group
@@ -98,7 +98,8 @@ def _follow(predictor: Predictor, group: Group) -> None:
     number = 0
     while (batch := group.await_leader(_key(number))) is not None:
         first, form, rows = batch
-        entries = [InputRecord(text, tuple(texts), *rest, tuple(keys), end) for text, texts, *rest, keys, end in rows]
+        entries = [InputRecord(*row) for row in rows]
+        entries = [entry._replace(texts=tuple(entry.texts), keys=tuple(entry.keys)) for entry in entries]  # JSON has lists
         part = predictor.part(entries, first, PartForm(*form), _own_records(entries, group))
         group.meet()
         group.gather(part.to_json())
@@ -115,7 +116,7 @@ class _Loop:
         self.done, self.num_invalid, self.truncated, self.unknown = 0, 0, 0, Counter[str]()
         self.rounds = 0  # batches so far
         is_text = inputs.form.is_plain or not predictor.lines.outputs_tables
-        form = "json" if command.json else "text" if is_text else "table"
+        form: Form = "json" if command.json else "text" if is_text else "table"
         self.form = PartForm(form, command.text is None, extra_dir is not None)
 
     def print(self, entries: Sequence[InputRecord]) -> None:

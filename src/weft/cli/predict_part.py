@@ -47,7 +47,9 @@ class Part(NamedTuple):
     def from_json(cls, value: list[Any]) -> Part:
         """The reverse of `to_json`."""
         problems, outputs, files, truncated, unknown = value
-        decoded = {index: {name: base64.b64decode(text) for name, text in part.items()} for index, part in files}
+        decoded: dict[int, Mapping[str, bytes]] = {
+            index: {name: base64.b64decode(text) for name, text in part.items()} for index, part in files
+        }
         return cls(dict(problems), dict(outputs), decoded, truncated, dict(unknown))
 
 

@@ -122,11 +122,11 @@ def _own_windows(corpus: Corpus, context: Context, group: Group) -> Iterator[Sco
 
 def _rows(window: ScoringWindow, group: Group) -> ScoringWindow:
     """The rows of a window that this process computes."""
-    tokens, token_mask, first, start = (
-        part if part is None else part[group.rank :: group.size]
-        for part in (window.tokens, window.token_mask, window.first, window.start)
+    rows = slice(group.rank, None, group.size)
+    token_mask = None if window.token_mask is None else window.token_mask[rows]
+    return window._replace(
+        tokens=window.tokens[rows], token_mask=token_mask, first=window.first[rows], start=window.start[rows]
     )
-    return window._replace(tokens=tokens, token_mask=token_mask, first=first, start=start)
 
 
 def per_token(
