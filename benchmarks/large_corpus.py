@@ -178,7 +178,7 @@ def measure_ranks(directory: Path, prepared: Path, processes: int) -> list[dict[
     if training.returncode:
         raise SystemExit(f"{command}: exit code {training.returncode}")
     ranks = sorted(rows.values(), key=lambda row: row["peak"])[-processes:]
-    return [{"startup": startup, "cpu": float("nan"), **row} for row in ranks]
+    return [{"startup": startup, **row} for row in ranks]
 
 
 def compare_sizes(directory: Path, sizes: list[float], processes: list[int]) -> None:
@@ -189,9 +189,10 @@ def compare_sizes(directory: Path, sizes: list[float], processes: list[int]) -> 
             for number in processes if kind != "ranks" else [number for number in processes if number > 1]:
                 is_group = kind == "ranks"
                 rows = (measure_ranks if is_group else partial(measure, kind))(directory, prepared, number)
-                worst = {name: max(row[name] for row in rows) for name in ("startup", "cpu", "peak", "anonymous", "file")}
+                worst = {name: max(row[name] for row in rows) for name in rows[0]}
+                cpu = f"{worst['cpu']:.1f}s" if "cpu" in worst else "-"  # that of imports is not known for ranks
                 print(
-                    f"{size:>6g}GB {kind:>6} {number:>9} {worst['startup']:>8.1f}s {worst['cpu']:>5.1f}s"
+                    f"{size:>6g}GB {kind:>6} {number:>9} {worst['startup']:>8.1f}s {cpu:>6}"
                     f" {worst['peak']:>6.0f} MB {worst['anonymous']:>7.0f} MB {worst['file']:>5.0f} MB"
                 )
 

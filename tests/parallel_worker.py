@@ -1,7 +1,7 @@
-"""One of several processes that train the runs of a plan together: `python parallel_worker.py PLAN RANK SIZE PORT`.
+"""One of several processes that train and evaluate the runs of a plan together: `python parallel_worker.py PLAN RANK SIZE PORT`.
 
-The plan is a JSON file: a list of run files with output directories. Starting a process costs seconds, so one group of processes
-trains all of them.
+The plan is a JSON file: a list of run files with output directories, and of run directories to evaluate. Starting a process costs
+seconds, so one group of processes does all of it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,48 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from small_runs import SilentCallback
 
 from weft.errors import TrainingInterrupted
 from weft.parallel.group import Group
 from weft.parallel.join import Place, join, leave
 from weft.runs.job import JobInputs, train
+from weft.runs.load import load
+from weft.runs.shared_evaluation import share_evaluation
 from weft.training.loop import Loop
+
+SECONDS = float(os.environ.get("GROUP_SECONDS", "60"))  # how long processes wait for each other
 
 
 def on_lost(group: Group, rank: int) -> None:
     raise SystemExit(f"{group.name(rank)} is lost")
 
 
+def evaluate(run_dir: Path, out: Path, group: Group) -> None:
+    """Evaluate a run, and let the last process write its scores and statistics."""
+    run = load(run_dir, device="cpu")
+    share_evaluation(run, group)
+    evaluation = run.evaluate()
+    group.barrier()
+    if group.rank == group.size - 1:
+        statistics = {name: values.tolist() for name, values in evaluation.items.statistics.items()}
+        scores = [score._asdict() for score in evaluation]
+        out.write_text(json.dumps({"scores": scores, "statistics": statistics, "outputs": evaluation.predictions}))
+
+
 def main() -> None:
     os.fsync = lambda descriptor: None  # type: ignore[assignment]  # as in the tests
     plan, rank, size, port = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+    torch.set_default_dtype(getattr(torch, os.environ.get("DEFAULT_DTYPE", "float32")))  # of the weights
     place = Place(rank, size, rank, f"host{rank}", "127.0.0.1", port)
-    group = join(place, device="cpu", on_lost=on_lost, wait=60, timeout=60)
+    group = join(place, device="cpu", on_lost=on_lost, wait=SECONDS, timeout=SECONDS)
+    if group.heartbeats is not None:
+        group.heartbeats.lost_after = SECONDS
     for job in json.loads(plan.read_text()):
+        if "evaluate" in job:
+            evaluate(Path(job["evaluate"]), Path(job["out"]), group)
+            continue
         start, cpu = time.perf_counter(), time.process_time()
         callback = SilentCallback(stop_at=job.get("stop_at"))
         Loop.asynchronous_devices = ("cpu",) if job.get("defers") else ()  # reads the numbers of a step later, as on a GPU

@@ -61,7 +61,7 @@ LAYERS: dict[str, set[str]] = {
     "nn": {"errors"},
     "plots": {"errors", "text"},  # numbers in, SVG out; how texts and numbers are written in one
     "models": MODELS,
-    "decode": TEXT | {"resources", "nn.state"},
+    "decode": TEXT | {"resources", "nn.state", "parallel"},
     "metrics": TEXT | {"data"},
     "vectors": TEXT | {"tensors"},
     "lexicon": TEXT | {"metrics", "vectors"},
@@ -75,6 +75,7 @@ LAYERS: dict[str, set[str]] = {
         "config",
         "data.memory",
         "decode.options",
+        "parallel.group",
         "explain.views",
         "training.device",
         "runs.memory_data",

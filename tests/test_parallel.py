@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parallel_cases import bases, cases, shorten, with_strategy
@@ -18,6 +19,7 @@ from small_runs import SilentCallback
 
 from weft.errors import TrainingInterrupted
 from weft.runs.job import train
+from weft.runs.load import load
 from weft.tensors import read_tensors
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
@@ -29,6 +31,7 @@ PAIRS = [(name, kind) for at, name in enumerate(NAMES) for kind in STRATEGIES if
 # the numbers of a step are read during the next one, as on a GPU
 DEFERRED = (("lm", "fsdp"), ("lm-stream-sgd", "ddp"), ("lm-muon-accumulation", "ddp"), ("lm-muon-accumulation", "fsdp"))
 TOLERANCE = 1e-4
+EVALUATED = [(name, kind) for name, kind in PAIRS if name != "policy-gradient" and (name not in BOTH or kind == "ddp")]
 
 
 def free_port() -> int:
@@ -104,6 +107,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan += [{"values": muon, "out": str(root / "twice"), "stop_at": 2}, {"values": muon, "out": str(root / "twice")}]
     for name, kind in DEFERRED:
         plan += [{"values": with_strategy(files[name], kind), "out": str(root / f"{name}-{kind}-deferred"), "defers": True}]
+    plan += [{"evaluate": str(root / f"{name}-{kind}"), "out": str(root / f"{name}-{kind}.json")} for name, kind in EVALUATED]
     workers = start(plan, root, 2)
     for name in NAMES:
         alone(with_strategy(files[name], "auto"), root / name)
@@ -139,12 +143,37 @@ def test_the_same_number_of_processes_resumes_bit_for_bit(trained: Path) -> None
     assert_same(trained / "lm-muon-accumulation-fsdp", trained / "twice", tolerance=0.0)
 
 
+@pytest.mark.parametrize(("name", "strategy"), EVALUATED)
+def test_two_processes_evaluate_a_run_as_one_does(trained: Path, name: str, strategy: str) -> None:
+    """All metrics with their intervals, and the statistics and outputs of all items in the same order."""
+    path = trained / f"{name}-{strategy}"
+    ours, theirs = load(path, device="cpu").evaluate(), json.loads(path.with_suffix(".json").read_text())
+    assert ours.predictions == theirs["outputs"]
+    assert ours.items.statistics.keys() == theirs["statistics"].keys()
+    for key, values in ours.items.statistics.items():
+        np.testing.assert_allclose(theirs["statistics"][key], values, rtol=1e-5, atol=1e-5)
+    for score, other in zip(ours, theirs["scores"], strict=True):
+        for field, value in score._asdict().items():
+            assert other[field] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
+
+
+# after 200 steps in float32, rounding has grown: these differ as much if one process divides its batches into micro-batches
+GROWING = ("lm-lines-experts", "lm-checkpointed", "masked-lm", "denoising")
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(10_000)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_200_steps(tmp_path: Path, size: int) -> None:
-    """The bar: every task, both strategies, a loss within 1e-4 after 200 steps."""
+def test_200_steps(tmp_path: Path, size: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task, both strategies: the loss after 200 steps is that of one process. In float64, nothing but the order of sums can
+    differ; the training loss is logged in float32."""
+    monkeypatch.setenv("DEFAULT_DTYPE", dtype)
+    monkeypatch.setenv("GROUP_SECONDS", "3000")  # it may run beside other work
     files = run_files(tmp_path)
     del files["policy-gradient"]  # sampled responses differ after the first rounding that changes a token
+    if dtype == "float64":
+        del files["asr"], files["captioning"]  # sounds and images are float32
     for values in files.values():
         values["train"] |= {"max_steps": 200, "batch_tokens": 512}
     plan = [
@@ -153,14 +182,27 @@ def test_200_steps(tmp_path: Path, size: int) -> None:
         for kind in STRATEGIES
     ]
     workers = start(plan, tmp_path, size)
-    for name, values in files.items():
-        alone(with_strategy(values, "auto"), tmp_path / name)
-    finish(workers, 3000)
-    worst = {}
-    for name in files:
-        for kind in STRATEGIES:
-            ours, theirs = records(tmp_path / name)[-2:], records(tmp_path / f"{name}-{kind}")[-2:]
-            names = [key for key in ours[0] if "loss" in key and key != "balance_loss"]
-            assert names
-            worst[name, kind] = max(abs(ours[0][key] - theirs[0][key]) / abs(ours[0][key]) for key in names)
-    assert max(worst.values()) <= TOLERANCE, worst
+    try:
+        torch.set_default_dtype(getattr(torch, dtype))
+        for name, values in files.items():
+            alone(with_strategy(values, "auto"), tmp_path / name)
+        finish(workers, 9_000)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        for worker in workers:
+            worker.kill()
+    worst = {
+        (name, kind): largest_difference(tmp_path / name, tmp_path / f"{name}-{kind}") for name in files for kind in STRATEGIES
+    }
+    print("".join(f"{name} {kind}: {value:.1e}\n" for (name, kind), value in worst.items()))  # with pytest -s
+    if dtype == "float32":
+        worst = {(name, kind): value for (name, kind), value in worst.items() if name not in GROWING}
+    assert max(worst.values()) <= (TOLERANCE if dtype == "float32" else 1e-6), worst
+
+
+def largest_difference(expected: Path, actual: Path) -> float:
+    """The largest relative difference of the last training loss and the last validation loss."""
+    lines = zip(records(expected)[-2:], records(actual)[-2:], strict=True)
+    names = [(ours, theirs, key) for ours, theirs in lines for key in ours if "loss" in key and key != "balance_loss"]
+    assert names
+    return max(abs(ours[key] - theirs[key]) / abs(ours[key]) for ours, theirs, key in names)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from weft.cli import group as cli_group
 from weft.errors import GroupError, UsageError, WeftError
 from weft.parallel.agreement import check_equal
 from weft.parallel.group import ALONE, Group, is_exchange_error
-from weft.parallel.heartbeat import LOST_SECONDS, Failure
+from weft.parallel.heartbeat import LOST_SECONDS, STALE_SECONDS, Failure, Heartbeats, first_beat
 from weft.parallel.join import Place, _diagnose, check_gpus, join, leave, lost_message
 from weft.parallel.rows import parts_of, rows_of_rank
 from weft.parallel.shards import is_sharded, local_part, rows_of, shard_like, whole
@@ -248,21 +249,113 @@ def test_a_group_of_one_process_counts_its_signs_of_life() -> None:
     assert beats is not None
     try:
         end = time.monotonic() + 10
-        while not beats.seen[0] and time.monotonic() < end:
+        while not beats.report.beat and time.monotonic() < end:
             time.sleep(0.02)
-        assert beats.seen[0] and beats.silent(10) is None and beats.failure() is None
+        assert beats.report.beat and beats.silent(10) is None and beats.failure() is None
         beats.post(Failure(0, 3, "data"))
         assert beats.failure() == beats.failure(0) == Failure(0, 3, "data")
         beats.post(Failure(1, 4, "later"))
         assert beats.failure() == Failure(0, 3, "data")
-        beats.exchanges = {0: 4}
-        beats.size, beats.exchanges = 3, {0: 4, 1: 2, 2: 4}
-        assert beats.behind() == 1
-        beats.size = 1
         group.announce("x", [1])
         assert not lost
     finally:
         leave(Group(0, 2, heartbeats=beats))
+
+
+class DictStore:
+    """A store in this process, which counts the questions to it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.questions = 0
+
+    def set(self, key: str, value: str) -> None:
+        self.questions += 1
+        self.values[key] = value
+
+    def get(self, key: str) -> str:
+        self.questions += 1
+        return self.values[key]
+
+    def multi_get(self, keys: list[str]) -> list[str]:
+        self.questions += 1
+        return [self.values[key] for key in keys]
+
+
+class Clock:
+    """The time, as a test sets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+def watch(size: int) -> tuple[DictStore, list[Heartbeats]]:
+    """The signs of life of processes, without their threads."""
+    store = DictStore()
+    for rank in range(size):
+        first_beat(store, rank)
+    return store, [Heartbeats(store, rank, size, lambda rank: None) for rank in range(size)]
+
+
+def rounds(beats: list[Heartbeats], clock: Clock, seconds: int, *, paused: Collection[int] = ()) -> None:
+    """Let processes beat once per second."""
+    for _ in range(seconds):
+        clock.now += 1
+        for beat in beats:
+            if beat.rank not in paused:
+                beat.beat()
+
+
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_questions_to_the_store_grow_with_the_number_of_processes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    store, beats = watch(size)
+    store.questions = 0
+    rounds(beats, clock, 10)
+    assert store.questions <= 10 * 2 * size
+    assert all(beat.silent(3) is None and beat.behind() is None for beat in beats)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_all_processes_name_the_one_that_is_silent(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    _, beats = watch(4)
+    rounds(beats, clock, 5)
+    rounds(beats, clock, 29, paused=[lost])
+    others = [beat for beat in beats if beat.rank != lost]
+    assert [beat.silent(LOST_SECONDS) for beat in others] == [None] * 3
+    rounds(beats, clock, 3, paused=[lost])
+    assert [beat.silent(LOST_SECONDS) for beat in others] == [lost] * 3
+
+
+def test_a_store_that_ends_with_the_first_process_does_not_hide_who_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    _, beats = watch(3)
+    rounds(beats, clock, 25, paused=[2])
+    clock.now += 8  # no answer any more: the first process has named the lost one, and ended
+    assert beats[1].silent(LOST_SECONDS) == 2 and beats[1].silent(STALE_SECONDS) == 2
+
+
+def test_the_first_of_several_processes_that_fall_silent_together_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    _, beats = watch(4)
+    rounds(beats, clock, 5)
+    rounds(beats, clock, 1, paused=[3])
+    rounds(beats, clock, 33, paused=[2, 3])
+    assert beats[0].silent(LOST_SECONDS) == beats[1].silent(LOST_SECONDS) == 2
+
+
+def test_the_process_that_does_not_come_to_an_exchange_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    _, beats = watch(3)
+    for beat in beats:
+        beat.progress = 7 if beat.rank == 1 else 8
+    rounds(beats, clock, 2)
+    assert [beat.behind() for beat in beats] == [1, 1, 1]
+    beats[2].progress = 7
+    rounds(beats, clock, 2)
+    assert [beat.behind() for beat in beats] == [None] * 3
 
 
 # ---- processes that die

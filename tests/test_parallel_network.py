@@ -15,7 +15,7 @@ import pytest
 from weft.cli import group as cli_group
 from weft.errors import GroupError, UsageError
 from weft.parallel.group import Group
-from weft.parallel.heartbeat import LOST_SECONDS, Failure, Heartbeats
+from weft.parallel.heartbeat import LOST_SECONDS, Failure, Heartbeats, Report
 from weft.parallel.interface import address_towards, interface_with, is_loopback
 from weft.parallel.join import Place, _check_address
 
@@ -85,14 +85,10 @@ def test_a_process_ends_although_the_store_is_lost(monkeypatch: pytest.MonkeyPat
 
 
 class Store:
-    """A store in memory."""
+    """A store with signs of life."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def add(self, key: str, amount: int) -> int:
-        self.numbers[key] = self.numbers.get(key, 0) + amount
-        return self.numbers[key]
+    def multi_get(self, keys: list[str]) -> list[str]:
+        return ["[1, 0]"] * len(keys)
 
     def set(self, key: str, value: str) -> None: ...
 
@@ -104,6 +100,7 @@ class Store:
 
 def test_the_threads_of_heartbeats_end_before_the_process() -> None:
     beats = Heartbeats(Store(), 0, 2, lambda rank: None)
+    beats.start()
     assert all(thread.is_alive() for thread in beats.threads)
     beats.stop()
     assert not any(thread.is_alive() for thread in beats.threads)
@@ -114,7 +111,7 @@ def test_a_process_that_leaves_after_the_training_is_not_lost() -> None:
     beats = Heartbeats(Store(), 0, 2, lambda rank: None)
     try:
         group = Group(0, 2, ("a", "b"), heartbeats=beats)
-        beats.changed[1] -= LOST_SECONDS + 1
+        beats.report = Report(1, 1, LOST_SECONDS + 1)
         group.begin()
         assert beats.silent(beats.lost_after) == 1
         group.end()

@@ -1,4 +1,5 @@
-"""Runs a command that stops with its parent process: when standard input closes, it saves and stops as after SIGTERM.
+"""Runs a command that stops with its parent process: when standard input closes, or the pipe that the environment names, it
+saves and stops as after SIGTERM.
 
 `weft compare` starts its runs this way: a comparison that is killed leaves no process behind. A worker of a comparison also
 sends a number of seconds from time to time. If nothing more comes for that time, the worker is paused and about to lose its
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 
+from weft.cli.group import LIFELINE
 from weft.cli.main import main
 
 SAVE_FRACTION = 0.4  # of the seconds, to save and stop
@@ -21,7 +23,8 @@ SAVE_FRACTION = 0.4  # of the seconds, to save and stop
 
 def _wait_for_parent() -> None:
     seconds: float | None = None
-    while select.select([0], [], [], seconds)[0] and (data := os.read(0, 4096)):
+    pipe = int(os.environ.get(LIFELINE, "0"))
+    while select.select([pipe], [], [], seconds)[0] and (data := os.read(pipe, 4096)):
         seconds = float(data.split()[-1])
     os.kill(os.getpid(), signal.SIGTERM)
     if seconds is not None:

@@ -9,8 +9,9 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from weft import __version__
@@ -24,6 +25,7 @@ from weft.parallel.join import Place, check_gpus, join, leave, lost_message
 
 SUPERVISED = "WEFT_SUPERVISED"  # set if weft has started this process, and reports processes that die
 LISTEN_FD = "WEFT_LISTEN_FD"  # the socket on which the first process listens
+LIFELINE = "WEFT_LIFELINE_FD"  # a pipe that closes when the process that started this one ends
 INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface of gloo
 POST_SECONDS = 3.0  # how long a process that ends waits for the store
 LEADER_SECONDS = 3.0  # how long another process waits whether the first one reports an error, which may be the same
@@ -85,21 +87,35 @@ def is_child() -> bool:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Group]:
-    """Context manager with the group of this process. An error in one process is reported once, and ends all of them."""
+def before_joining() -> Iterator[None]:
+    """Context manager for errors that all processes of a host have: the first of them reports one."""
+    try:
+        yield
+    except WeftError as error:
+        place = place_of_process()
+        if place is not None and place.local_rank > 0:
+            raise SystemExit(error.exit_code) from None
+        raise
+
+
+@contextmanager
+def joined(device: str, advice: str | None = None) -> Iterator[Group]:
+    """Context manager with the group of this process. An error in one process is reported once, and ends all of them. `advice`
+    says what is left if a process is lost."""
     place = place_of_process()
     if place is None:
         yield ALONE
         return
     for message in NOISE:
         warnings.filterwarnings("ignore", message=message)
-    try:
+    with before_joining():
         check_gpus(place, device)
-    except UsageError as error:
-        if place.local_rank > 0:  # the first process of the host says it
-            raise SystemExit(error.exit_code) from None
-        raise
     group = join(place, device=device, on_lost=_on_lost)
+    group.advice = group.advice if advice is None else advice
+    if device == "cuda":
+        import torch
+
+        torch.cuda.set_device(place.local_rank)
     if is_child():
         group.diagnose = lambda: "another process is gone"  # the one that started this one says which
     try:
@@ -126,6 +142,22 @@ def check_same_run(group: Group, values: Mapping[str, Any], device: str) -> None
     digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:12]
     versions = {"weft": f"version {__version__}", "torch": f"version {torch.__version__}"}
     check_equal(group, {**versions, "train.device": device, "run file": f"checksum {digest}"}, FIX)
+
+
+def check_same_inputs(group: Group, device: str, run: Path, files: Sequence[Path]) -> None:
+    """Refuse processes with another version, kind of device, run or data file than the first one. Files are compared if there
+    are several hosts."""
+    if group.size == 1:
+        return
+    import torch
+
+    from weft.files import sha256
+
+    values = {"weft": f"version {__version__}", "torch": f"version {torch.__version__}", "device": device}
+    if len(set(group.hosts)) > 1:
+        paths = [run / "resolved.toml", run / "model.safetensors", *files]
+        values |= {str(path): f"checksum {sha256(path)[:12]}" if path.is_file() else "no file" for path in paths}
+    check_equal(group, values, FIX)
 
 
 # ---- failures

@@ -161,7 +161,7 @@ def _run(args: list[str]) -> int:
         from weft.cli.launch import is_child, launch
 
         if not is_child():
-            return launch(args, result.num_processes(), result.threads)
+            return launch(args, result.num_processes(), result.threads, result.advice())
     if isinstance(result, ThreadedCommand) and result.threads is not None:
         set_threads(result.threads)
     code: int = result.run()

@@ -52,6 +52,10 @@ class ThreadedCommand(QuietCommand):
         """The processes that run the command together."""
         return 1
 
+    def advice(self) -> str:
+        """What is left if one of these processes is lost, for its message."""
+        return "the last checkpoint is intact"
+
 
 @dataclass(kw_only=True)
 class ModelCommand(ThreadedCommand):
@@ -90,6 +94,9 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Override an option of the run file, e.g. --set model.hidden_size=512. Repeatable.",
     ),
+]
+Processes = Annotated[
+    int | None, typer.Option(min=1, max=1024, metavar="N", help="Number of processes on this machine.  [default: 1]")
 ]
 Device = Annotated[
     str,

@@ -21,6 +21,8 @@ from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
 from weft.nn.state import select
+from weft.parallel.group import ALONE, Group
+from weft.parallel.sharing import merge, share
 
 MAX_BATCH_SOURCES = 64  # sources decoded at once
 LENGTH_STEP = 16  # the length of a source is rounded up to a multiple of this in its limit; signatures do not name the limit
@@ -42,6 +44,7 @@ class PredictionRequest(NamedTuple):
     # the sources themselves, and the state of any list of them: sources of several requests can be encoded at once
     sources: Sequence[Any] = ()
     encode_sources: Callable[[Sequence[Any]], Any] | None = None
+    group: Group = ALONE  # the processes that share the sources: all of them make the same request
 
     def prompt(self, row: int) -> list[int]:
         """The tokens before the output: those that the decoder reads first, and the forced prefix."""
@@ -92,7 +95,8 @@ def _batch_size(request: PredictionRequest, options: PredictionConfig, limits: S
 def _batches(request: PredictionRequest, options: PredictionConfig, limits: Sequence[int]) -> Iterator[list[int]]:
     """Batches of sources of similar length, longest first: if memory does not suffice, the first batch fails."""
     order = sorted(range(len(limits)), key=lambda row: -request.lengths[row])
-    batch_size = _batch_size(request, options, limits, order[0]) if order else 1
+    # the same batches in all processes, although their free memory differs
+    batch_size = min(request.group.gather(_batch_size(request, options, limits, order[0]))) if order else 1
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
 
@@ -220,10 +224,24 @@ def predict(
     results: list[list[Prediction]] = [[] for _ in job.limits]
     done = 0
     decode = _sample if options.is_sampling else _beam_search
-    for batch in _batches(request, options, job.limits):
+    for batch in share(_batches(request, options, job.limits), request.group):
         for row, predictions in zip(batch, decode(job, batch), strict=True):
             results[row] = predictions
-        done += len(batch)
+        done += len(batch) * request.group.size
         if progress is not None:
-            progress(done, len(results))
-    return results
+            progress(min(done, len(results)), len(results))
+    return results if request.group.size == 1 else _gather(job, results)
+
+
+def _gather(job: Job, results: Sequence[list[Prediction]]) -> list[list[Prediction]]:
+    """The predictions for all sources, of which each process has computed some."""
+    own = {
+        row: [(output.token_ids, output.score, output.log_prob) for output in outputs]
+        for row, outputs in enumerate(results)
+        if outputs
+    }
+    merged = merge(own, job.request.group)
+    return [
+        [as_prediction(job, row, tokens, score=score, log_prob=log_prob) for tokens, score, log_prob in merged[row]]
+        for row in range(len(results))
+    ]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import GroupError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT_SECONDS = 600.0  # of each collective: how long the processes wait for one that is alive but does not come
-POLL_SECONDS = 0.2  # between questions to the store
+WAIT_SECONDS = 1.0  # of one question to the store: then failures of other processes are looked for
 Diagnose = Callable[[], str]  # why an exchange failed: names the process that is missing
 
 
@@ -39,7 +40,9 @@ class Group:
     timeout: float = TIMEOUT_SECONDS
     diagnose: Diagnose = lambda: "a process of the group does not answer"
     heartbeats: Heartbeats | None = None
+    advice: str = "the last checkpoint is intact"  # what is left if a process is lost, for messages
     seconds: float = field(default=0.0, init=False)  # time that this process has spent in exchanges
+    meetings: int = field(default=0, init=False)
 
     @property
     def leads(self) -> bool:
@@ -57,13 +60,45 @@ class Group:
         if self.size > 1:
             self.store.set(f"weft/{key}", json.dumps(value))
 
+    def withdraw(self, key: str) -> None:
+        """Remove a value that all processes have received."""
+        self.store.delete_key(f"weft/{key}")
+
     def await_leader(self, key: str) -> Any:
         """The value that the first process announces."""
-        while not self.store.check([f"weft/{key}"]):
-            if self.heartbeats is not None and self.heartbeats.failure() is not None:
-                raise GroupError("", self.diagnose())
-            time.sleep(POLL_SECONDS)
+        self._await(f"weft/{key}")
         return json.loads(self.store.get(f"weft/{key}"))
+
+    def meet(self) -> None:
+        """Wait for all processes, without a limit: before an exchange after hours of work, of which some have had less."""
+        if self.size == 1:
+            return
+        self.meetings += 1
+        key = f"weft/meeting/{self.meetings}"
+        if self.store.add(key, 1) == self.size:
+            self.store.set(f"{key}/all", "")
+        self._await(f"{key}/all")
+
+    def _await(self, key: str) -> None:
+        """Wait until a key is in the store, as long as no process has failed."""
+        while True:
+            try:
+                self.store.wait([key], timedelta(seconds=WAIT_SECONDS))
+                return
+            except RuntimeError as error:  # not yet, or the store is gone
+                if not is_exchange_error(error):
+                    raise
+                if self.heartbeats is not None and self.heartbeats.failure() is not None:
+                    raise GroupError("", self.diagnose()) from None
+                if not self._has_store():
+                    raise GroupError("", self.diagnose()) from None
+
+    def _has_store(self) -> bool:
+        try:
+            self.store.check(["weft"])
+        except RuntimeError:
+            return False
+        return True
 
     def begin(self) -> None:
         """Training starts: from now on, a process that is silent for LOST_SECONDS is lost."""
@@ -155,8 +190,6 @@ class Group:
         of the training. All processes must call it."""
         if self.size == 1:
             return Group()
-        from datetime import timedelta
-
         import torch.distributed as dist
 
         with self._exchange():

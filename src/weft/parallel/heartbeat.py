@@ -1,4 +1,6 @@
-"""Signs of life: each process counts up a number in a store that all processes see, and watches the numbers of the others.
+"""Signs of life: each process counts up a number in a store that all processes see. The first process reads all numbers, and
+publishes who is silent; the others watch the first one. So the number of questions to the store grows with the number of
+processes, not with its square.
 
 A process that is killed or stopped, or whose host or network is gone, stops counting. The others then know which one it is,
 although they are blocked in an exchange with it.
@@ -28,6 +30,27 @@ class Failure(NamedTuple):
     message: str
 
 
+class Report(NamedTuple):
+    """What the first process publishes in each round."""
+
+    beat: int = 0  # its own number
+    silent: int | None = None  # the process that has been silent for the longest time
+    age: float = 0.0  # seconds of its silence
+    behind: int | None = None  # the process that takes part in fewer exchanges than all others
+
+
+REPORT = "weft/report"
+
+
+def _key(rank: int) -> str:
+    return f"weft/beat/{rank}"
+
+
+def first_beat(store: Any, rank: int) -> None:
+    """The first sign of life, before the others know of this process: who reads a number may rely on it."""
+    store.set(REPORT if rank == 0 else _key(rank), json.dumps(Report() if rank == 0 else (0, 0)))
+
+
 class Heartbeats:
     """Counts up for this process and watches the others, in two threads: the one that asks the store may block in it."""
 
@@ -35,32 +58,66 @@ class Heartbeats:
         self.store, self.rank, self.size, self.on_lost = store, rank, size, on_lost
         self.lost_after = LOST_SECONDS
         self.progress = 0  # exchanges of this process so far
-        self.seen = dict.fromkeys(range(size), 0)  # the latest number of each process
-        self.exchanges = dict.fromkeys(range(size), 0)  # the latest progress of each process
-        self.changed = dict.fromkeys(range(size), time.monotonic())  # when it last changed, by the clock of this process
-        self.answered = time.monotonic()  # when the store last answered
+        self.beats = 0  # of this process
+        now = time.monotonic()
+        self.report, self.reported = Report(), now  # the last one, and when it changed, by the clock of this process
+        self.answered = now  # when the store last answered
+        # in the first process, for all others: the latest number, its progress, and when it last changed
+        others = range(1, size if rank == 0 else 1)
+        self.seen, self.exchanges, self.changed = dict.fromkeys(others, 0), dict.fromkeys(others, 0), dict.fromkeys(others, now)
         self.stopped = threading.Event()
         targets = (self._beat, self._watch)
         self.threads = [threading.Thread(target=target, name="weft-heartbeat", daemon=True) for target in targets]
+
+    def start(self) -> None:
+        """Start the threads."""
         for thread in self.threads:
             thread.start()
 
     def _beat(self) -> None:
-        """Count up, and read the numbers of the others."""
         with suppress(RuntimeError):  # the store is gone: `_watch` sees it
             while not self.stopped.is_set():
-                self.store.add(f"weft/beat/{self.rank}", 1)
-                self.store.set(f"weft/progress/{self.rank}", str(self.progress))
-                for rank in range(self.size):
-                    self._read(rank)
-                self.answered = time.monotonic()
+                self.beat()
                 self.stopped.wait(BEAT_SECONDS)
 
-    def _read(self, rank: int) -> None:
-        number, key = self.store.add(f"weft/beat/{rank}", 0), f"weft/progress/{rank}"
-        if number != self.seen[rank]:
-            self.seen[rank], self.changed[rank] = number, time.monotonic()
-            self.exchanges[rank] = int(self.store.get(key)) if self.store.check([key]) else 0
+    def beat(self) -> None:
+        """Count up, and read the numbers of the others (in the first process) or what the first process makes of them: two
+        questions to the store."""
+        self.beats += 1
+        if self.rank == 0:
+            self._read_all()
+            self._receive(self._make_report())
+            self.store.set(REPORT, json.dumps(self.report))
+        else:
+            self.store.set(_key(self.rank), json.dumps((self.beats, self.progress)))
+            self._receive(Report(*json.loads(self.store.get(REPORT))))
+        self.answered = time.monotonic()
+
+    def _read_all(self) -> None:
+        """The numbers of all other processes."""
+        values = self.store.multi_get(list(map(_key, self.seen))) if self.seen else []
+        now = time.monotonic()
+        for rank, value in zip(self.seen, values, strict=True):
+            number, self.exchanges[rank] = json.loads(value)
+            if number != self.seen[rank]:
+                self.seen[rank], self.changed[rank] = number, now
+
+    def _make_report(self) -> Report:
+        now = time.monotonic()
+        ages = {rank: now - changed for rank, changed in self.changed.items()}
+        # processes of one host fall silent together: the first of them is named
+        oldest = max(ages.values(), default=0.0)
+        silent = next((rank for rank, age in ages.items() if age > oldest - 2 * BEAT_SECONDS), None)
+        return Report(self.beats, silent, 0.0 if silent is None else ages[silent], self._find_behind())
+
+    def _find_behind(self) -> int | None:
+        counts = {0: self.progress, **self.exchanges}
+        first, *others = sorted(counts, key=lambda rank: counts[rank])
+        return first if others and counts[first] < counts[others[0]] else None
+
+    def _receive(self, report: Report) -> None:
+        if report.beat != self.report.beat:
+            self.report, self.reported = report, time.monotonic()
 
     def _watch(self) -> None:
         while not self.stopped.wait(BEAT_SECONDS):
@@ -72,15 +129,16 @@ class Heartbeats:
         """The process that has been silent for this time, or whose store has: that is in the first process; None if there is
         none."""
         now = time.monotonic()
-        if now - self.answered > seconds:
-            return 0
-        others = (rank for rank in range(self.size) if rank != self.rank and now - self.changed[rank] > seconds)
-        return next(others, None)
+        ages = {0: now - (self.answered if self.rank == 0 else min(self.answered, self.reported))}
+        if self.report.silent is not None and self.report.silent != self.rank:
+            # the report may be the last one: a process that names another one ends, and its store with it
+            ages[self.report.silent] = self.report.age + now - self.reported
+        rank = max(ages, key=lambda rank: ages[rank])
+        return rank if ages[rank] > seconds else None
 
     def behind(self) -> int | None:
         """The process that takes part in fewer exchanges than all others; None if there is none."""
-        first, *others = sorted(range(self.size), key=lambda rank: self.exchanges[rank])
-        return first if others and self.exchanges[first] < self.exchanges[others[0]] else None
+        return self.report.behind
 
     # ---- failures
 
@@ -102,5 +160,5 @@ class Heartbeats:
         """End the threads: if the interpreter ended one inside the store, the process would be aborted."""
         self.stopped.set()
         for thread in self.threads:
-            if thread is not threading.current_thread():
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(STOP_SECONDS)

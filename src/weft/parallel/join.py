@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from weft.errors import GroupError, UsageError
 from weft.parallel.group import TIMEOUT_SECONDS, Group
-from weft.parallel.heartbeat import IDLE_LOST_SECONDS, LOST_SECONDS, STALE_SECONDS, Failure, Heartbeats
+from weft.parallel.heartbeat import IDLE_LOST_SECONDS, LOST_SECONDS, STALE_SECONDS, Failure, Heartbeats, first_beat
 from weft.parallel.interface import is_loopback
 
 JOIN_SECONDS = 300.0  # how long processes wait for the others at the start
@@ -56,6 +56,7 @@ def join(place: Place, *, device: str, on_lost: OnLost, timeout: float = TIMEOUT
     hosts = _hosts(store, place, wait)
     group = Group(place.rank, place.size, hosts, place.local_rank, None, store, timeout)
     beats = Heartbeats(_second_client(place, wait), place.rank, place.size, lambda rank: on_lost(group, rank))
+    beats.start()
     group.heartbeats, group.diagnose = beats, partial(_diagnose, group, beats)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     limit = timedelta(seconds=timeout)
@@ -148,6 +149,7 @@ def _unreachable(place: Place, wait: float) -> GroupError:
 
 def _hosts(store: Any, place: Place, wait: float) -> list[str]:
     """The host of each process, once all have joined."""
+    first_beat(store, place.rank)
     store.set(f"weft/host/{place.rank}", place.host)
     keys, end = [f"weft/host/{rank}" for rank in range(place.size)], time.monotonic() + wait
     while not store.check(keys):
@@ -183,4 +185,4 @@ def _diagnose(group: Group, beats: Heartbeats) -> str:
 
 def lost_message(group: Group, rank: int) -> str:
     """The message about a lost process."""
-    return f"{group.name(rank)} does not answer any more; the last checkpoint is intact"
+    return f"{group.name(rank)} does not answer any more; {group.advice}"

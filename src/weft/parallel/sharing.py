@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 def share(batches: Iterable[T], group: Group) -> Iterator[T]:
     """The batches of this process: every `size`-th one, because they are sorted by length."""
+    group.begin()
     return islice(batches, group.rank, None, group.size)
 
 
@@ -24,6 +25,7 @@ def sum_arrays(array: np.ndarray, group: Group) -> np.ndarray:
     if group.size > 1:
         import torch
 
+        group.meet()
         group.sum_(torch.from_numpy(array))
     return array
 
@@ -32,4 +34,5 @@ def merge(results: Mapping[int, Any], group: Group) -> dict[int, Any]:
     """The results of all processes by number; each is what JSON can hold."""
     if group.size == 1:
         return dict(results)
+    group.meet()
     return {int(number): value for part in group.gather(list(results.items())) for number, value in part}

@@ -12,7 +12,7 @@ import tomli_w
 from weft.data.bos import with_bos
 from weft.data.config import training
 from weft.data.corpus import Corpus
-from weft.errors import ConfigError, UsageError
+from weft.errors import ConfigError, DataError, UsageError
 from weft.lock import Lock
 from weft.parallel.group import ALONE, Group
 from weft.runs.config import RunConfig
@@ -207,7 +207,10 @@ def _follow(out: Path, callback: JobCallback, inputs: JobInputs) -> RunDir:
     directory = open_run_dir(out)
     config = read_config(directory)
     teachers = load_teachers(config)
-    tokenizer, columns = prepare(config.spec, config, directory, callback, expected=expected)
+    try:
+        tokenizer, columns = prepare(config.spec, config, directory, callback, expected=expected)
+    except DataError as error:
+        raise DataError(error.where, error.problem, "use the same files on all hosts") from error
     config.preset.estimator.train(Job(config, directory, tokenizer, columns, callback, teachers, inputs.reward, group))
     group.barrier()
     group.end()

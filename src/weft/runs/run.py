@@ -11,12 +11,12 @@ from weft.config import Config
 from weft.data.memory import list_inputs
 from weft.decode.options import GenerationConfig, options_from
 from weft.errors import UsageError
+from weft.parallel.group import ALONE
 from weft.tasks.spec import Evaluation, I, InvalidInput, P, Progress, Scored, is_tuple_of_texts, raise_first_invalid
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from torch import nn
 
     from weft.decode.cache_options import Cache
     from weft.decode.decoder import Decoder
@@ -42,6 +42,7 @@ class Run(Generic[I, P]):
 
     def __init__(self, directory: RunDir, config: RunConfig, vocabulary: Any, device: str) -> None:
         self.directory, self.config, self.vocabulary, self.device_name = directory, config, vocabulary, device
+        self.group = ALONE  # the processes that evaluate together
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, task={self.task!r}, arch={self.arch!r})"
@@ -79,7 +80,7 @@ class Run(Generic[I, P]):
         return self.config.preset.estimator.load(self.config, self.vocabulary, self.directory, self.device_name)
 
     @property
-    def network(self) -> nn.Module | None:
+    def network(self) -> torch.nn.Module | None:
         """The model, if it is a neural network."""
         if not self.config.preset.estimator.by_steps:
             return None
@@ -100,9 +101,8 @@ class Run(Generic[I, P]):
     @property
     def num_parameters(self) -> int:
         """The number of learned values: weights, or probabilities of n-grams."""
-        if self.network is None:
-            return int(self.model.num_parameters)
-        return sum(weight.numel() for weight in self.network.parameters())
+        network = self.network
+        return int(self.model.num_parameters) if network is None else sum(part.numel() for part in network.parameters())
 
     @property
     def generates(self) -> bool:

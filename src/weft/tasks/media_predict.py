@@ -26,6 +26,7 @@ from weft.decode.prediction import PairScore, Prediction
 from weft.errors import DataError, UsageError
 from weft.media.files import MediaFile
 from weft.nn import ctc
+from weft.parallel.sharing import merge, share
 from weft.runs.eval_data import eval_source
 from weft.tasks.media_data import references
 from weft.tasks.spec import Files, InvalidInput, ProgressCallback
@@ -158,6 +159,7 @@ class MediaPredictor:
             [prefix_ids] * len(frames),
             self.device,
             indices=None if numbers is None else [number - 1 for number in numbers],
+            group=self.run.group,
         )
         return search(request, options, progress=progress)
 
@@ -173,20 +175,25 @@ class MediaPredictor:
     @torch.inference_mode()
     def best_paths(self, frames: Sequence[Frames], progress: ProgressCallback | None) -> list[Prediction]:
         """Greedy decoding of CTC: the most probable label at each position."""
-        predictions: dict[int, Prediction] = {}
+        found: dict[int, Any] = {}  # path and score by row
         order = sorted(range(len(frames)), key=lambda row: len(frames[row][0]))
         model: Any = self.members[0].model
-        for low in range(0, len(order), BATCH_SOURCES):
+        group, done = self.run.group, 0
+        for low in share(range(0, len(order), BATCH_SOURCES), group):
             rows = order[low : low + BATCH_SOURCES]
             memory = model.encoder(*self.batch([frames[row] for row in rows]))
             log_probs = model.frame_log_probs(memory)
             paths = ctc.best_path(log_probs, memory.token_mask, blank=model.blank)
             scores = log_probs.amax(-1).masked_fill(~memory.token_mask, 0.0).sum(1).tolist()
-            for row, path, score in zip(rows, paths, scores, strict=True):
-                predictions[row] = Prediction(self.tokenizer.decode(path), [*path, model.blank], score, score)
+            found |= zip(rows, zip(paths, scores, strict=True), strict=True)
+            done += len(rows) * group.size
             if progress is not None:
-                progress(len(predictions), len(frames))
-        return [predictions[row] for row in range(len(frames))]
+                progress(min(done, len(frames)), len(frames))
+        found = merge(found, group)
+        return [
+            Prediction(self.tokenizer.decode(path), [*path, model.blank], score, score)
+            for path, score in (found[row] for row in range(len(frames)))
+        ]
 
     # ---- scoring
 

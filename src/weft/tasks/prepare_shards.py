@@ -188,6 +188,11 @@ class Preparation:
             for column in columns
         }
 
+    def max_processes(self, plan: Mapping[str, Any], machines: int = 1) -> int:
+        """The number of processes on each machine that can have a shard to write."""
+        num_shards = max(plan["sizes"].values(), default=0) // self.shard_chars + 1  # sizes are in bytes
+        return -(-num_shards // machines)
+
     def write(self, plan: Mapping[str, Any], subset: Subset, callback: PrepareCallback) -> None:
         """Write the shards of a subset that are not finished."""
         total, before = max(1, sum(plan["sizes"].values())), 0

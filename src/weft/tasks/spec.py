@@ -373,6 +373,7 @@ class Task(Generic[I, P]):
     # rewards of (prompt, response) pairs for policy gradients, with the label of `data.reward_label` or None
     rewards: Callable[[Run[I, P], Sequence[tuple[str, str]], str | None], list[float]] | None = None
     inputs: Callable[[RunConfig], InputSpec] = field(default=lambda config: InputSpec())  # what an input is, for a server
+    shares_evaluation: bool = True  # whether several processes can evaluate a run, each a part of the data
     supports_ensembles: bool = False
     supports_distillation: bool = False  # its objectives are `DistillableObjective`
     supports_r_drop: bool = False  # the same, but teachers have other positions

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -32,12 +32,20 @@ _SYNC_BUFFERS = next(
 )
 
 
+class Reader(Protocol):
+    """A thread that reads the weights of a model, to write them to a file."""
+
+    def wait(self) -> None:
+        """Wait until the weights may change."""
+
+
 class Replica:
     """The loss module of one process alone. The subclasses exchange gradients with other processes."""
 
     gradient_factor = 1.0  # the gradients are the sums over all processes divided by this
     exchanged_bytes = 0  # bytes of gradients and weights that a process sends in a step; 0: not counted
     num_warmups = 0  # batches of a shape before the first that takes the time of all later ones
+    reader: Reader | None = None  # who still reads the last copy of `whole_model`
 
     def __init__(self, loss_module: LossModule) -> None:
         self.loss_module = loss_module
@@ -125,6 +133,9 @@ class Sharded(Replica):
 
     @contextmanager
     def whole_model(self) -> Iterator[nn.Module]:
+        if self.reader is not None:
+            self.reader.wait()
+            self.reader = None
         model, sharded = self.copy.to(self.device), self.loss_module.model
         model.train(sharded.training)
         with torch.no_grad():

@@ -77,6 +77,7 @@ class Loop:
         self.samples: list[dict[str, Any]] = []  # the latest samples
         self.copies_state = True  # whether there is memory for a copy of everything that a checkpoint has
         self.copies: list[Copy] = []  # for checkpoints: the next optimizer step waits for them
+        self.checked_step = -1  # the last step whose weights were found to be finite
 
     # ---- progress
 
@@ -249,7 +250,10 @@ class Loop:
             train_state.epoch, train_state.batch_index = train_state.epoch + 1, 0
 
     def _check_finite(self) -> None:
+        if self.ema is None and self.checked_step == self.train_state.step:  # for the best weights of this step
+            return
         check_finite(self.loss_module.model.state_dict(), self.train_state.step, self.group)
+        self.checked_step = self.train_state.step
 
     # ---- the run
 

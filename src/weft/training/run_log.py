@@ -93,7 +93,9 @@ class RunLogWriter:
 
     def keep_best(self, loop: Loop, model: nn.Module) -> None:
         snapshot = self.saver.submit(loop, WEIGHTS, self._weights(loop, model), self._write_weights)
-        if loop.ema is not None or model is not loop.loss_module.model:  # after the validation, the model has other weights
+        if model is not loop.loss_module.model:  # a copy, which keeps these weights until the next one is made
+            loop.replica.reader = snapshot
+        elif loop.ema is not None:  # after the validation, the model has other weights
             snapshot.wait()
 
     def _weights(self, loop: Loop, model: nn.Module) -> dict[str, TensorFile]:

@@ -14,7 +14,7 @@ import typer
 from weft.cli.cache_options import CacheOptions
 from weft.cli.engine_options import EngineOptions
 from weft.cli.ensemble_options import SearchOptions, describe_mixture
-from weft.cli.options import Context, Data
+from weft.cli.options import Context, Data, Processes
 from weft.cli.output import finite, format_percent, note, warn, write, write_json, write_styled, write_table
 from weft.errors import UsageError
 from weft.metrics.labels import label_of
@@ -24,6 +24,7 @@ from weft.text.table_layout import columns
 if TYPE_CHECKING:
     from weft.config import Config
     from weft.metrics.items import Score
+    from weft.parallel.group import Group
     from weft.runs.run import AnyRun
     from weft.tasks.spec import Evaluation
 
@@ -95,13 +96,42 @@ class Evaluate(CacheOptions, EngineOptions, SearchOptions):
         bool,
         typer.Option("--strict", help="Fail on labels that are not in the training data instead of counting them as errors."),
     ] = False
+    processes: Processes = None
     data: Data = None
 
+    def num_processes(self) -> int:
+        return self.processes or 1
+
+    def advice(self) -> str:
+        return "run the command again"
+
     def run(self) -> int:
+        from weft.cli.group import joined
+        from weft.training.device import uses_gpu
+
+        with joined("cuda" if uses_gpu(self.device) else "cpu", self.advice()) as group:
+            return self._evaluate(group)
+
+    def _load_shared(self, group: Group) -> AnyRun:
+        """The run, evaluated by the processes of a group."""
+        from weft.cli.group import check_same_inputs
+        from weft.runs.shared_evaluation import share_evaluation
+
+        if group.size > 1 and self.cache_options() is not False:
+            raise UsageError("processes", "a cache follows the text in its order", "leave out one of them")
+        if group.size > 1 and self.engine != "torch":
+            raise UsageError("processes", "cannot be combined with `engine`", "use --threads")
+        self.quiet = self.quiet or not group.leads
+        run = self.load()
+        check_same_inputs(group, run.device_name, self.run_dir, self._files(run))
+        share_evaluation(run, group)
+        return run
+
+    def _evaluate(self, group: Group) -> int:
         from weft.cli.display import Display
         from weft.cli.task_options import Flag, options_of
 
-        run = self.load()
+        run = self._load_shared(group)
         if run.decoder is not None and run.generates:
             raise UsageError("engine", "scores of language models are computed by weft itself", "remove it")
         flags = {
@@ -122,6 +152,9 @@ class Evaluate(CacheOptions, EngineOptions, SearchOptions):
 
             display.show("reading", 0.0)  # some tasks report no progress while they read
             evaluation = run.evaluate(self.data, options, progress=progress)
+        group.end()
+        if not group.leads:
+            return 0
         if evaluation.unseen_labels:
             warn(self._unseen(run.spec.loss_unit, run.spec.output_noun, evaluation.unseen_labels), quiet=self.quiet)
         for text in evaluation.notes:
@@ -132,10 +165,14 @@ class Evaluate(CacheOptions, EngineOptions, SearchOptions):
             self._write(run, evaluation, options)
         return 0
 
-    def _write_json(self, run: AnyRun, evaluation: Evaluation) -> None:
+    def _files(self, run: AnyRun) -> list[Path]:
+        """The files that are evaluated."""
         datasets = run.config.datasets
         dataset = next((datasets[name] for name in SPLITS if name in datasets), None)
-        files = [str(path) for path in self.data or (() if dataset is None else dataset.paths)]
+        return list(self.data or (() if dataset is None else dataset.paths))
+
+    def _write_json(self, run: AnyRun, evaluation: Evaluation) -> None:
+        files = list(map(str, self._files(run)))
         unseen = {} if evaluation.unseen_labels is None else {"unseen": evaluation.unseen_labels}
         scores = [as_json(score) for score in evaluation]
         write_json({"scores": scores, **unseen, "run": str(self.run_dir), **_mixture_json(run), "data": files})

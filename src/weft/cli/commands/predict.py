@@ -11,13 +11,14 @@ import typer
 
 from weft.cli.engine_options import EngineOptions
 from weft.cli.ensemble_options import SearchOptions
-from weft.cli.options import DECODING, FILES, InputFiles, Temperature, TopK, TopP
+from weft.cli.options import DECODING, FILES, InputFiles, Processes, Temperature, TopK, TopP
 from weft.cli.output import write, write_json
 from weft.errors import UsageError
 from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
     from weft.cli.task_options import Flag
+    from weft.parallel.group import Group
     from weft.runs.run import AnyRun
 
 N_BEST_HEADER = "line\tscore\toutput"
@@ -81,6 +82,7 @@ class Predict(EngineOptions, SearchOptions):
             help="Task denoising: corrupt each line as in training, and print the corrupted, target and restored text.",
         ),
     ] = False
+    processes: Processes = None
     input: InputFiles = None
     stream: Annotated[
         bool,
@@ -115,7 +117,34 @@ class Predict(EngineOptions, SearchOptions):
         typer.Option(rich_help_panel=FILES, metavar="N", help="Head number, from 1, for --save-alignments.  [default: mean]"),
     ] = None
 
+    def num_processes(self) -> int:
+        return self.processes or 1
+
+    def advice(self) -> str:
+        return "the outputs so far are complete"
+
     def run(self) -> int:
+        from weft.cli.group import joined
+        from weft.training.device import uses_gpu
+
+        with joined("cuda" if uses_gpu(self.device) else "cpu", self.advice()) as group:
+            self._check_shared(group)
+            return self._predict(group)
+
+    def _check_shared(self, group: Group) -> None:
+        """Refuse inputs that several processes cannot divide."""
+        if group.size == 1:
+            return
+        self.quiet = self.quiet or not group.leads
+        if self.stream:
+            raise UsageError("processes", "a stream is read in its order", "leave it out")
+        if self.text is not None:
+            raise UsageError("processes", "one text cannot be divided", "leave it out, or read lines with --input")
+        if self.engine != "torch":
+            raise UsageError("processes", "cannot be combined with `engine`", "use --threads")
+
+    def _predict(self, group: Group) -> int:
+        from weft.cli.group import check_same_inputs
         from weft.cli.predict_lines import predict_lines
         from weft.cli.task_options import options_of
         from weft.files import blocking_file
@@ -125,6 +154,7 @@ class Predict(EngineOptions, SearchOptions):
         run = self.load()
         if run.spec.command != "predict":
             raise run.wrong_task()
+        check_same_inputs(group, run.device_name, self.run_dir, [])
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
         if self.stream:
             return self._stream(run)
@@ -133,7 +163,7 @@ class Predict(EngineOptions, SearchOptions):
         header = run.spec.output_header
         if self.num_samples > 1 or (self.n_best or 1) > 1:
             header = header or N_BEST_HEADER
-        return predict_lines(run, options, self, extra_dir=self.save_alignments, header=header)
+        return predict_lines(run, options, self, extra_dir=self.save_alignments, header=header, group=group)
 
     def _stream(self, run: AnyRun) -> int:
         """Print the output for standard input while it arrives."""

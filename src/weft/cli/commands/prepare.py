@@ -76,6 +76,7 @@ class Prepare(ModelCommand):
 
     def run(self) -> int:
         from weft.cli.display import Display
+        from weft.cli.launch import check_processes
         from weft.cli.prepare_workers import WorkerFailed
         from weft.cli.threads import cpus
         from weft.config import override, read_toml
@@ -91,7 +92,8 @@ class Prepare(ModelCommand):
             preparation = self._preparation(values, output_dir, display)
             progress = PrepareProgress(display)
             plan = preparation.plan(progress, verify=self.verify)
-            num_processes = self.processes or cpus()
+            num_processes = min(self.processes or cpus(), preparation.max_processes(plan, count))
+            check_processes(num_processes)
             subsets = [Subset(index + count * process, count * num_processes) for process in range(num_processes)]
             damaged = preparation.verify(plan, Subset(index, count), progress) if self.verify else []
             for path in damaged:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, ModelCommand, Overrides, RunFile
+from weft.cli.options import FILES, ModelCommand, Overrides, Processes, RunFile
 from weft.cli.run_training import RunTraining
 from weft.errors import UsageError
 
@@ -33,9 +33,7 @@ class Train(ModelCommand):
             help="Train the best model that this machine can train in N minutes, chosen by a short trial.",
         ),
     ] = None
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, metavar="N", help="Number of processes on this machine.  [default: 1]")
-    ] = None
+    processes: Processes = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing run and start over.")] = False
     tokenizer_from: Annotated[
         Path | None,
@@ -55,7 +53,23 @@ class Train(ModelCommand):
         return self.processes or 1
 
     def run(self) -> int:
-        from weft.cli.group import check_same_run, device_of, joined
+        from weft.cli.group import before_joining, check_same_run, device_of, joined
+
+        with before_joining():
+            values = self._values()
+            device = device_of(values)
+        output_dir = self.output_dir or Path("runs") / self.run_file.stem
+        training = RunTraining(self.run_file.parent, output_dir, overwrite=self.overwrite, json=self.json, quiet=self.quiet)
+        with joined(device) as group:
+            check_same_run(group, values, device)
+            if not group.leads:
+                return training.follow(values, group)
+            # a wrong run file is refused before anything else
+            completed = self._complete(values, output_dir)
+            return training.run(values, completed, group)
+
+    def _values(self) -> dict[str, Any]:
+        """The run file with what the command line changes."""
         from weft.config import BUDGETS, override, read_toml
         from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
 
@@ -69,15 +83,7 @@ class Train(ModelCommand):
             values = with_tokenizer_from(values, self.tokenizer_from)
         elif self.init_from is not None:
             values = with_tokenizer_of_init(values, self.init_from)
-        output_dir = self.output_dir or Path("runs") / self.run_file.stem
-        training = RunTraining(self.run_file.parent, output_dir, overwrite=self.overwrite, json=self.json, quiet=self.quiet)
-        with joined(device := device_of(values)) as group:
-            check_same_run(group, values, device)
-            if not group.leads:
-                return training.follow(values, group)
-            # a wrong run file is refused before anything else
-            completed = self._complete(values, output_dir)
-            return training.run(values, completed, group)
+        return values
 
     def _complete(self, values: dict[str, Any], output_dir: Path) -> Recommendation:
         """The run file with the recommended options, for --minutes by a trial. A run that has begun keeps its options."""

@@ -20,7 +20,7 @@ from weft.metrics.classification import label_metrics
 from weft.metrics.metric import values
 from weft.models.encoder import EncoderInput
 from weft.parallel.group import ALONE, Group
-from weft.parallel.sharing import share
+from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions
 from weft.text.tokenizers import Tokenizer
 from weft.training.distillation import Outputs
@@ -40,6 +40,7 @@ def predict_logits(
         done += len(members) * group.size
         if progress is not None:
             progress(min(done, len(logits)), len(logits))
+    group.meet()
     return group.sum_(logits)
 
 
@@ -92,8 +93,11 @@ class ClassificationObjective:
 class TextClassifier:
     """A classifier together with its tokenizer."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, max_length: int, device: torch.device) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, *, max_length: int, device: torch.device, group: Group = ALONE
+    ) -> None:
         self.model, self.tokenizer, self.max_length, self.device = model, tokenizer, max_length, device
+        self.group = group
 
     @property
     def temperature(self) -> float:
@@ -119,17 +123,20 @@ class TextClassifier:
         rows = [[np.concatenate([ids, eos]) for ids in row] for row in zip(*columns, strict=True)]
         full_lengths = np.array([1 + sum(map(len, row)) for row in rows])
         lengths = np.minimum(full_lengths, self.max_length)
-        results: list[np.ndarray] = [np.zeros(0)] * len(rows)
-        done = 0
-        for members in length_batches(lengths, batch_tokens=BATCH_TOKENS):
+        outputs, done = list[tuple[np.ndarray, np.ndarray]](), 0
+        for members in share(length_batches(lengths, batch_tokens=BATCH_TOKENS), self.group):
             batch = EncoderInput(*pack_rows([rows[index] for index in members.tolist()], max_length=self.max_length))
             output = function(map_tensors(batch, lambda part: part.to(self.device))).double().cpu().numpy()
-            for index, value in zip(members.tolist(), output, strict=True):
-                results[index] = value
-            done += len(members)
+            outputs.append((members, output))
+            done += len(members) * self.group.size
             if progress is not None:
-                progress(done, len(rows))
-        return np.stack(results), full_lengths > self.max_length
+                progress(min(done, len(rows)), len(rows))
+        # a process without a batch does not know the shape
+        shape = max(self.group.gather([list(output.shape[1:]) for _, output in outputs[:1]]))[0]
+        results = np.zeros((len(rows), *shape))
+        for members, output in outputs:
+            results[members] = output
+        return sum_arrays(results, self.group), full_lengths > self.max_length
 
     def classify(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> ClassifierOutput:
         """Log-probabilities of the labels, and which texts were truncated."""

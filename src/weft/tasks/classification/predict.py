@@ -95,7 +95,11 @@ class ClassifierPredictor:
         from weft.tasks.classification.objective import TextClassifier
 
         return TextClassifier(
-            self.run.network, self.tokenizer.tokenizer, max_length=self.config.data.max_length, device=self.run.device
+            self.run.network,
+            self.tokenizer.tokenizer,
+            max_length=self.config.data.max_length,
+            device=self.run.device,
+            group=self.run.group,
         )
 
     @property

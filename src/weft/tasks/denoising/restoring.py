@@ -130,6 +130,7 @@ class DenoisingPredictor(EncoderDecoderPredictor):
             indices=[number - 1 for number in numbers],
             suppressed_tokens=self.suppressed_tokens,
             sources=[(source,) for source in sources],
+            group=self.run.group,
         )
 
         def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
@@ -153,7 +154,7 @@ class DenoisingPredictor(EncoderDecoderPredictor):
         members = np.arange(noisy.corpus.lines)
         # what the tokenizer restores: it may drop spaces, and long texts were truncated
         lines, corrupted = list(map(self.plain.decode, noisy.texts(members).split())), noisy.corrupted(members)
-        targets = target_statistics(self.model, noisy, self.device) if self.has_log_probs else None
+        targets = target_statistics(self.model, noisy, self.device, group=self.run.group) if self.has_log_probs else None
         outputs = [ranked[0].text for ranked in self.restore(corrupted, options, range(1, 1 + len(lines)), progress)]
         items = seq2seq_items(outputs, lines)
         search_signature = "/".join([options.describe(), *self.ensemble_signature()])

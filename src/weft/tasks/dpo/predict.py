@@ -47,7 +47,7 @@ def evaluate(run: Run[str, None], data: Files | None, options: Options, progress
         columns = tokenize(run.spec, run.config, run.vocabulary, dataset, Path(directory))
         pairs = encode_pairs(run.config, dataset, columns)
         beta = run.config.model.dpo_beta
-        rewards = pair_rewards(run.model, reference, pairs, beta, run.device, phase(progress, "evaluating"))
+        rewards = pair_rewards(run.model, reference, pairs, beta, run.device, phase(progress, "evaluating"), run.group)
     items = preference_items(rewards[0], rewards[1], pairs.characters)
     records = list(dataset.records())
     texts = [records[index].texts for index in pairs.members.tolist()]

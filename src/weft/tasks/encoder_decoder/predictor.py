@@ -15,6 +15,7 @@ from weft.decode.prediction import PairScore, Prediction
 from weft.errors import UsageError
 from weft.explain.alignment import Alignment, check_source_attention, source_attention_weights
 from weft.metrics.items import ItemStatistics
+from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.encoder_decoder.pair_batch import pad_rows
 from weft.tasks.encoder_decoder.predict import refuse
 from weft.tasks.spec import ProgressCallback
@@ -171,6 +172,7 @@ class EncoderDecoderPredictor:
             self.suppressed_tokens,
             list(zip(*sources, strict=True)),
             self.encode_lines,
+            self.run.group,
         )
 
         def finish(found: list[list[Prediction]]) -> list[list[Prediction]]:
@@ -276,7 +278,9 @@ class EncoderDecoderPredictor:
 
     def losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> ItemStatistics:
         """Negative log-likelihood and number of tokens of each target."""
-        scores = self.score(pairs, truncate=truncate)
-        tokens = np.array([len(score.tokens) for score in scores], np.float64)
-        nll = np.array([-score.log_prob for score in scores], np.float64)
-        return ItemStatistics(np.arange(len(scores)), {"nats": nll, "tokens": tokens})
+        group, nll, tokens = self.run.group, np.zeros(len(pairs)), np.zeros(len(pairs))
+        for low in share(range(0, len(pairs), MAX_BATCH_SOURCES), group):  # the batches of `score`
+            scores = self.score(pairs[low : low + MAX_BATCH_SOURCES], truncate=truncate)
+            nll[low : low + len(scores)] = [-score.log_prob for score in scores]
+            tokens[low : low + len(scores)] = [len(score.tokens) for score in scores]
+        return ItemStatistics(np.arange(len(pairs)), {"nats": sum_arrays(nll, group), "tokens": sum_arrays(tokens, group)})

@@ -47,7 +47,8 @@ class Member:
         """The negative log-likelihood of every token of a text, (N,). A cache follows the text in its order."""
         with _inference(self.device):
             if self.run.cache is None:
-                return surprisal(self.run.model, corpus, self.context(context), device=self.device, progress=progress)
+                policy, group = self.context(context), self.run.group
+                return surprisal(self.run.model, corpus, policy, device=self.device, progress=progress, group=group)
             from weft.tasks.lm.cache import cached_nll, hidden_states
 
             states = hidden_states(self.run, corpus, self.context(context), progress)

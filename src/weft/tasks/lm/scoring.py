@@ -108,9 +108,25 @@ def _report(progress: ProgressCallback | None, done: NDArray[np.int64], total: i
         progress(int(done[positions - 1]), total)
 
 
-def is_shareable(corpus: Corpus, context: Context) -> bool:
-    """Whether the windows of a corpus are independent, so that several processes can share them."""
-    return corpus.starts is not None or context.policy == "stride"
+def _own_windows(corpus: Corpus, context: Context, group: Group) -> Iterator[ScoringWindow]:
+    """The windows that this process of a group computes: some of them, or some rows of each if a state is carried from one to
+    the next."""
+    windows = scoring_windows(corpus, context)
+    if group.size == 1:
+        return windows
+    if corpus.starts is not None or context.policy == "stride":
+        return share(windows, group)
+    group.begin()
+    return (_rows(window, group) for window in windows if len(window.start) > group.rank)
+
+
+def _rows(window: ScoringWindow, group: Group) -> ScoringWindow:
+    """The rows of a window that this process computes."""
+    rows = slice(group.rank, None, group.size)
+    token_mask = None if window.token_mask is None else window.token_mask[rows]
+    return window._replace(
+        tokens=window.tokens[rows], token_mask=token_mask, first=window.first[rows], start=window.start[rows]
+    )
 
 
 def per_token(
@@ -121,42 +137,23 @@ def per_token(
     group: Group = ALONE,
 ) -> NDArray[np.float32]:
     """The values of `function` for every predicted token, (N,) or (N, values), in the order of the corpus. The processes of a
-    group share the windows, unless a state is carried from one to the next."""
-    if group.size > 1 and is_shareable(corpus, context):
-        return _per_token_together(function, corpus, context, progress, group)
-    result: NDArray[np.float32] | None = None
-    state, done = None, 0
-    for window in scoring_windows(corpus, context):
+    group share the windows of a function with one value."""
+    result: NDArray[np.float32] | None = None if group.size == 1 else np.zeros(len(corpus.tokens), np.float32)
+    state, done, total = None, 0, len(corpus.tokens)
+    for window in _own_windows(corpus, context, group):
         columns = np.arange(window.tokens.shape[1] - 1)
         counts = columns >= window.first[:, None]
         if window.token_mask is not None:
             counts &= window.token_mask[:, 1:]
         done_at = done + np.cumsum(counts.sum(0))
-        report = partial(_report, progress, done_at, len(corpus.tokens))
+        report = partial(_report, progress, np.minimum(done_at * group.size, total), total)
         values, state = token_nll(function, window.tokens, None if window.resets_state else state, report)
         if result is None:
-            result = np.full((len(corpus.tokens), *values.shape[2:]), np.nan, dtype=np.float32)
+            result = np.full((total, *values.shape[2:]), np.nan, dtype=np.float32)
         result[(window.start[:, None] + columns)[counts]] = values[counts]
         report(len(columns))
         done = int(done_at[-1])
-    return np.zeros(0, np.float32) if result is None else result
-
-
-def _per_token_together(
-    function: NLLFunction, corpus: Corpus, context: Context, progress: ProgressCallback | None, group: Group
-) -> NDArray[np.float32]:
-    """`per_token` of independent windows, of which each process of a group computes some."""
-    result, done = np.zeros(len(corpus.tokens), np.float32), 0
-    for window in share(scoring_windows(corpus, context), group):
-        columns = np.arange(window.tokens.shape[1] - 1)
-        counts = columns >= window.first[:, None]
-        if window.token_mask is not None:
-            counts &= window.token_mask[:, 1:]
-        result[(window.start[:, None] + columns)[counts]] = token_nll(function, window.tokens)[0][counts]
-        done += int(counts.sum()) * group.size
-        if progress is not None:
-            progress(min(done, len(result)), len(result))
-    return sum_arrays(result, group)
+    return np.zeros(0, np.float32) if result is None else sum_arrays(result, group)
 
 
 def surprisal(

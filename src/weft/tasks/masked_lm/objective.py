@@ -23,7 +23,7 @@ from weft.errors import DataError
 from weft.metrics.items import ItemStatistics
 from weft.metrics.masked_lm import MASKED
 from weft.models.encoder import EncoderInput
-from weft.parallel.group import ALONE
+from weft.parallel.group import ALONE, Group
 from weft.parallel.sharing import sum_arrays
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
@@ -260,18 +260,26 @@ class PseudoLogLikelihood(NamedTuple):
 
 
 def token_pseudo_nll(
-    model: Any, corpus: Corpus, *, window: int, device: torch.device, progress: ProgressCallback | None = None
+    model: Any,
+    corpus: Corpus,
+    *,
+    window: int,
+    device: torch.device,
+    progress: ProgressCallback | None = None,
+    group: Group = ALONE,
 ) -> PseudoLogLikelihood:
-    """The negative log-likelihood of every token while only it is masked (Salazar et al. 2020)."""
+    """The negative log-likelihood of every token while only it is masked (Salazar et al. 2020). The processes of a group share
+    the work."""
     check_line_lengths(model.max_positions, corpus)
-    items, masked_tokens, nll, num_texts, done = [], [], [], 0, 0
+    items, masked_tokens, nll, num_texts, done, first = [], [], [], 0, 0, 0
     total = len(corpus.tokens) - corpus.lines
     for batch in texts(corpus, window=window):
         can_mask = maskable(batch.text.tokens, batch.text.token_mask)
         rows, columns = can_mask.nonzero(as_tuple=True)
         batch_nll = torch.zeros(len(rows), dtype=torch.float64)
         size = max(1, BATCH_TOKENS // can_mask.size(1))
-        for low in range(0, len(rows), size):
+        starts = range(0, len(rows), size)
+        for low in starts[(group.rank - first) % group.size :: group.size]:
             row, column = rows[low : low + size], columns[low : low + size]
             numbers = torch.arange(len(row))
             tokens = batch.text.tokens[row]
@@ -280,15 +288,16 @@ def token_pseudo_nll(
             y = model(to_device(EncoderInput(tokens, batch.text.token_mask[row]), device))[numbers, column.to(device)]
             log_probs = model.log_probs(y).double().cpu()
             batch_nll[low : low + size] = -log_probs[numbers, targets]
-            done += len(row)
+            done += len(row) * group.size
             if progress is not None:
-                progress(done, total)
-        num_texts += len(can_mask)
+                progress(min(done, total), total)
+        num_texts, first = num_texts + len(can_mask), first + len(starts)
         items.append(batch.keys[rows.numpy()])
         masked_tokens.append(batch.text.tokens[rows, columns].numpy())
         nll.append(batch_nll.numpy())
     order = np.argsort(np.concatenate(items), kind="stable")
     arrays = [np.concatenate(parts)[order] for parts in (items, masked_tokens, nll)]
+    sum_arrays(arrays[2], group)
     return PseudoLogLikelihood(arrays[0], arrays[1], arrays[2], num_texts)
 
 

@@ -117,7 +117,9 @@ class MaskedLMPredictor:
         window = self.config.data.context_length
         with TemporaryDirectory() as directory, torch.inference_mode():  # a memory map outlives its file
             corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(directory), tokenize_progress)
-            return token_pseudo_nll(self.model, corpus, window=window, device=self.device, progress=progress), corpus
+            return token_pseudo_nll(
+                self.model, corpus, window=window, device=self.device, progress=progress, group=self.run.group
+            ), corpus
 
     def evaluation_setup(self) -> EvaluationSetup:
         """The evaluation setup for signatures."""

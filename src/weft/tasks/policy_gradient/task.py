@@ -36,6 +36,7 @@ POLICY_GRADIENT: Task[str, None] = Task(
     compare=COMPARE,
     predictor=Responder,
     evaluate=evaluate,
+    shares_evaluation=False,  # responses are sampled one after another
     unknown_tokens=unknown_tokens,
     decode=DECODE,
     explain=find_explain,

@@ -177,8 +177,8 @@ class QAObjective:
 class QAPredictor:
     """Answers questions about passages that are given as texts."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, data: Any, device: torch.device) -> None:
-        self.model, self.tokenizer, self.device = model, tokenizer, device
+    def __init__(self, model: Any, tokenizer: Tokenizer, *, data: Any, device: torch.device, group: Group = ALONE) -> None:
+        self.model, self.tokenizer, self.device, self.group = model, tokenizer, device, group
         self.data = data  # [data] of the run, for the lengths of windows and answers
 
     @property
@@ -198,7 +198,12 @@ class QAPredictor:
         lengths = np.diff(questions.line_starts()) - 1
         is_truncated = (truncated_lengths(lengths, self.data.max_length) < lengths).tolist()
         best = best_spans(
-            self.model, data, max_answer_length=self.data.max_answer_length, device=self.device, progress=progress
+            self.model,
+            data,
+            max_answer_length=self.data.max_answer_length,
+            device=self.device,
+            progress=progress,
+            group=self.group,
         )
         spans = char_spans(best, texts, [token_offsets(self.tokenizer, text) for text in texts])
         rows = zip(texts, spans, best.log_odds.tolist(), best.log_totals.tolist(), strict=True)

@@ -27,7 +27,7 @@ Pair = tuple[str, str]  # a question, and the passage that it is about
 def predictor(run: Run[Pair, AnswerPrediction]) -> QAPredictor:
     from weft.tasks.qa.objective import QAPredictor
 
-    return QAPredictor(run.model, run.vocabulary, data=run.config.data, device=run.device)
+    return QAPredictor(run.model, run.vocabulary, data=run.config.data, device=run.device, group=run.group)
 
 
 def is_single(run: Run[Pair, AnswerPrediction], value: object) -> bool:

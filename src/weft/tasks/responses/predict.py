@@ -140,7 +140,7 @@ def evaluate(run: Run[str, None], data: Files | None, options: Options, progress
     dataset = eval_source(run.directory, run.config, data)
     with TemporaryDirectory() as directory:  # a memory map outlives its file
         examples, num_skipped = encode_dialogues(run, dataset, Path(directory))
-        nats, counts = response_losses(run.model, examples, run.device, phase(progress, "evaluating"))
+        nats, counts = response_losses(run.model, examples, run.device, phase(progress, "evaluating"), run.group)
         starts = examples.responses.line_starts()[examples.edges]
         units = {name: values[examples.members] for name, values in examples.responses.units(starts).items()}
     statistics = {"nats": nats, "tokens": counts.astype(np.float64), **units}

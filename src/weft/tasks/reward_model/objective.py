@@ -18,7 +18,7 @@ from weft.data.text_batching import pack_rows
 from weft.metrics.metric import values
 from weft.metrics.preferences import PREFERENCES_VALIDATION, preference_items
 from weft.models.encoder import EncoderInput
-from weft.parallel.group import ALONE
+from weft.parallel.group import ALONE, Group
 from weft.parallel.sharing import share, sum_arrays
 from weft.tasks.reward_model.batching import PairBatch, Preferences
 from weft.text.tokenizers import Tokenizer
@@ -70,8 +70,11 @@ class PreferenceObjective:
 class NeuralReward:
     """A network with its tokenizer."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, max_length: int, device: torch.device) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, *, max_length: int, device: torch.device, group: Group = ALONE
+    ) -> None:
         self.model, self.tokenizer, self.max_length, self.device = model, tokenizer, max_length, device
+        self.group = group
 
     @torch.inference_mode()
     def rewards(
@@ -83,10 +86,10 @@ class NeuralReward:
         tokens = [[np.concatenate([ids, eos]) for ids in row] for row in zip(*columns, strict=True)]
         lengths = np.array([1 + sum(map(len, row)) for row in tokens])
         rewards, done = np.zeros(len(tokens)), 0
-        for members in length_batches(np.minimum(lengths, self.max_length), batch_tokens=BATCH_TOKENS):
+        for members in share(length_batches(np.minimum(lengths, self.max_length), batch_tokens=BATCH_TOKENS), self.group):
             batch = EncoderInput(*pack_rows([tokens[index] for index in members.tolist()], max_length=self.max_length))
             rewards[members] = self.model(map_tensors(batch, lambda part: part.to(self.device))).double().cpu().numpy()
-            done += len(members)
+            done += len(members) * self.group.size
             if progress is not None:
-                progress(done, len(tokens))
-        return rewards, lengths > self.max_length
+                progress(min(done, len(tokens)), len(tokens))
+        return sum_arrays(rewards, self.group), lengths > self.max_length

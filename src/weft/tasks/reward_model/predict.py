@@ -70,7 +70,9 @@ class RewardPredictor:
         from weft.tasks.reward_model.objective import NeuralReward
 
         max_length = self.config.data.max_length
-        return NeuralReward(self.run.network, self.run.vocabulary, max_length=max_length, device=self.run.device)
+        return NeuralReward(
+            self.run.network, self.run.vocabulary, max_length=max_length, device=self.run.device, group=self.run.group
+        )
 
     @property
     def columns(self) -> int:

@@ -89,8 +89,8 @@ class TaggingObjective:
 class WordTagger:
     """A tagger together with its tokenizers."""
 
-    def __init__(self, model: Any, vocabulary: LabelTokenizer, *, device: torch.device) -> None:
-        self.model, self.vocabulary, self.device = model, vocabulary, device
+    def __init__(self, model: Any, vocabulary: LabelTokenizer, *, device: torch.device, group: Group = ALONE) -> None:
+        self.model, self.vocabulary, self.device, self.group = model, vocabulary, device, group
 
     @property
     def max_length(self) -> int | None:
@@ -119,4 +119,5 @@ class WordTagger:
         if not any(sentences):
             return [[] for _ in sentences]
         data, names = self.sentences(sentences), self.vocabulary.labels.names
-        return [[names[tag] for tag in row.tolist()] for row in predict_tags(self.model, data, self.device, progress)]
+        tags = predict_tags(self.model, data, self.device, progress, self.group)
+        return [[names[tag] for tag in row.tolist()] for row in tags]

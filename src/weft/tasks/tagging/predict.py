@@ -60,7 +60,7 @@ class TaggerPredictor:
         """The network with its tokenizers."""
         from weft.tasks.tagging.objective import WordTagger
 
-        return WordTagger(self.run.model, self.tokenizer, device=self.run.device)
+        return WordTagger(self.run.model, self.tokenizer, device=self.run.device, group=self.run.group)
 
     @property
     def labels(self) -> tuple[str, ...]:

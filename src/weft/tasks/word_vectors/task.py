@@ -35,6 +35,7 @@ WORD_VECTORS_TASK: Task[str, Neighbors] = Task(
     ranking_metrics=("spearman", "analogy_accuracy"),
     compare=Compare(length_unit="characters", same_items="evaluate both with the same files"),
     evaluate=evaluate,
+    shares_evaluation=False,
     predict=predict,
     predict_options=NeighborOptions,
     embed=embed,
