@@ -23,6 +23,7 @@ Noise = Callable[[int], float]  # the random number in [0, 1) that samples the t
 NO_TOKEN = -1  # padding, and the next token of a row that has none
 NAN_PROBS = "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 BLOCK_SIZE = 256  # random numbers drawn at once
+MAX_IN_NUMPY = 1 << 14  # log-probabilities for which numpy is faster than torch
 ROUNDING_ERROR = 1e-6  # of sums of float32 probabilities
 REPETITION_WINDOW = 64  # tokens that the penalty considers: over a whole long text it would ban every frequent word
 
@@ -49,11 +50,15 @@ def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
 def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
     """Never generate these tokens."""
 
+    offsets = dict[tuple[int, torch.dtype, torch.device], Tensor]()  # what is added: 0, or -inf for banned tokens
+
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
-        log_probs = log_probs.clone()
-        for token in banned:  # only a few: filling slices needs no device sync
-            log_probs[:, token] = -math.inf
-        return log_probs
+        key = (log_probs.size(1), log_probs.dtype, log_probs.device)
+        if key not in offsets:
+            row = torch.zeros(key[0], dtype=key[1])
+            row[list(banned)] = -math.inf
+            offsets[key] = row.to(key[2])
+        return log_probs + offsets[key]
 
     return processor
 
@@ -175,9 +180,23 @@ def random_noise(seed: int, prompt: int, sample: int) -> Noise:
     return lambda position: block(position // BLOCK_SIZE)[position % BLOCK_SIZE]
 
 
+def _sample_in_numpy(log_probs: np.ndarray, noise: np.ndarray) -> Tensor:
+    """`sample_token` with `noise`, for a few numbers on a CPU: it needs as many calls, and each takes a third of the time."""
+    best = log_probs.max(1, keepdims=True)
+    is_impossible = best == -np.inf
+    cumulative = np.exp((log_probs - np.where(is_impossible, 0.0, best)).astype(np.float64)).cumsum(1)
+    total = cumulative[:, -1:]
+    threshold = np.minimum(noise[:, None] * total, np.nextafter(total, 0.0))
+    tokens = (cumulative <= threshold).sum(1)
+    tokens[is_impossible[:, 0]] = NO_TOKEN
+    return torch.from_numpy(tokens)
+
+
 def sample_token(log_probs: Tensor, noise: Tensor | None = None) -> Tensor:
     """One token per row (B,): the most probable, or sampled with `noise` (B,), random numbers in [0, 1). -1 if every token is
     impossible."""
+    if noise is not None and log_probs.device.type == "cpu" and log_probs.numel() <= MAX_IN_NUMPY:
+        return _sample_in_numpy(log_probs.numpy(), noise.numpy())
     max_log_prob, best = log_probs.max(1)
     if noise is None:
         return best.masked_fill(max_log_prob == -math.inf, NO_TOKEN)
