@@ -47,8 +47,8 @@ class Encoding:
 
 
 class Columns:
-    """The positions of the columns of a cache (B, C), with those of the tokens to come, `width` per step. What follows from them
-    is computed once for all steps, and the views of a step once for all layers."""
+    """The positions of the columns of a cache (B, C), with those of the tokens to come, `width` per step. What follows from
+    them is computed once for all steps, and the views of a step once for all layers."""
 
     def __init__(self, positions: Tensor, room: int, width: int, dtype: torch.dtype) -> None:
         self.given, self.width, self.dtype = positions, width, dtype
@@ -156,6 +156,11 @@ class BeamMask(NamedTuple):
     visible: Tensor  # (A, K, C + K)
     mask: Tensor  # (A, 1, K, C + K), as it is added to the scores
 
+    def serves(self, before: Tensor, context_length: int | None) -> bool:
+        """Whether a layer with this cache can use it."""
+        is_same = self.before is before or (self.before.shape == before.shape and torch.equal(self.before, before))
+        return is_same and self.context_length == context_length
+
 
 class SelfAttentionStep:
     """`SelfAttention.forward` for one position."""
@@ -230,7 +235,7 @@ class SelfAttentionStep:
 
     def _beam_mask(self, before: Tensor, columns: Columns, shared: Shared) -> BeamMask:
         known: BeamMask | None = shared.beams
-        if known is not None and known.before is before and known.context_length == self.context_length:
+        if known is not None and known.serves(before, self.context_length):
             return known
         num_beams = before.size(1)
         itself = torch.eye(num_beams, dtype=torch.bool).expand(before.size(0), -1, -1)
