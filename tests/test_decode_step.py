@@ -3,7 +3,6 @@ states: rows of different lengths, rows that enter and leave, beams that are reo
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -214,16 +213,16 @@ def test_weights_may_change_in_place():
 
 
 @torch.no_grad()
-def test_a_buffer_is_freed_with_the_last_state_that_uses_it():
+def test_a_cache_grows_in_place_until_its_buffer_is_full():
     attention = SelfAttention(DIM, num_heads=2).eval()
     _, state = attention(torch.randn(2, 3, DIM))
-    step = SelfAttentionStep(attention)
-    for _ in range(4):
+    step, addresses = SelfAttentionStep(attention), list[int]()
+    for _ in range(2 * MIN_ROOM):
         _, state = step(torch.randn(2, DIM), state, Shared())
-    assert len(step.buffers.by_view) == 1
-    del state
-    gc.collect()
-    assert not step.buffers.by_view
+        addresses.append(state.keys.data_ptr())
+    assert len(set(addresses)) == 2
+    _, copied = step(torch.randn(2, DIM), select(state, torch.tensor([1, 0])), Shared())
+    assert copied.keys.data_ptr() not in addresses
 
 
 def test_sampling_follows_the_cumulative_distribution():

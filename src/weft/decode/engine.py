@@ -274,7 +274,8 @@ class Engine(Generic[S]):
     @torch.no_grad()
     def step(self) -> list[Event]:
         """Generate one token of every row, in the order of admission. Rows that end are removed."""
-        self._remove_ended()
+        if self._ended:
+            self._remove_ended()
         if self._has_new_groups:
             self._join_groups()
         events = [event for group in self._groups for event in group.advance(self._step)]

@@ -1,8 +1,8 @@
 """Steps of self-attention and cross-attention for one more token per row; see `weft.nn.decode_step`.
 
-Keys and values are appended in place. A step returns views of buffers with room for more columns, and remembers which views are
-the newest: a state that it returned last is extended without a copy, and any other state is copied into a new buffer. So no
-state changes after it was returned, as `weft.nn.state` demands: columns that a view contains are never written again.
+Keys and values are appended in place. A step returns views of buffers with room for more columns. A state that contains all
+filled columns of its buffer is extended without a copy; any other state is copied into a new buffer. So no state changes after
+it was returned, as `weft.nn.state` demands: columns that a view contains are never written again.
 
 Shapes: B rows, A sentences with K beams each, T columns that a step adds (1, or K for beams), C columns of the cache, H heads,
 E head size, D hidden size, S source length.
@@ -10,7 +10,6 @@ E head size, D hidden size, S source length.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -100,18 +99,11 @@ class Buffer:
         self.columns, self.capacity = columns, columns.positions.size(1)
         self.parts = cache.keys.new_empty(num_rows, 2, num_heads, self.capacity, size)
         self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
-        self.newest: weakref.ref[Tensor] | None = None  # the view of the keys that may be extended in place
 
-    def contains(self, cache: KVCache | BeamCache) -> bool:
-        """Whether a cache is the view of all columns that are filled."""
-        return self.newest is not None and self.newest() is cache.keys
-
-    def has_room(self, width: int) -> bool:
-        return self.length + width <= self.capacity and self.columns.width == width
-
-    def append(self, qkv: Tensor, qk: Tensor) -> None:
-        """Write the keys and values of the next columns: values of `qkv` (B, 3, H, T, E), keys of `qk` (B, 2, H, T, E)."""
-        width = qkv.size(3)
+    def append(self, qkv: Tensor, qk: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the keys and values of the next columns: values of `qkv` (B, 3, H, T, E), keys of `qk` (B, 2, H, T, E). Returns
+        all keys and values (B, H, C, E)."""
+        width = self.columns.width
         room = self.parts.narrow(3, self.length, width)
         if qk is qkv:
             room.copy_(qkv.narrow(1, 1, 2))
@@ -119,33 +111,38 @@ class Buffer:
             room.select(1, 0).copy_(qk.select(1, 1))
             room.select(1, 1).copy_(qkv.select(1, 2))
         self.length += width
-
-
-class Buffers:
-    """The buffers of one layer whose newest views still exist, by the identity of these views."""
-
-    def __init__(self) -> None:
-        self.by_view: dict[int, Buffer] = {}
-
-    def take(self, cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
-        """The buffer that contains a cache and nothing more, with room for `width` columns: a new one, unless the cache is what
-        the step before returned."""
-        buffer = self.by_view.pop(id(cache.keys), None)
-        if buffer is not None and buffer.contains(cache) and buffer.has_room(width):
-            return buffer
-        columns: Columns | None = shared.columns
-        if columns is None or not columns.matches(cache.positions, width):
-            room = (max(MIN_ROOM, cache.positions.size(1) // 8) // width + 1) * width
-            columns = shared.columns = Columns(cache.positions, room, width, cache.keys.dtype)
-        return Buffer(cache, columns)
-
-    def views(self, buffer: Buffer) -> tuple[Tensor, Tensor]:
-        """All keys and values of a buffer, which the next step may extend."""
-        keys, values = buffer.parts.narrow(3, 0, buffer.length).unbind(1)
-        key, by_view = id(keys), self.by_view
-        buffer.newest = weakref.ref(keys, lambda _: by_view.pop(key, None))
-        by_view[key] = buffer
+        keys, values = self.parts.narrow(3, 0, self.length).unbind(1)
         return keys, values
+
+
+class BufferedKVCache(KVCache):
+    """A cache whose tensors are views of a buffer."""
+
+    buffer: Buffer | None = None  # None after `select` and other functions, which copy the tensors
+
+
+class BufferedBeamCache(BeamCache):
+    """The same for beams."""
+
+    buffer: Buffer | None = None
+
+    def with_visible(self, visible: Tensor) -> BufferedBeamCache:
+        cache = self._replace(visible=visible)
+        cache.buffer = self.buffer
+        return cache
+
+
+def buffer_of(cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
+    """The buffer that contains a cache and nothing more, with room for `width` columns: its own, or a new one."""
+    buffer = cache.buffer if isinstance(cache, BufferedKVCache | BufferedBeamCache) else None
+    # a longer buffer was extended by another step from the same state
+    if buffer is not None and buffer.length == cache.keys.size(2) and buffer.length + width <= buffer.capacity:
+        return buffer
+    columns: Columns | None = shared.columns
+    if columns is None or not columns.matches(cache.positions, width):
+        room = (max(MIN_ROOM, cache.positions.size(1) // 8) // width + 1) * width
+        columns = shared.columns = Columns(cache.positions, room, width, cache.keys.dtype)
+    return Buffer(cache, columns)
 
 
 class BeamMask(NamedTuple):
@@ -167,9 +164,10 @@ class SelfAttentionStep:
 
     def __init__(self, mixer: SelfAttention) -> None:
         head_dim = mixer.to_out.in_features // mixer.num_heads
-        self.mixer, self.buffers, self.encoding = mixer, Buffers(), Encoding(mixer.positions, (mixer.num_heads, head_dim))
+        self.mixer, self.encoding = mixer, Encoding(mixer.positions, (mixer.num_heads, head_dim))
         self.to_qkv, self.to_out = lean(mixer.to_qkv), lean(mixer.to_out)
         self.qk_norm = None if type(mixer.qk_norm) is nn.Identity else lean(mixer.qk_norm)
+        self.is_plain = self.qk_norm is None and self.encoding.key is None  # queries and keys stay what they are
         self.num_heads, self.scale, self.context_length = mixer.num_heads, mixer.attend.scale, mixer.context_length
 
     def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
@@ -178,24 +176,24 @@ class SelfAttentionStep:
             return y.squeeze(1), state
         if isinstance(state, BeamCache):
             return self._step_beams(x, state, shared)
-        buffer = self.buffers.take(KVCache(*state), 1, shared)
+        cache: KVCache = state if isinstance(state, KVCache) else KVCache(*state)  # it was read from a file
+        buffer = buffer_of(cache, 1, shared)
         columns = buffer.columns
         columns.advance(buffer.length + 1)
         qkv = self.to_qkv(x).view(x.size(0), 3, self.num_heads, 1, -1)
-        q, k, v = self._append(qkv, buffer)
-        y = self._attend(q, k, v, columns)  # (B, H, 1, E)
-        return self.to_out(y.reshape(x.size(0), -1)), self._new_state(k, v, columns)
+        qk = qkv if self.is_plain else self._normalized(qkv, columns)
+        k, v = buffer.append(qkv, qk)
+        y = self._attend(qk.select(1, 0), k, v, columns)  # (B, H, 1, E)
+        if self.context_length is not None and columns.length >= 2 * self.context_length:
+            return self.to_out(y.reshape(x.size(0), -1)), self.mixer.trim_cache(k, v, columns.view)
+        new = BufferedKVCache(k, v, columns.view)
+        new.buffer = buffer
+        return self.to_out(y.reshape(x.size(0), -1)), new
 
-    def _append(self, qkv: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the keys and values of qkv (B, 3, H, T, E) to the cache. Returns the queries (B, H, T, E), and all keys and
-        values (B, H, C, E)."""
-        qk = qkv
-        if self.qk_norm is not None or self.encoding.key is not None:
-            qk = qkv.narrow(1, 0, 2)
-            qk = buffer.columns.rotate(qk if self.qk_norm is None else self.qk_norm(qk), self.encoding)
-        buffer.append(qkv, qk)
-        k, v = self.buffers.views(buffer)
-        return qk.select(1, 0), k, v
+    def _normalized(self, qkv: Tensor, columns: Columns) -> Tensor:
+        """Queries and keys (B, 2, H, T, E), normalized and rotated."""
+        qk = qkv.narrow(1, 0, 2)
+        return columns.rotate(qk if self.qk_norm is None else self.qk_norm(qk), self.encoding)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, columns: Columns) -> Tensor:
         num_columns, context_length = columns.length, self.context_length
@@ -212,26 +210,25 @@ class SelfAttentionStep:
             mask = bias if mask is None or bias is None else bias + mask
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
 
-    def _new_state(self, k: Tensor, v: Tensor, columns: Columns) -> KVCache:
-        if self.context_length is None or columns.length < 2 * self.context_length:
-            return KVCache(k, v, columns.view)
-        return self.mixer.trim_cache(k, v, columns.view)
-
     def _step_beams(self, x: Tensor, cache: BeamCache, shared: Shared) -> tuple[Tensor, BeamCache]:
         """The tokens of the K beams are K columns of their sentence."""
         num_sentences, num_beams, _ = cache.visible.shape
-        buffer = self.buffers.take(cache, num_beams, shared)
+        buffer = buffer_of(cache, num_beams, shared)
         columns = buffer.columns
         columns.advance(buffer.length + num_beams)
         qkv = self.to_qkv(x).view(num_sentences, num_beams, 3, self.num_heads, -1).permute(0, 2, 3, 1, 4)  # (A, 3, H, K, E)
-        q, k, v = self._append(qkv, buffer)
+        qk = qkv if self.is_plain else self._normalized(qkv, columns)
+        k, v = buffer.append(qkv, qk)
+        q = qk.select(1, 0)
         beams = self._beam_mask(cache.visible, columns, shared)
         positions, mask = columns.view, beams.mask
         if self.encoding.has_bias:
             bias = self.encoding.attention_bias(q, positions[:, -num_beams:], positions)
             mask = mask if bias is None else bias + mask
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)  # (A, H, K, E)
-        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1)), BeamCache(k, v, positions, beams.visible)
+        new = BufferedBeamCache(k, v, positions, beams.visible)
+        new.buffer = buffer
+        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1)), new
 
     def _beam_mask(self, before: Tensor, columns: Columns, shared: Shared) -> BeamMask:
         known: BeamMask | None = shared.beams

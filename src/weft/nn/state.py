@@ -46,17 +46,21 @@ class BeamCache(NamedTuple):
     visible: Tensor  # (A, K, C): whether each hypothesis contains the token
 
     def reordered(self, rows: Tensor, known: dict[int, tuple[Tensor, Tensor, bool]]) -> BeamCache:
-        """The cache of hypotheses that extend those in these rows (A * K,). `known` remembers what was computed for other layers,
-        which may share the tensor `visible`, by its identity."""
+        """The cache of hypotheses that extend those in these rows (A * K,). `known` remembers what was computed for other
+        layers, which may share the tensor `visible`, by its identity."""
         before = self.visible
         if id(before) not in known:
             parents = rows.view(before.size(0), -1) % before.size(1)
             visible = before.gather(1, parents.unsqueeze(2).expand(-1, -1, before.size(2)))
-            num_columns = self._replace(visible=visible).num_columns()
+            num_columns = self.with_visible(visible).num_columns()
             known[id(before)] = before, visible, visible.size(2) >= num_columns + MAX_DEAD_COLUMNS
         _, visible, is_sparse = known[id(before)]
-        cache = self._replace(visible=visible)
+        cache = self.with_visible(visible)
         return cache.packed() if is_sparse else cache
+
+    def with_visible(self, visible: Tensor) -> BeamCache:
+        """The cache of hypotheses that contain other tokens."""
+        return self._replace(visible=visible)
 
     def num_columns(self) -> int:
         """The number of columns that are needed: the most tokens that the hypotheses of one sentence contain."""
