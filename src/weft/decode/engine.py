@@ -187,7 +187,8 @@ class _Group(Generic[S]):
 def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
     """The chosen tokens and their log-probabilities as lists: the only device sync of a step."""
     if log_probs.device.type == "cpu":
-        return next_tokens.tolist(), _in_rows(log_probs.numpy(), next_tokens.numpy())
+        tokens: list[int] = next_tokens.tolist()
+        return tokens, _in_rows(log_probs.numpy(), tokens)
     token_log_probs = log_probs.gather(1, next_tokens.clamp(min=0).unsqueeze(1)).squeeze(1)
     stacked = torch.stack([next_tokens.double(), token_log_probs.double(), log_probs.amax(1).double()]).cpu()
     if stacked[2].isnan().any():  # a NaN in a row makes its maximum NaN
@@ -195,12 +196,11 @@ def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[fl
     return stacked[0].long().tolist(), stacked[1].tolist()
 
 
-def _in_rows(log_probs: np.ndarray, tokens: np.ndarray) -> list[float]:
+def _in_rows(log_probs: np.ndarray, tokens: list[int]) -> list[float]:
     """The log-probability of each row's token, which has no meaning for a row without a token."""
     if math.isnan(log_probs.max()):  # a NaN anywhere makes the maximum NaN
         raise ModelError("", NAN_PROBS)
-    values: list[float] = log_probs[np.arange(len(tokens)), tokens].tolist()
-    return values
+    return [log_probs.item(row, token) for row, token in enumerate(tokens)]
 
 
 def _join(first: _Group[S], second: _Group[S], step: Step[S]) -> _Group[S] | None:
