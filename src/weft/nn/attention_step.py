@@ -120,11 +120,17 @@ class BufferedKVCache(KVCache):
 
     buffer: Buffer | None = None  # None after `select` and other functions, which copy the tensors
 
+    def own_buffer(self) -> Buffer | None:
+        return self.buffer
+
 
 class BufferedBeamCache(BeamCache):
     """The same for beams."""
 
     buffer: Buffer | None = None
+
+    def own_buffer(self) -> Buffer | None:
+        return self.buffer
 
     def with_visible(self, visible: Tensor) -> BufferedBeamCache:
         cache = self._replace(visible=visible)
@@ -134,7 +140,7 @@ class BufferedBeamCache(BeamCache):
 
 def buffer_of(cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
     """The buffer that contains a cache and nothing more, with room for `width` columns: its own, or a new one."""
-    buffer = cache.buffer if isinstance(cache, BufferedKVCache | BufferedBeamCache) else None
+    buffer: Buffer | None = cache.own_buffer()
     # a longer buffer was extended by another step from the same state
     if buffer is not None and buffer.length == cache.keys.size(2) and buffer.length + width <= buffer.capacity:
         return buffer

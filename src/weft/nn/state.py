@@ -35,6 +35,10 @@ class KVCache(NamedTuple):
     values: Tensor  # (B, H, C, E)
     positions: Tensor  # (B, C): position of each column's token, -1 if the row has no token in that column
 
+    def own_buffer(self) -> Any:
+        """The buffer that the tensors are views of, if it can be extended in place; see `weft.nn.attention_step`."""
+        return None
+
 
 class BeamCache(NamedTuple):
     """Keys and values of self-attention for all tokens in the K hypotheses of each sentence. To reorder hypotheses, no key is
@@ -44,6 +48,10 @@ class BeamCache(NamedTuple):
     values: Tensor  # (A, H, C, E)
     positions: Tensor  # (A, C): position of each column's token, -1 if the sentence has no token in that column
     visible: Tensor  # (A, K, C): whether each hypothesis contains the token
+
+    def own_buffer(self) -> Any:
+        """As in `KVCache`."""
+        return None
 
     def reordered(self, rows: Tensor, known: dict[int, tuple[Tensor, Tensor, bool]]) -> BeamCache:
         """The cache of hypotheses that extend those in these rows (A * K,). `known` remembers what was computed for other
