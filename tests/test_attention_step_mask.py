@@ -18,12 +18,12 @@ def test_mask_of_a_single_query_equals_the_general_mask(context_length):
     def compare(positions, key_positions):
         mask = layer._mask(positions, key_positions)
         if positions.size(1) == 1:
-            faster = SelfAttention._visible(layer, positions, key_positions)
+            faster = SelfAttention.visible(layer, positions, key_positions)
             assert torch.equal(faster.expand_as(mask), mask)
             masks.append(int(mask.sum()))
         return mask
 
-    layer._visible = compare
+    layer.visible = compare
     with torch.no_grad():
         prompt = torch.tensor([[True, True, True], [True, False, False], [True, True, False]])
         _, state = layer(torch.randn(3, 3, 8), None, prompt)

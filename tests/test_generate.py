@@ -348,6 +348,7 @@ def test_state_size_of_ngram_models_and_ensembles():
 
 
 def held(monkeypatch, number):
+    monkeypatch.setattr("weft.decode.generate.MIN_CHECKED_TOKENS", 0)
     for attribute in ("batch_size", "generate"):
         monkeypatch.setattr(f"weft.decode.{attribute}.free_device_memory", lambda device: number)
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from weft.decode import beam_step
 from weft.decode.beam_step import BeamEvent, BeamOptions, Beams, Finished, Hypothesis, Lengths, Options
 from weft.decode.engine import check_requests, pad
-from weft.decode.incremental import IncrementalModel
+from weft.decode.incremental import IncrementalModel, Step, stepper
 from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, right_aligned
 from weft.errors import UsageError
 from weft.nn.state import compact, expand_to_beams, join, join_all, select
@@ -95,11 +95,11 @@ class _Group(Generic[S]):
         """The number of tokens that each sentence has generated after this many steps of the engine."""
         return Lengths(steps - self.starts, steps - self.first_start)
 
-    def read(self, model: IncrementalModel[S]) -> Tensor:
+    def read(self, step: Step[S]) -> Tensor:
         """Read the newest token of each beam. Return the log-probabilities (A * K, V) of the next one."""
         log_probs, self.log_probs = self.log_probs, None
         if log_probs is None:
-            log_probs, self.state = model.step(self.beams.tokens[:, :, -1].flatten(), self.state)
+            log_probs, self.state = step(self.beams.tokens[:, :, -1].flatten(), self.state)
         return log_probs
 
     def process(self, log_probs: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ class _Group(Generic[S]):
             processed[rows] = processor(log_probs[rows], tokens[rows])
         return processed
 
-    def advance(self, model: IncrementalModel[S], steps: int, progress: Progress | None) -> list[Result]:
+    def advance(self, step: Step[S], steps: int, progress: Progress | None) -> list[Result]:
         """Extend every beam by one token, in step number `steps` of the engine. Remove and return the sentences that end."""
-        log_probs = self.read(model).float()
+        log_probs = self.read(step).float()
         lengths, beams, options = self.lengths(steps - 1), self.beams, self.options
         banned = options.banned(lengths.rows, some_are_short=steps < self.last_first_eos)
         beam_step.ban_(log_probs, banned.repeat_interleave(beams.sums.size(1), 0))
@@ -241,6 +241,7 @@ class BeamEngine(Generic[S]):
 
     def __init__(self, model: IncrementalModel[S], device: torch.device | str = "cpu") -> None:
         self.model, self.device = model, torch.device(device)
+        self._step = stepper(model)
         self._groups: list[_Group[S]] = []
         self._running: dict[int, None] = {}  # an ordered set
         self._next_id = 0
@@ -287,7 +288,7 @@ class BeamEngine(Generic[S]):
     def step(self, progress: Progress | None = None) -> list[Result]:
         """Extend every beam by one token. Return the sentences that end, with their n best hypotheses, best first."""
         self._steps += 1
-        results = [result for group in self._groups for result in group.advance(self.model, self._steps, progress)]
+        results = [result for group in self._groups for result in group.advance(self._step, self._steps, progress)]
         for sentence_id, _ in results:
             del self._running[sentence_id]
         self._groups = [group for group in self._groups if group.sentences]

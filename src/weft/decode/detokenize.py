@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -28,13 +29,17 @@ class TokenDecoder(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
+# texts of short token sequences, which all texts of a tokenizer share
+_TEXTS = WeakKeyDictionary["TokenDecoder", dict[tuple[int, ...], str]]()
+
+
 class CachedDecoder:
-    """A tokenizer that remembers the texts of short token sequences: texts that are generated together share most of them."""
+    """A tokenizer that remembers the texts of short token sequences: most texts that are generated have them in common."""
 
     def __init__(self, tokenizer: TokenDecoder) -> None:
         self.unk_id, self.bos_id, self.eos_id = tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
         self.encode, self._tokenizer = tokenizer.encode, tokenizer
-        self._texts = dict[tuple[int, ...], str]()
+        self._texts = _TEXTS.setdefault(tokenizer, {})
 
     def decode(self, ids: Sequence[int]) -> str:
         if len(ids) > MAX_CACHED_LENGTH:
@@ -77,7 +82,7 @@ class StreamingDetokenizer:
         return self._emit(self._pending_text())
 
     def _pending_text(self) -> str:
-        return added_text(self.tokenizer, self.tokens[: self.num_emitted], self.tokens[self.num_emitted :])
+        return self.tokenizer.decode(self.tokens)[len(self.tokenizer.decode(self.tokens[: self.num_emitted])) :]
 
     def _emit(self, text: str) -> str:
         del self.tokens[: self.num_emitted]
@@ -130,7 +135,8 @@ class StreamingText:
         return self.stop_filter.has_stopped
 
     def push(self, token: int) -> str:
-        return self.stop_filter.push(self.detokenizer.push(token))
+        chunk = self.detokenizer.push(token)
+        return self.stop_filter.push(chunk) if self.stop_filter.stops else chunk
 
     def finish(self) -> str:
         return self.stop_filter.push(self.detokenizer.finish()) + self.stop_filter.finish()

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.decode.incremental import IncrementalModel
+from weft.decode.incremental import IncrementalModel, Step, stepper
 from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, Noise, right_aligned, sample_token
 from weft.decode.options import check_length
 from weft.errors import ModelError, UsageError
@@ -122,10 +123,10 @@ class _Group(Generic[S]):
         selected = select((self.tokens, self.log_probs, self.next_tokens, self.state), index)
         self.tokens, self.log_probs, self.next_tokens, self.state = selected
 
-    def read(self, model: IncrementalModel[S]) -> Tensor:
+    def read(self, step: Step[S]) -> Tensor:
         """Read the tokens chosen last. Return the log-probabilities (B, V) of each row's next token."""
         if self.log_probs is None and self.next_tokens is not None:
-            self.log_probs, self.state = model.step(self.next_tokens, self.state)
+            self.log_probs, self.state = step(self.next_tokens, self.state)
             self.tokens = torch.cat([self.tokens, self.next_tokens.unsqueeze(1)], 1)
             self.next_tokens = None
         if self.log_probs is None:
@@ -162,9 +163,9 @@ class _Group(Generic[S]):
         noise = [row_noise(row.num_generated) for row, row_noise in subgroup.noise]
         return sample_token(log_probs, torch.tensor(noise, dtype=torch.float64).to(log_probs.device))
 
-    def advance(self, model: IncrementalModel[S]) -> list[Event]:
+    def advance(self, step: Step[S]) -> list[Event]:
         """Generate one token of every row."""
-        log_probs = self.read(model)
+        log_probs = self.read(step)
         next_tokens = self.choose(log_probs)
         tokens, token_log_probs = _to_host(next_tokens, log_probs)
         self.top_tokens = self._top_tokens(log_probs) if self.with_top else {}
@@ -185,6 +186,9 @@ class _Group(Generic[S]):
 
 def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
     """The chosen tokens and their log-probabilities as lists: the only device sync of a step."""
+    if log_probs.device.type == "cpu":
+        tokens: list[int] = next_tokens.tolist()
+        return tokens, _in_rows(log_probs.numpy(), tokens)
     token_log_probs = log_probs.gather(1, next_tokens.clamp(min=0).unsqueeze(1)).squeeze(1)
     stacked = torch.stack([next_tokens.double(), token_log_probs.double(), log_probs.amax(1).double()]).cpu()
     if stacked[2].isnan().any():  # a NaN in a row makes its maximum NaN
@@ -192,7 +196,14 @@ def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[fl
     return stacked[0].long().tolist(), stacked[1].tolist()
 
 
-def _join(first: _Group[S], second: _Group[S], model: IncrementalModel[S]) -> _Group[S] | None:
+def _in_rows(log_probs: np.ndarray, tokens: list[int]) -> list[float]:
+    """The log-probability of each row's token, which has no meaning for a row without a token."""
+    if math.isnan(log_probs.max()):  # a NaN anywhere makes the maximum NaN
+        raise ModelError("", NAN_PROBS)
+    return [log_probs.item(row, token) for row, token in enumerate(tokens)]
+
+
+def _join(first: _Group[S], second: _Group[S], step: Step[S]) -> _Group[S] | None:
     """One group from two, without the columns that removed rows left behind; None if their states cannot be joined."""
     try:
         state = compact(join(first.state, second.state))
@@ -204,7 +215,7 @@ def _join(first: _Group[S], second: _Group[S], model: IncrementalModel[S]) -> _G
     for group in (first, second):
         tokens = group.tokens[:, max(0, group.tokens.size(1) - max_length) :]
         padded.append(F.pad(tokens, (max_length - tokens.size(1), 0), value=NO_TOKEN))
-    return _Group(rows, torch.cat(padded), torch.cat([first.read(model), second.read(model)]), state)
+    return _Group(rows, torch.cat(padded), torch.cat([first.read(step), second.read(step)]), state)
 
 
 class Engine(Generic[S]):
@@ -212,6 +223,7 @@ class Engine(Generic[S]):
 
     def __init__(self, model: IncrementalModel[S], device: torch.device | str = "cpu") -> None:
         self.model, self.device = model, torch.device(device)
+        self._step = stepper(model)
         self._groups: list[_Group[S]] = []
         self._running: dict[int, None] = {}  # an ordered set
         self._ended: set[int] = set()  # rows that have ended but are still in their group
@@ -262,10 +274,11 @@ class Engine(Generic[S]):
     @torch.no_grad()
     def step(self) -> list[Event]:
         """Generate one token of every row, in the order of admission. Rows that end are removed."""
-        self._remove_ended()
+        if self._ended:
+            self._remove_ended()
         if self._has_new_groups:
             self._join_groups()
-        events = [event for group in self._groups for event in group.advance(self.model)]
+        events = [event for group in self._groups for event in group.advance(self._step)]
         events.sort()  # rows with and without a state of their own are admitted in separate groups
         self.top_tokens = {row_id: top for group in self._groups for row_id, top in group.top_tokens.items()}
         self._ended = {event.row for event in events if event.finish_reason is not None}
@@ -310,9 +323,9 @@ class Engine(Generic[S]):
         """Join groups wherever their states allow it, after reading their chosen tokens."""
         groups: list[_Group[S]] = []
         for group in self._groups:
-            group.read(self.model)
+            group.read(self._step)
             for index, other in enumerate(groups):
-                if (joined := _join(other, group, self.model)) is not None:
+                if (joined := _join(other, group, self._step)) is not None:
                     groups[index] = joined
                     break
             else:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from weft.decode.incremental import IncrementalModel
+from weft.decode.incremental import IncrementalModel, Step, stepper
 from weft.errors import UsageError
 
 State = tuple[Any, ...]  # one state per model
@@ -110,6 +110,16 @@ class Ensemble:
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         pairs = [model.step(token, past) for model, past in zip(self.models, state, strict=True)]
         return self.combine([log_probs for log_probs, _ in pairs]), tuple(past for _, past in pairs)
+
+    def stepper(self) -> Step[State]:
+        """`step` with the faster steps of the models that have one."""
+        steps = [stepper(model) for model in self.models]
+
+        def step(token: Tensor, state: State) -> tuple[Tensor, State]:
+            pairs = [step(token, past) for step, past in zip(steps, state, strict=True)]
+            return self.combine([log_probs for log_probs, _ in pairs]), tuple(past for _, past in pairs)
+
+        return step
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: State | None = None) -> Tensor:
         """Log-probability of every token after the first, (B, T - 1); 0 on padding."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from weft.decode import logits_processors as processors
-from weft.decode.batch_size import Rows, max_texts_in_memory
+from weft.decode.batch_size import MIN_CHECKED_TOKENS, Rows, max_texts_in_memory
 from weft.decode.beam import BeamOptions, Hypothesis, beam_search
 from weft.decode.detokenize import CachedDecoder, StreamingText, TokenDecoder, added_text, decode_until_stop
 from weft.decode.engine import Engine, Event, FinishReason, Request, pad
@@ -118,8 +118,9 @@ class SampledText:
             return ""
         self._tokens.append(event.token)
         self._log_prob += event.log_prob
-        self._chunks.append(self._text.push(event.token))
-        return self._chunks[-1]
+        chunk = self._text.push(event.token)
+        self._chunks.append(chunk)
+        return chunk
 
     def finish(self) -> tuple[str, Continuation]:
         """The rest of the text, and the whole continuation."""
@@ -227,7 +228,8 @@ def _batch_size(job: Job, prompts: Sequence[list[int]], limit: int) -> int:
         if options.beam_size is None
         else (f"a beam of {rows.num_rows} rows", "`beam_size` or `max_new_tokens`")
     )
-    limit = min(limit, max_texts_in_memory(job.model, rows, job.device, item=f"generate: {item}", fix=fix))
+    if limit * rows.num_rows * rows.max_tokens >= MIN_CHECKED_TOKENS:
+        limit = min(limit, max_texts_in_memory(job.model, rows, job.device, item=f"generate: {item}", fix=fix))
     prefill = longest_prompt[:MAX_PREFILL]
     if limit * len(prefill) > MIN_MEASURED_TOKENS:
         prompt = torch.tensor([prefill], device=job.device)

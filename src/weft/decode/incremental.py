@@ -5,11 +5,13 @@ Shapes: B batch size, T sequence length, V vocabulary size.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 S = TypeVar("S")
+Step = Callable[[Tensor, S], tuple[Tensor, S]]
 
 
 class IncrementalModel(Protocol[S]):
@@ -39,3 +41,17 @@ class IncrementalModel(Protocol[S]):
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: S | None = None) -> Tensor:
         """Log-probability of every token after the first, (B, T - 1), in one pass; 0 on padding."""
+
+
+@runtime_checkable
+class HasStepper(Protocol[S]):
+    """A model with a faster `step` for a decoder that calls it many times."""
+
+    def stepper(self) -> Step[S]:
+        """A function that computes what `step` does. Weights may change in place while it is used, but no part of the model may
+        be replaced."""
+
+
+def stepper(model: IncrementalModel[S]) -> Step[S]:
+    """The `step` of a model, or its faster version."""
+    return model.stepper() if isinstance(model, HasStepper) else model.step

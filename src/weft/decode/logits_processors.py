@@ -23,6 +23,8 @@ Noise = Callable[[int], float]  # the random number in [0, 1) that samples the t
 NO_TOKEN = -1  # padding, and the next token of a row that has none
 NAN_PROBS = "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 BLOCK_SIZE = 256  # random numbers drawn at once
+LARGEST_NOISE = 1 - 2.0**-52  # times a number, it is less than the number
+MIN_PLAIN_TEMPERATURE = 1e-3  # log-probabilities stay finite if they are divided by it
 ROUNDING_ERROR = 1e-6  # of sums of float32 probabilities
 REPETITION_WINDOW = 64  # tokens that the penalty considers: over a whole long text it would ban every frequent word
 
@@ -49,11 +51,15 @@ def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
 def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
     """Never generate these tokens."""
 
+    offsets = dict[tuple[int, torch.dtype, torch.device], Tensor]()  # what is added: 0, or -inf for banned tokens
+
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
-        log_probs = log_probs.clone()
-        for token in banned:  # only a few: filling slices needs no device sync
-            log_probs[:, token] = -math.inf
-        return log_probs
+        key = (log_probs.size(1), log_probs.dtype, log_probs.device)
+        if key not in offsets:
+            row = torch.zeros(key[0], dtype=key[1])
+            row[list(banned)] = -math.inf
+            offsets[key] = row.to(key[2])
+        return log_probs + offsets[key]
 
     return processor
 
@@ -62,6 +68,8 @@ def temperature(value: float) -> LogitsProcessor:
     """Divide log-probabilities by the temperature."""
     # limited to the range of float32; sampling is already greedy or uniform at these limits
     value = min(max(value, 1e-20), 1e20)
+    if value >= MIN_PLAIN_TEMPERATURE:
+        return lambda log_probs, tokens: log_probs / value
 
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
         # shifted so that the best token is 0 and stays finite; a row of -inf must not become NaN
@@ -178,14 +186,13 @@ def random_noise(seed: int, prompt: int, sample: int) -> Noise:
 def sample_token(log_probs: Tensor, noise: Tensor | None = None) -> Tensor:
     """One token per row (B,): the most probable, or sampled with `noise` (B,), random numbers in [0, 1). -1 if every token is
     impossible."""
-    max_log_prob, best = log_probs.max(1)
     if noise is None:
+        max_log_prob, best = log_probs.max(1)
         return best.masked_fill(max_log_prob == -math.inf, NO_TOKEN)
-    # float64: in a float32 sum over a large vocabulary the tail would vanish
-    cumulative = (log_probs - max_log_prob.unsqueeze(1)).double().exp().cumsum(1)
-    total = cumulative[:, -1]
+    # few operations: for a small model, they take as long as its layers. float64: in a float32 sum over a large vocabulary the
+    # tail would vanish
+    cumulative = torch.softmax(log_probs, 1, dtype=torch.float64).cumsum(1)
+    total = cumulative[:, -1:]  # NaN if every token is impossible
     # below the total: rounding up to it would select a token after the last possible one
-    threshold = torch.minimum(noise * total, total.nextafter(torch.zeros_like(total)))
-    token = torch.searchsorted(cumulative, threshold.unsqueeze(1), right=True).squeeze(1)
-    token = token.clamp(max=log_probs.size(1) - 1)  # for rows with NaN, which the engine rejects
-    return token.masked_fill(max_log_prob == -math.inf, NO_TOKEN)
+    threshold = noise.double().clamp(max=LARGEST_NOISE).unsqueeze(1) * total
+    return torch.searchsorted(cumulative, threshold, right=True).masked_fill_(total.isnan(), NO_TOKEN).squeeze(1)

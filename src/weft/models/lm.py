@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.config import LanguageModelConfig
+from weft.nn.decode_step import StackStep, Step, guarded
 from weft.nn.dropout import ActivationPenalty, VariationalDropout, WordTypeDropout
 from weft.nn.lm_head import LMHead
 from weft.nn.recurrent import last_token_state
@@ -92,6 +93,16 @@ class LanguageModel(nn.Module):
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = self(token[:, None], state)
         return self.head(y[:, 0]), state
+
+    def stepper(self) -> Step[Any]:
+        """`step` without the calls of modules; see `weft.nn.decode_step`."""
+        weight, read, head = self.embedding.weight, StackStep(self.stack), self.head.lean()
+
+        def step(token: Tensor, state: Any) -> tuple[Tensor, Any]:
+            y, state = read(weight.index_select(0, token), state)
+            return head(y), state
+
+        return guarded(self, step, self.step)
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Any = None) -> Tensor:
         if tokens.size(1) < 2:  # recurrent layers do not accept empty sequences

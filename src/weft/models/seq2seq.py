@@ -28,6 +28,7 @@ from weft.nn.cross_attention import (
     SourceAttention,
     StepwiseDecoder,
 )
+from weft.nn.decode_step import StackStep, Step, guarded
 from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
 from weft.nn.pointer_generator import PointerGeneratorOutput, VocabularyOutput
@@ -144,6 +145,17 @@ class EncoderDecoder(nn.Module):
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = self(token[:, None], state)
         return self.head(y[:, 0], state[1]), state
+
+    def stepper(self) -> Step[Any]:
+        """`step` without the calls of modules; see `weft.nn.decode_step`."""
+        embedder, read, head = self.decoder.embedder, StackStep(self.decoder.stack), self.head.lean()
+        weight, scale = embedder.embedding.weight, embedder.scale
+
+        def step(token: Tensor, state: Any) -> tuple[Tensor, Any]:
+            y, decoder_state = read(weight.index_select(0, token) * scale, state[0])
+            return head(y, state[1]), (decoder_state, state[1])
+
+        return guarded(self, step, self.step)
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Any = None) -> Tensor:
         if tokens.size(1) < 2:  # recurrent layers do not accept empty sequences

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.attention_step import SelfAttentionStep
 from weft.nn.choices import GATED_ACTIVATIONS
+from weft.nn.decode_step import MixerStep, lean
 from weft.nn.memory import Memory
 from weft.nn.packing import in_same_text, is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
@@ -109,13 +111,13 @@ class SelfAttention(nn.Module):
         is_whole = state is None and hides_padding and within_context
         visible_positions = positions if is_whole else key_positions
         bias = self.positions.attention_bias(q, positions, visible_positions)
-        mask = None if is_whole and (bias is None or self.bidirectional) else self._visible(positions, visible_positions)
+        mask = None if is_whole and (bias is None or self.bidirectional) else self.visible(positions, visible_positions)
         if mask is not None and texts is not None:
             mask = mask & in_same_text(texts)
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         y = self.attend(q, k, v, mask, mask is None and not self.bidirectional)
-        return self.to_out(y.transpose(1, 2).flatten(2)), self._trim_cache(k, v, key_positions)
+        return self.to_out(y.transpose(1, 2).flatten(2)), self.trim_cache(k, v, key_positions)
 
     def _step_beams(self, x: Tensor, cache: BeamCache) -> tuple[Tensor, BeamCache]:
         """`forward` for one more token of each hypothesis (A * K, 1, D), which become the K queries of their sentence."""
@@ -134,10 +136,13 @@ class SelfAttention(nn.Module):
         y = self.attend(q, k, v, mask, False)  # (A, H, K, E)
         return self.to_out(y.transpose(1, 2).reshape(*x.shape[:2], -1)), BeamCache(k, v, key_positions, visible)
 
+    def lean_step(self) -> MixerStep:
+        return SelfAttentionStep(self)
+
     def init_state(self, memory: Memory) -> None:
         """No state: self-attention does not depend on the source."""
 
-    def _visible(self, positions: Tensor, key_positions: Tensor) -> Tensor:
+    def visible(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """`_mask`, faster for a single query, than which no key is newer, and of which none is too old if there are few."""
         sees_all = self.context_length is None or key_positions.size(1) <= self.context_length
         return _is_token(key_positions) if positions.size(1) == 1 and sees_all else self._mask(positions, key_positions)
@@ -150,7 +155,7 @@ class SelfAttention(nn.Module):
         allowed = (distance >= 0) & _is_token(key_positions)
         return allowed if self.context_length is None else allowed & (distance < self.context_length)
 
-    def _trim_cache(self, k: Tensor, v: Tensor, key_positions: Tensor) -> KVCache:
+    def trim_cache(self, k: Tensor, v: Tensor, key_positions: Tensor) -> KVCache:
         """The key-value cache, without keys that no later query can see.
 
         It is trimmed only when it reaches twice the context length, because trimming copies, and by position, because rows of
@@ -255,6 +260,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         return self.to_out(self.activation(self.up_proj(x))), ()
+
+    def lean_step(self) -> MixerStep:
+        up_proj, activation, to_out = lean(self.up_proj), lean(self.activation), lean(self.to_out)
+        return lambda x, state, shared: (to_out(activation(up_proj(x))), ())
 
     def init_state(self, memory: Memory) -> tuple[()]:
         return ()

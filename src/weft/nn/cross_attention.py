@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.nn.attention import ScaledDotProductAttention
+from weft.nn.attention_step import CrossAttentionStep
+from weft.nn.decode_step import MixerStep
 from weft.nn.input_feeding import HasLSTMWeights, InputFeedingParts
 from weft.nn.memory import Memory
 from weft.nn.stack import Stack
@@ -70,6 +72,9 @@ class CrossAttention(nn.Module):
         q = self.to_q(x).view(k.size(0), -1, self.num_heads, k.size(-1)).transpose(1, 2)
         y = self.attend(self.qk_norm(q), k, v, source_mask[:, None, None, :], False)
         return self.to_out(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state
+
+    def lean_step(self) -> MixerStep:
+        return CrossAttentionStep(self)
 
 
 class AdditiveAttention(nn.Module):

@@ -65,6 +65,18 @@ class LMHead(nn.Module):
         # in place: on a CPU, allocating that much memory takes longer than the softmax
         return torch.log_softmax(logits, -1, out=logits)
 
+    def lean(self) -> Callable[[Tensor], Tensor]:
+        """`forward` with bound weights, for vectors (B, D) of their dtype and without gradients; see `weft.nn.decode_step`."""
+        weight, bias, softcap = self.weight.t(), self.bias, self.logit_softcap
+
+        def log_probs(x: Tensor) -> Tensor:
+            logits = torch.addmm(bias, x, weight).float()
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            return torch.log_softmax(logits, -1, out=logits)
+
+        return log_probs
+
     def loss(self, x: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each target in nats, (B, T); x (B, T, D), targets (B, T).
 

@@ -7,6 +7,8 @@ size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,6 +41,11 @@ class VocabularyOutput(nn.Module):
         """(B, D) to log-probabilities (B, V)."""
         log_probs: Tensor = self.head(x)
         return log_probs
+
+    def lean(self) -> Callable[[Tensor, tuple[()]], Tensor]:
+        """`forward` with bound weights; see `LMHead.lean`."""
+        log_probs = self.head.lean()
+        return lambda x, state: log_probs(x)
 
     def log_probs(self, x: Tensor, state: tuple[()]) -> Tensor:
         """(B, T, D) to log-probabilities (B, T, V)."""
@@ -80,6 +87,10 @@ class PointerGeneratorOutput(nn.Module):
         tokens = state.parts[2].clamp(min=0)[:, None].expand_as(copy_probs)
         token_probs = torch.zeros_like(generate_log_probs).scatter_add(1, tokens.flatten(0, 1), copy_probs.flatten(0, 1))
         return torch.logaddexp(generate_log_probs, token_probs.log() + F.logsigmoid(-gate))
+
+    def lean(self) -> Callable[[Tensor, CopyState], Tensor]:
+        """`forward`, which has nothing to bind."""
+        return self.forward
 
     def log_probs(self, x: Tensor, state: CopyState) -> Tensor:
         """(B, T, D) to log-probabilities (B, T, V), with gradients that are finite for tokens that are not in the source."""

@@ -71,6 +71,10 @@ class PositionEncoding(nn.Module):
         """Rotate queries or keys, (..., B, H, T, E)."""
         return x
 
+    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The factors of `rotate` for positions (B, T), both (B, T, E): x becomes cos * x + sin * (x with swapped halves)."""
+        return None
+
     def attention_bias(self, q: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Bias that is added to the attention scores, (B, H, T, C); q (B, H, T, E)."""
         return None
@@ -197,3 +201,8 @@ class RotaryEmbedding(PositionEncoding):
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        angle = angles(positions, self.frequencies)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

@@ -35,6 +35,10 @@ class KVCache(NamedTuple):
     values: Tensor  # (B, H, C, E)
     positions: Tensor  # (B, C): position of each column's token, -1 if the row has no token in that column
 
+    def own_buffer(self) -> Any:
+        """The buffer that the tensors are views of, if it can be extended in place; see `weft.nn.attention_step`."""
+        return None
+
 
 class BeamCache(NamedTuple):
     """Keys and values of self-attention for all tokens in the K hypotheses of each sentence. To reorder hypotheses, no key is
@@ -45,11 +49,26 @@ class BeamCache(NamedTuple):
     positions: Tensor  # (A, C): position of each column's token, -1 if the sentence has no token in that column
     visible: Tensor  # (A, K, C): whether each hypothesis contains the token
 
-    def reordered(self, parents: Tensor) -> BeamCache:
-        """The cache of hypotheses that extend those numbered `parents` (A, K)."""
-        index = parents.unsqueeze(2).expand(-1, -1, self.visible.size(2))
-        cache = self._replace(visible=self.visible.gather(1, index))
-        return cache.packed() if cache.visible.size(2) >= cache.num_columns() + MAX_DEAD_COLUMNS else cache
+    def own_buffer(self) -> Any:
+        """As in `KVCache`."""
+        return None
+
+    def reordered(self, rows: Tensor, known: dict[int, tuple[Tensor, Tensor, bool]]) -> BeamCache:
+        """The cache of hypotheses that extend those in these rows (A * K,). `known` remembers what was computed for other
+        layers, which may share the tensor `visible`, by its identity."""
+        before = self.visible
+        if id(before) not in known:
+            parents = rows.view(before.size(0), -1) % before.size(1)
+            visible = before.gather(1, parents.unsqueeze(2).expand(-1, -1, before.size(2)))
+            num_columns = self.with_visible(visible).num_columns()
+            known[id(before)] = before, visible, visible.size(2) >= num_columns + MAX_DEAD_COLUMNS
+        _, visible, is_sparse = known[id(before)]
+        cache = self.with_visible(visible)
+        return cache.packed() if is_sparse else cache
+
+    def with_visible(self, visible: Tensor) -> BeamCache:
+        """The cache of hypotheses that contain other tokens."""
+        return self._replace(visible=visible)
 
     def num_columns(self) -> int:
         """The number of columns that are needed: the most tokens that the hypotheses of one sentence contain."""
@@ -117,6 +136,8 @@ def expand_to_beams(state: S, rows: Tensor, sources: Tensor | None) -> S:
     Shared parts keep one row per source: the rows `sources` (A,), or all of them, without a copy, if `sources` is None.
     """
 
+    known = dict[int, tuple[Tensor, Tensor, bool]]()
+
     def walk(part: Any) -> Any:
         if isinstance(part, Tensor):
             return part.index_select(0, rows)
@@ -126,7 +147,7 @@ def expand_to_beams(state: S, rows: Tensor, sources: Tensor | None) -> S:
             return _expand_cache(part, rows, sources)
         if isinstance(part, BeamCache):
             cache = part if sources is None else select(part, sources)
-            return cache.reordered(rows.view(cache.visible.size(0), -1) % cache.visible.size(1))
+            return cache.reordered(rows, known)
         return None if part is None else _rebuild(part, tuple(walk(child) for child in part))
 
     expanded: S = walk(state)

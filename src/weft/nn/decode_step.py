@@ -1,0 +1,130 @@
+"""One more token per row, faster: what `Stack.forward` computes in eval mode on a CPU, without the calls of modules.
+
+A small model spends most of a decoding step outside of its matrix products: in calls of modules, in masks and positions that
+are the same in every layer, and in copies of the key-value cache. `StackStep` binds the weights once and calls functions of
+torch. A mixer with a `lean_step` has a version of its forward for it, and the forward of all others is called as it is.
+
+`guarded` decides at each call whether this path is taken. States are those of the plain path, so rows can enter, leave and be
+reordered between steps, and the two paths can take turns.
+
+Shapes: B rows, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+Function = Callable[[Tensor], Tensor]
+S = TypeVar("S")
+Step = Callable[[Tensor, S], tuple[Tensor, S]]
+
+
+class Shared:
+    """What the layers of a stack share in one step; each attribute belongs to the code that writes it."""
+
+    def __init__(self) -> None:
+        self.columns: Any = None  # of the caches of self-attention, see `weft.nn.attention_step`
+        self.beams: Any = None
+        self.source: Any = None  # the mask of the source
+
+
+# the mixer of a layer: normalized inputs (B, D) and its state, to outputs (B, D) and the new state
+MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
+
+
+@runtime_checkable
+class HasLeanStep(Protocol):
+    """A mixer with a fast version of its forward for one position."""
+
+    def lean_step(self) -> MixerStep: ...
+
+
+def lean(module: nn.Module) -> Function:
+    """The function that a module computes in eval mode, without the overhead of calling it. The weights are bound: they may
+    change in place, but they may not be replaced."""
+    if type(module) is nn.Linear:
+        weight, bias = module.weight.t(), module.bias
+        return (lambda x: torch.mm(x, weight)) if bias is None else (lambda x: torch.addmm(bias, x, weight))
+    if type(module) is nn.LayerNorm:
+        shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
+        return lambda x: torch.layer_norm(x, shape, scale, shift, eps)
+    if type(module) is nn.ReLU:
+        return torch.relu
+    if type(module) in (nn.Identity, nn.Dropout):
+        return lambda x: x
+    function: Function = module.forward
+    return function
+
+
+def mixer_step(mixer: nn.Module) -> MixerStep:
+    """The step of a mixer: its own, or its forward for a sequence of one position."""
+    if isinstance(mixer, HasLeanStep):
+        return mixer.lean_step()
+    forward = mixer.forward
+
+    def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
+        y, state = forward(x.unsqueeze(1), state, None)
+        return y.squeeze(1), state
+
+    return step
+
+
+class DecoderLayer(Protocol):
+    """What a step needs of a `weft.nn.stack.Layer`."""
+
+    norm: nn.Module
+    mixer: nn.Module
+    connection: Any
+
+
+def _layer_step(layer: DecoderLayer) -> MixerStep:
+    norm, mixer, connection = lean(layer.norm), mixer_step(layer.mixer), layer.connection
+    mixer_input, connect = connection.mixer_input, connection.forward
+
+    def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
+        y, state = mixer(norm(mixer_input(x)), state, shared)
+        return connect(x, y), state
+
+    return step
+
+
+class StackStep:
+    """`Stack.forward` for one position: inputs (B, D) and the state, to outputs (B, D) and the new state."""
+
+    def __init__(self, stack: Any) -> None:
+        self.add_positions = stack.positions.add_to
+        self.input_proj, self.final_norm = lean(stack.input_proj), lean(stack.final_norm)
+        self.layers = [_layer_step(layer) for layer in stack.layers]
+
+    @torch.inference_mode()
+    def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        # inference mode saves a fifth of the time; what it returns may be read, but not written, outside of it
+        num_read, layer_states = state
+        if num_read is None:
+            num_read = x.new_zeros(1, 1, dtype=torch.long)
+        x = self.input_proj(self.add_positions(x.unsqueeze(1), num_read).squeeze(1))
+        shared, new_states = Shared(), []
+        for layer, layer_state in zip(self.layers, layer_states, strict=True):
+            x, layer_state = layer(x, layer_state, shared)
+            new_states.append(layer_state)
+        num_read = num_read + 1
+        return self.final_norm(x), (num_read.expand(x.size(0), 1), tuple(new_states))
+
+
+def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
+    """`fast` where it computes what `plain` does: in eval mode, on a CPU, in the dtype of the weights, without gradients, and
+    while no hook records the calls of modules. Otherwise `plain`."""
+    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+        return plain
+    modules = list(model.modules())
+    hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+
+    def step(token: Tensor, state: S) -> tuple[Tensor, S]:
+        is_watched = any(hooks) or torch.is_autocast_enabled("cpu")
+        return (plain if is_watched or model.training or torch.is_grad_enabled() else fast)(token, state)
+
+    return step

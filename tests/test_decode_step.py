@@ -1,0 +1,241 @@
+"""The fast path of decoding equals the plain one: for every stack and encoder-decoder, and for every way in which decoders use
+states: rows of different lengths, rows that enter and leave, beams that are reordered, and two steps from one state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from toy_models import DIM, STACKS, build_stack, enlarge_weights
+from toy_seq2seq import ALL_MODELS, VARIANTS, build, representative, sources
+
+from weft.decode.engine import Engine, Request
+from weft.decode.ensemble import Ensemble, LinearEnsemble
+from weft.decode.incremental import stepper
+from weft.decode.logits_processors import random_noise, sample_token
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import LanguageModel, language_model
+from weft.nn.attention import SelfAttention
+from weft.nn.attention_step import MIN_ROOM, SelfAttentionStep
+from weft.nn.decode_step import Shared, StackStep
+from weft.nn.state import compact, expand_to_beams, join, select, tree_leaves, tree_map
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-4}
+FEW = {*representative()[::4], *(name for name in representative() if "/attention/" in name), *VARIANTS}
+every_stack = pytest.mark.parametrize("name", STACKS)
+every_model = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in ALL_MODELS]
+)
+
+
+def equal_states(actual: Any, expected: Any) -> None:
+    pairs = list(zip(tree_leaves(actual), tree_leaves(expected), strict=True))
+    assert pairs
+    for first, second in pairs:
+        torch.testing.assert_close(first, second, **CLOSE)
+
+
+def inputs(rows: int, seed: int) -> Tensor:
+    return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
+
+
+def steps(fast: Any, plain: Any, states: tuple[Any, Any], count: int) -> tuple[Any, Any]:
+    """The states after some steps of both paths, whose outputs are equal."""
+    actual, expected = states
+    for number in range(count):
+        x = inputs(tree_leaves(expected)[0].size(0), number)
+        y, actual = fast(x, actual)
+        z, expected = plain(x[:, None], expected)
+        torch.testing.assert_close(y, z[:, 0], **CLOSE)
+    equal_states(actual, expected)
+    return actual, expected
+
+
+@every_stack
+@pytest.mark.parametrize("context_length", [5, 200])
+@torch.no_grad()
+def test_steps_of_a_stack_equal_its_forward(name, context_length):
+    """Rows of different lengths, more tokens than a buffer has room for; rows leave and enter."""
+    stack = build_stack(name, context_length=max(context_length, 100) if "learned" in name else context_length)
+    step = StackStep(stack)
+    mask = torch.arange(7) < torch.tensor([[3], [7], [5]])
+    _, state = stack(torch.randn(3, 7, DIM), None, mask)
+    states = steps(step, stack, (state, state), MIN_ROOM + 5)
+    states = tuple(select(part, torch.tensor([2, 0])) for part in states)
+    _, other = stack(torch.randn(1, 4, DIM))
+    states = steps(step, stack, states, 3)
+    states = tuple(compact(join(part, other)) for part in states)
+    steps(step, stack, states, 3)
+    _, even = stack(torch.randn(2, 4, DIM))  # without padding, and so without a mask
+    steps(step, stack, (even, even), 12)
+
+
+@every_stack
+@torch.no_grad()
+def test_no_step_changes_a_state_that_was_returned(name):
+    stack = build_stack(name)
+    step = StackStep(stack)
+    _, start = stack(torch.randn(2, 4, DIM))
+    _, root = step(inputs(2, 1), start)
+    copy = tree_map(torch.clone, root)
+    branches = [step(inputs(2, seed), root) for seed in range(3)]  # the first extends the state in place
+    deeper = [step(inputs(2, 9), branch) for _, branch in branches]
+    equal_states(root, copy)
+    for seed, (y, branch) in enumerate(branches):
+        expected, state = stack(inputs(2, seed)[:, None], copy)
+        torch.testing.assert_close(y, expected[:, 0], **CLOSE)
+        equal_states(branch, state)
+        torch.testing.assert_close(deeper[seed][0], stack(inputs(2, 9)[:, None], state)[0][:, 0], **CLOSE)
+
+
+@every_model
+@torch.no_grad()
+def test_steps_of_an_encoder_decoder_equal_the_plain_ones(name):
+    model = build(name)
+    step, state = stepper(model), model.encode(*sources(4, 7, 2))
+    _, state = model.start(torch.tensor([[1], [1], [1]]), None, state)
+    actual = expected = state
+    moves = [  # a beam of 3 opens, is reordered, loses a sentence
+        (torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]), None),
+        (torch.tensor([2, 0, 0, 4, 4, 5, 6, 8, 7]), None),
+        (torch.tensor([1, 0, 2, 7, 8, 7]), torch.tensor([0, 2])),
+        *[(torch.tensor([1, 1, 0, 3, 4, 5]), None)] * 14,
+    ]
+    for rows, kept in moves:
+        tokens = torch.arange(len(rows)) % 8 + 3
+        fast, actual = step(tokens, expand_to_beams(actual, rows, kept))
+        plain, expected = model.step(tokens, expand_to_beams(expected, rows, kept))
+        torch.testing.assert_close(fast, plain, **CLOSE)
+    equal_states(actual, expected)
+
+
+def gpt(**options: Any) -> LanguageModel:
+    torch.manual_seed(3)
+    attention = {} if "layer_type" in options else {"layer_type": "attention", "num_heads": 2}
+    config = LanguageModelConfig(num_layers=2, hidden_size=16, **attention, **options).with_defaults()
+    model = language_model(config, vocab_size=20, context_length=60, vocabulary="v")
+    return enlarge_weights(model).eval()
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rotary": {
+        "position_encoding": "rotary",
+        "qk_norm": True,
+        "logit_softcap": 5.0,
+        "activation": "squared-relu",
+        "bias": False,
+    },
+    "experts": {"num_experts": 4, "experts_per_token": 2},
+    "lstm": {"layer_type": "lstm"},
+    "learned": {"position_encoding": "learned", "norm": "rmsnorm", "tie_embeddings": True, "head_bias": False},
+}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())
+def test_an_engine_generates_the_tokens_of_the_plain_path(options, monkeypatch):
+    model = gpt(**options)
+
+    def generated() -> list[Any]:
+        engine = Engine(model)
+        prompts = [[1], [4, 5, 6], [7, 8]]
+        engine.admit([Request(prompt, 30 + row, noise=random_noise(1, row, 0)) for row, prompt in enumerate(prompts)])
+        events = [event for _ in range(5) for event in engine.step()]
+        engine.admit([Request([3, 3], 10)])
+        while engine.running:
+            events += engine.step()
+        return events
+
+    fast = generated()
+    monkeypatch.setattr("weft.decode.engine.stepper", lambda model: model.step)
+    plain = generated()
+    assert [event[:2] for event in fast] == [event[:2] for event in plain]
+    np.testing.assert_allclose([event.log_prob for event in fast], [event.log_prob for event in plain], atol=1e-4)
+
+
+def test_steps_of_an_ensemble_equal_the_plain_ones():
+    ensemble = Ensemble([gpt(), gpt(layer_type="lstm")], LinearEnsemble([0.5, 0.5]))
+    with torch.no_grad():
+        _, state = ensemble.start(torch.tensor([[1, 5], [1, 6]]))
+        fast, plain = stepper(ensemble)(torch.tensor([3, 4]), state), ensemble.step(torch.tensor([3, 4]), state)
+    torch.testing.assert_close(fast[0], plain[0], **CLOSE)
+    equal_states(fast[1], plain[1])
+
+
+def calls(model: LanguageModel, step: Any, state: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many layers a step calls as modules."""
+    count = 0
+
+    def counted(self: Any, *inputs: Any) -> Any:
+        nonlocal count
+        count += 1
+        return forward(self, *inputs)
+
+    forward = SelfAttention.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(SelfAttention, "forward", counted)
+        step(torch.tensor([4]), state)
+    return count
+
+
+def test_the_plain_path_is_taken_where_the_fast_one_does_not_apply(monkeypatch):
+    model = gpt(dropout=0.5)
+    with torch.no_grad():
+        _, state = model.start(torch.tensor([[1, 5]]))
+        step = stepper(model)
+        assert calls(model, step, state, monkeypatch) == 0
+        seen: list[Any] = []
+        hook = model.stack.layers[1].norm.register_forward_hook(lambda module, inputs, output: seen.append(output))
+        assert calls(model, step, state, monkeypatch) == 2 and len(seen) == 1
+        hook.remove()
+        assert calls(model, step, state, monkeypatch) == 0
+        with torch.autocast("cpu", torch.bfloat16):
+            assert calls(model, step, state, monkeypatch) == 2
+        model.train()
+        assert calls(model, step, state, monkeypatch) == 2
+        model.eval()
+    assert calls(model, step, state, monkeypatch) == 2  # gradients
+
+
+@torch.no_grad()
+def test_weights_may_change_in_place():
+    model = gpt()
+    _, state = model.start(torch.tensor([[1, 5]]))
+    step = stepper(model)
+    before, _ = step(torch.tensor([4]), state)
+    enlarge_weights(model)
+    after, _ = step(torch.tensor([4]), state)
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, model.step(torch.tensor([4]), state)[0], **CLOSE)
+
+
+@torch.no_grad()
+def test_a_cache_grows_in_place_until_its_buffer_is_full():
+    attention = SelfAttention(DIM, num_heads=2).eval()
+    _, state = attention(torch.randn(2, 3, DIM))
+    step, addresses = SelfAttentionStep(attention), list[int]()
+    for _ in range(2 * MIN_ROOM):
+        _, state = step(torch.randn(2, DIM), state, Shared())
+        addresses.append(state.keys.data_ptr())
+    assert len(set(addresses)) == 2
+    _, copied = step(torch.randn(2, DIM), select(state, torch.tensor([1, 0])), Shared())
+    assert copied.keys.data_ptr() not in addresses
+
+
+def test_sampling_follows_the_cumulative_distribution():
+    generator = torch.Generator().manual_seed(1)
+    log_probs = (3 * torch.randn(200, 40, generator=generator)).log_softmax(1)
+    log_probs[3] = -torch.inf  # no token is possible
+    log_probs[5, -10:] = -torch.inf
+    noise = torch.rand(200, dtype=torch.float64, generator=generator)
+    noise[:6] = torch.tensor([0.0, 1 - 2**-53, 0.5, 0.5, 0.0, 1 - 2**-53], dtype=torch.float64)
+    tokens = sample_token(log_probs, noise)
+    assert tokens[0] == 0 and tokens[1] == 39 and tokens[3] == -1 and tokens[5] == 29
+    for row in set(range(200)) - {0, 1, 3, 5}:
+        probs = log_probs[row].double().exp()
+        token = int(tokens[row])
+        low, high = float(probs[:token].sum() / probs.sum()), float(probs[: token + 1].sum() / probs.sum())
+        assert low - 1e-9 <= noise[row] <= high + 1e-9
