@@ -23,7 +23,6 @@ from weft.runs.job import JobInputs, train
 from weft.runs.load import load
 from weft.runs.shared_evaluation import share_evaluation
 
-
 SECONDS = float(os.environ.get("GROUP_SECONDS", "60"))  # how long processes wait for each other
 
 
