@@ -111,7 +111,7 @@ def apply_variant(job: dict[str, Any]) -> None:
         compilation.MODEL_STEPS = 0 if job["unit"] == "model" else 10**9
         compilation.RECORDED_STEPS = 10**9 if job["unit"] == "nothing" else 0
     if job.get("unrecorded") or job.get("replica"):  # steps that exchange gradients cannot be recorded
-        neural.can_record = lambda *parts, **options: False
+        neural.can_record = lambda *parts, **options: False  # type: ignore[attr-defined]
     if "muon" in job:
         compilation.MUON_PARAMETERS = 0 if job["muon"] else 10**18
     if job.get("attention") == "flash":

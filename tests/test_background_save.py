@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from weft.tensors import read_listed, tensor_layout, write_layout, write_tensors
 from weft.training import background_save, checkpoint, memory, run_log, snapshot
 from weft.training import loop_checkpoint as saving
 from weft.training.background import BackgroundThread
+from weft.training.data_parallel import Sharded
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.snapshot import HostBuffers, Snapshot, TensorFile
 
@@ -338,3 +340,32 @@ device = "cpu"
 
 def test_the_layout_of_no_tensors_has_no_bytes():
     assert tensor_layout({}).num_bytes() == 0
+
+
+# ---- shards: the weights of a validation are a copy
+
+
+class Waited:
+    """Counts how often somebody waits for it."""
+
+    count = 0
+
+    def wait(self) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_training_does_not_wait_for_a_copy_of_the_best_weights_that_nothing_changes(is_copy: bool) -> None:
+    model, copy, snapshot = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), Waited()
+    replica = Sharded.__new__(Sharded)
+    replica.loss_module, replica.copy, replica.device = SimpleNamespace(model=model), copy, torch.device("cpu")  # type: ignore[assignment]
+    loop: Any = SimpleNamespace(loss_module=replica.loss_module, replica=replica, ema=object())
+    log: Any = SimpleNamespace(
+        saver=SimpleNamespace(submit=lambda *parts: snapshot), _weights=lambda *parts: {}, _write_weights=None
+    )
+    run_log.RunLogWriter.keep_best(log, loop, copy if is_copy else model)
+    assert snapshot.count == (not is_copy)
+    with replica.whole_model() as whole_copy:  # would change it
+        assert snapshot.count == 1 and torch.equal(whole_copy.weight, model.weight)
+    with replica.whole_model():
+        assert snapshot.count == 1

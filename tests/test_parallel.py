@@ -157,8 +157,9 @@ def test_two_processes_evaluate_a_run_as_one_does(trained: Path, name: str, stra
             assert other[field] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
-# after 200 steps in float32, rounding has grown: these differ as much if one process divides its batches into micro-batches
-GROWING = ("lm-lines-experts", "lm-checkpointed", "masked-lm", "denoising")
+# After 200 steps in float32, rounding has grown: some runs differ by up to 1e-2 from those of one process, and as much if one
+# process divides its batches into micro-batches. So runs are compared in float64, and these in float32 as well.
+FLOAT32 = ("lm", "lm-muon-accumulation", "lm-stream-sgd")
 
 
 @pytest.mark.slow
@@ -172,6 +173,7 @@ def test_200_steps(tmp_path: Path, size: int, dtype: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("GROUP_SECONDS", "3000")  # it may run beside other work
     files = run_files(tmp_path)
     del files["policy-gradient"]  # sampled responses differ after the first rounding that changes a token
+    files = {name: values for name, values in files.items() if name in FLOAT32 or dtype == "float64"}
     if dtype == "float64":
         del files["asr"], files["captioning"]  # sounds and images are float32
     for values in files.values():
@@ -195,8 +197,6 @@ def test_200_steps(tmp_path: Path, size: int, dtype: str, monkeypatch: pytest.Mo
         (name, kind): largest_difference(tmp_path / name, tmp_path / f"{name}-{kind}") for name in files for kind in STRATEGIES
     }
     print("".join(f"{name} {kind}: {value:.1e}\n" for (name, kind), value in worst.items()))  # with pytest -s
-    if dtype == "float32":
-        worst = {(name, kind): value for (name, kind), value in worst.items() if name not in GROWING}
     assert max(worst.values()) <= (TOLERANCE if dtype == "float32" else 1e-6), worst
 
 

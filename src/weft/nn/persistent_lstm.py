@@ -45,7 +45,7 @@ def run_persistent(x: Tensor, state: tuple[Tensor, Tensor] | None, weights: list
     flat = torch.cat([weight.reshape(-1) for weight in (F.pad(weight_ih, (0, features)), *others)])
     x = F.pad(x, (0, features, 0, 0, 0, rows))
     h, c = F.pad(h, (0, 0, 0, rows)), F.pad(c, (0, 0, 0, rows))
-    y, c = _ScaledHalf.apply(x, h, c, flat)
+    y, c = _ScaledHalf.apply(x, h, c, flat)  # type: ignore[no-untyped-call]
     return y[:num_rows], c[:num_rows]
 
 
@@ -53,7 +53,7 @@ def _kernel(x: Tensor, h: Tensor, c: Tensor, flat: Tensor) -> tuple[Tensor, Tens
     """torch's LSTM with all weights in one tensor, the layout cuDNN expects."""
     dim = h.size(1)
     shapes = [(4 * dim, x.size(2)), (4 * dim, dim), (4 * dim,), (4 * dim,)]
-    chunks = flat.split([int(torch.Size(shape).numel()) for shape in shapes])
+    chunks = torch.split(flat, [int(torch.Size(shape).numel()) for shape in shapes])
     weights = [chunk.view(shape) for chunk, shape in zip(chunks, shapes, strict=True)]
     # biases, 1 layer, no dropout, training (which keeps what the backward pass needs), one direction, batch first
     y, _, last = torch.lstm(x, [h[None], c[None]], weights, True, 1, 0.0, torch.is_grad_enabled(), False, True)
@@ -76,7 +76,7 @@ class _ScaledHalf(torch.autograd.Function):
         return y.detach().float(), last.detach().float()
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor, grad_c: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_y: Tensor, grad_c: Tensor) -> tuple[Tensor, ...]:
         largest = torch.maximum(grad_y.abs().amax(), grad_c.abs().amax())
         scale = torch.exp2(torch.floor(torch.log2(LARGEST / largest)))
         scale = torch.where(torch.isfinite(scale), scale, 1.0)  # gradients of zero, or not finite

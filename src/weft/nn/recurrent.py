@@ -179,7 +179,8 @@ class LSTM(nn.Module):
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         if not (torch.is_autocast_enabled(x.device.type) and has_persistent_kernel(x, self.dim)):
-            return self._forward(x, state, token_mask)
+            result: tuple[Tensor, tuple[Tensor, Tensor]] = self._forward(x, state, token_mask)
+            return result
         with torch.autocast(x.device.type, enabled=False):
             return self._forward_persistent(x.float(), state, token_mask)
 
