@@ -60,3 +60,11 @@ class GroupTiming:
             peak_memory=memories,
         )
         self._start()
+
+
+def agree(group: Group, *, should_stop: bool, is_late: bool) -> tuple[bool, bool]:
+    """Whether any process should stop, and whether a checkpoint is late by the clock of the first process."""
+    if group.size == 1:
+        return should_stop, is_late
+    stops, late = group.sum_(torch.tensor([should_stop, is_late and group.leads], dtype=torch.float64)).tolist()
+    return stops > 0, late > 0

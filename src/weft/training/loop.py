@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from weft.data.batching import BatchSampler
 from weft.data.prefetch import Prefetcher
 from weft.errors import TrainingInterrupted
-from weft.metrics.metric import Metric
 from weft.parallel.shards import local, whole
 from weft.training.config import TrainConfig
 from weft.training.data_parallel import Replica
@@ -23,11 +22,12 @@ from weft.training.device_config import DeviceConfig as DeviceConfig
 from weft.training.divergence import check_finite, detect_divergence, diverged, diverged_step
 from weft.training.ema import EMA
 from weft.training.expert_log import ExpertLog
-from weft.training.group_timing import GroupTiming
+from weft.training.group_timing import GroupTiming, agree
 from weft.training.log_line import LogLine
 from weft.training.loop_protocols import Copy, LoopCallback, RunLog
 from weft.training.loss_module import LossModule
 from weft.training.micro_batches import join_parts, micro_batches
+from weft.training.objective import monitored_metric
 from weft.training.optimizers import Optimizers
 from weft.training.schedules import Schedule, schedule
 from weft.training.seeding import seed_step as seed_step
@@ -313,9 +313,8 @@ class Loop:
                 train_state.done = is_last or (
                     self.config.patience > 0 and train_state.validations_without_improvement >= self.config.patience
                 )
-            should_stop, is_late = self._agree(
-                callback.should_stop() or should_stop, time.monotonic() - last_save > SAVE_SECONDS
-            )
+            is_late = time.monotonic() - last_save > SAVE_SECONDS
+            should_stop, is_late = agree(self.group, should_stop=callback.should_stop() or should_stop, is_late=is_late)
             save_due = save_due or validated or should_stop or is_late
             if not (self.needs_batch() or train_state.done):
                 continue
@@ -326,13 +325,6 @@ class Loop:
                 last_save, save_due = time.monotonic(), False
             if should_stop and not train_state.done:
                 raise TrainingInterrupted("", "training was interrupted")
-
-    def _agree(self, should_stop: bool, is_late: bool) -> tuple[bool, bool]:
-        """Whether any process should stop, and whether a checkpoint is late by the clock of the first process."""
-        if self.group.size == 1:
-            return should_stop, is_late
-        stops, late = self.group.sum_(torch.tensor([should_stop, is_late and self.group.leads], dtype=torch.float64)).tolist()
-        return stops > 0, late > 0
 
     def _leader_time(self, seconds: float) -> float:
         """A duration, by the clock of the first process if the budget depends on it."""
@@ -375,7 +367,7 @@ class Loop:
             run_log.keep_best(self, model)
             self._write_samples(model, run_log)
             return
-        monitored = self._monitored_metric(scores)
+        monitored = monitored_metric(self.loss_module.objective, self.config.monitor, scores)
         value = scores.get(monitored.name, math.nan)
         if not math.isfinite(value):  # nothing compares with NaN, so no weights could be selected any more
             raise diverged(train_state.step, f"validation {monitored.name} is {value}")
@@ -391,13 +383,6 @@ class Loop:
             train_state.validations_without_improvement += 1
         self._write_samples(model, run_log)
         callback.on_validation(self, scores)
-
-    def _monitored_metric(self, scores: Mapping[str, float]) -> Metric:
-        """The metric that selects weights: train.monitor, or the first that was computed."""
-        for metric in self.loss_module.objective.monitors:
-            if metric.name == self.config.monitor:
-                return metric
-        return next(metric for metric in self.loss_module.objective.monitors if metric.name in scores)
 
     def _write_samples(self, model: nn.Module, run_log: RunLog) -> None:
         if self.sample_writer is None or not self.group.leads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weft.metrics.metric import Metric
@@ -79,3 +79,11 @@ class Objective(Protocol):
 
     def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """The values of `monitors` on the validation data, in that order; None without validation data."""
+
+
+def monitored_metric(objective: Objective, name: str | None, scores: Mapping[str, float]) -> Metric:
+    """The metric that selects weights: the one of this name (train.monitor), or the first that was computed."""
+    for metric in objective.monitors:
+        if metric.name == name:
+            return metric
+    return next(metric for metric in objective.monitors if metric.name in scores)
