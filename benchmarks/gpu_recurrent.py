@@ -7,7 +7,7 @@
     cudnn   nn.LSTM alone, forward and backward: float32, TF32, autocast, bfloat16, float16, and layer by layer
     equal   values and gradients of the Triton kernels against the loop over positions, on this GPU
     scan    the kernels alone, in milliseconds and GB/s, for several ways to start them
-    step    language models of weft: forward and backward; with clipping and AdamW; compiled and not; LSTM in half precision
+    step    language models of weft: forward and backward; with clipping and AdamW; compiled and not
     train   the training loop of `weft train`, per step
     loss    output layer and loss for a vocabulary of 50,304: plain, compiled, in chunks; time and peak memory
 
@@ -35,7 +35,6 @@ from typing import Any
 import torch
 from _common import verdict
 from _gpu_bench import TINY, WARMUP_STEPS, Bench, Clock, Size
-from _half_lstm import use_half
 from torch import Tensor, nn
 
 from weft.cli.threads import set_threads
@@ -132,26 +131,18 @@ def check_equal(bench: Bench) -> None:
     check_half_lstm(bench)
 
 
-def half_model(bench: Bench, dtype: torch.dtype) -> nn.Module:
-    """A language model with LSTMs in half precision."""
-    return use_half(build_model(bench, "lstm"), dtype)
-
-
 def check_half_lstm(bench: Bench) -> None:
-    """Print how far the gradients of an LSTM in half precision are from those in float32, relative to their norm."""
+    """Print how far the gradients of an LSTM under autocast, where it runs in float16, are from those in float32, relative to
+    their norm."""
     size = bench.size
     tokens = torch.randint(0, size.vocab_size, (size.rows, size.length + 1), device=bench.device)
-    results = []
-    for dtype in (None, torch.float16, torch.bfloat16):
-        model = build_model(bench, "lstm") if dtype is None else half_model(bench, dtype)
-        try:
+    model, results = build_model(bench, "lstm"), []
+    for is_mixed in (False, True):
+        with torch.autocast(bench.device.type, torch.bfloat16, enabled=is_mixed):
             loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean()  # type: ignore[operator]
-            results.append(torch.autograd.grad(loss, list(model.parameters())))
-        except RuntimeError as error:  # cuDNN may lack this type
-            print(f"  LSTM in {str(dtype)[6:]}: FAILED: {str(error)[:200]}", flush=True)
-            continue
-        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(results[-1], results[0], strict=True)]
-        print(f"  LSTM in {str(dtype)[6:] or 'float32'}: gradients differ by {max(errors):.1e} of their norm", flush=True)
+        results.append(torch.autograd.grad(loss, list(model.parameters())))
+    errors = [((a - b).norm() / b.norm()).item() for a, b in zip(*results, strict=True)]
+    print(f"  LSTM under autocast: gradients differ by {max(errors):.1e} of their norm from those in float32", flush=True)
 
 
 def measure_scan(bench: Bench) -> None:
@@ -235,8 +226,6 @@ def model_work(bench: Bench, model: nn.Module, *, compiled: str | None, whole: b
 
 def step_cases(bench: Bench) -> Iterator[tuple[str, Callable[[], nn.Module], str | None]]:
     yield "lstm", lambda: build_model(bench, "lstm"), None
-    for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
-        yield f"lstm in {name}", partial(half_model, bench, dtype), None
     for name in list(MODELS)[1:]:
         for label, compiled in (("eager", None), ("compiled", "default"), ("CUDA graph", "reduce-overhead")):
             yield f"{name}, {label}", partial(build_model, bench, name), compiled
