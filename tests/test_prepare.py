@@ -390,3 +390,10 @@ def _group(pid: int) -> list[str]:
             continue
         found += [entry.name] if is_here else []
     return found
+
+
+def test_a_worker_whose_command_is_gone_before_it_gave_a_job_ends():
+    from weft.cli.prepare_workers import COMMAND
+
+    for sent in (b"", b'{"run": '):
+        assert subprocess.run(COMMAND, input=sent, timeout=60, capture_output=True).returncode == 1

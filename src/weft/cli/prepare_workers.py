@@ -123,7 +123,10 @@ def _wait_for_parent() -> None:
 def _read_job() -> dict[str, Any]:
     line = bytearray()
     while not line.endswith(b"\n"):  # unbuffered: the thread reads the rest
-        line += os.read(0, 1)
+        byte = os.read(0, 1)
+        if not byte:  # the command was killed before it gave a job
+            raise SystemExit(1)
+        line += byte
     job: dict[str, Any] = json.loads(line)
     return job
 
