@@ -96,8 +96,18 @@ def test_each_part_is_compiled_once(tmp_path, graphs, monkeypatch, unit, num_gra
 )
 def test_what_is_compiled_as_one(options, train, unit):
     loop = small_loop(small_model("attention", num_heads=2, **options), **{"max_steps": 9, **train})
-    assert compilation.plan(loop, has_equal_shapes=True) == (unit, False, True)
-    assert compilation.plan(loop, has_equal_shapes=False) == ("model", False, False)
+    assert compilation.plan(loop, has_equal_shapes=True, is_recorded=False) == (unit, False, True)
+    assert compilation.plan(loop, has_equal_shapes=False, is_recorded=False) == ("model", False, False)
+
+
+def test_short_recorded_trainings_of_small_models_are_not_compiled(monkeypatch):
+    def unit(max_steps):
+        loop = small_loop(small_model("attention", num_heads=2), max_steps=max_steps)
+        return compilation.plan(loop, has_equal_shapes=True, is_recorded=True).unit
+
+    assert unit(compilation.RECORDED_STEPS - 1) == "nothing" and unit(compilation.RECORDED_STEPS) == "layer"
+    monkeypatch.setattr(compilation, "RECORDED_PARAMETERS", 1)
+    assert unit(9) == "layer"
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph

@@ -147,7 +147,7 @@ def test_a_batch_beyond_the_largest_is_not_truncated() -> None:
 
 def use_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pad as on a GPU, but record nothing."""
-    monkeypatch.setattr(neural, "can_record", lambda *parts: True)
+    monkeypatch.setattr(neural, "can_record", lambda *parts, **options: True)
     monkeypatch.setattr(neural, "has_memory", lambda *parts: True)
     monkeypatch.setattr(neural, "CudaRecorder", lambda device: None)
     monkeypatch.setattr(neural, "GraphedReplica", lambda module, weights, recorder, on_failure: Replica(module))

@@ -306,6 +306,9 @@ def test_patience_stops_a_search_early():
             counted.append(len(token))
             return model.step(token, state)
 
+        def stepper(self):
+            return self.step
+
     results, rows = [], []
     for options in ({}, {"patience": 2}, {"patience": 0}, {"patience": 1000}):
         counted.clear()

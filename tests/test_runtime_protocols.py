@@ -4,6 +4,7 @@ parameters of a torch module. What it answers must not depend on the version."""
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from typing import Any
@@ -21,6 +22,8 @@ def runtime_protocols() -> dict[str, type]:
     for package in ("nn", "models", "explain", "training", "decode", "tasks"):
         root = importlib.import_module(f"weft.{package}")
         for info in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+            if info.name == "weft.nn.triton_scan" and importlib.util.find_spec("triton") is None:
+                continue  # kernels for a GPU
             module = importlib.import_module(info.name)
             for name, value in vars(module).items():
                 if isinstance(value, type) and value.__module__ == module.__name__ and vars(value).get("_is_runtime_protocol"):

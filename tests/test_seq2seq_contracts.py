@@ -199,7 +199,7 @@ def test_bf16_autocast_works_forward_and_backward(name):
 
 
 def test_the_grid_is_the_full_cross_product():
-    assert len(GRID) == 6 * 4 * (2 + 4 * 3) + 6 * 2
+    assert len(GRID) == 8 * 6 * (2 + 4 * 3) + 8 * 2
 
 
 def test_a_score_of_one_token_is_empty():

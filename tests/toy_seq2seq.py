@@ -226,8 +226,9 @@ ALL_MODELS = GRID | VARIANTS
 def representative() -> list[str]:
     """A subset of ALL_MODELS: each attention with two decoders and alternating encoders, each encoder with a Transformer
     decoder, and VARIANTS."""
+    step = len(recurrent_mixers()) // 2
     decoders = [
-        (decoder, name) for index, name in enumerate(ATTENTION_OPTIONS) for decoder in recurrent_mixers()[index % 2 :: 2]
+        (decoder, name) for index, name in enumerate(ATTENTION_OPTIONS) for decoder in recurrent_mixers()[index % step :: step]
     ]
     encoders = [list(MIXERS)[(index + index // len(MIXERS)) % len(MIXERS)] for index in range(len(decoders))]
     stepwise = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, decoders, strict=True)]

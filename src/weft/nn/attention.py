@@ -105,9 +105,10 @@ class SelfAttention(nn.Module):
         if state is not None:
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
             key_positions = torch.cat([state.positions, key_positions], dim=1)
-        # a whole text needs no mask tensor: the kernel applies the causal mask itself, and no token sees the padding after it
+        # a whole text needs no mask tensor: the kernel applies the causal mask itself. No token sees the padding after it, and
+        # in training nothing else is read
         within_context = self.bidirectional or self.context_length is None or x.size(1) <= self.context_length
-        hides_padding = token_mask is None or (texts is None and not self.bidirectional)
+        hides_padding = token_mask is None or (self.training and texts is None and not self.bidirectional)
         is_whole = state is None and hides_padding and within_context
         visible_positions = positions if is_whole else key_positions
         bias = self.positions.attention_bias(q, positions, visible_positions)

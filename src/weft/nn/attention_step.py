@@ -141,8 +141,13 @@ class BufferedBeamCache(BeamCache):
 def buffer_of(cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
     """The buffer that contains a cache and nothing more, with room for `width` columns: its own, or a new one."""
     buffer: Buffer | None = cache.own_buffer()
-    # a longer buffer was extended by another step from the same state
-    if buffer is not None and buffer.length == cache.keys.size(2) and buffer.length + width <= buffer.capacity:
+    # a longer buffer was extended by another step from the same state; the first steps of a wide beam have fewer hypotheses
+    if (
+        buffer is not None
+        and buffer.columns.width == width
+        and buffer.length == cache.keys.size(2)
+        and buffer.length + width <= buffer.capacity
+    ):
         return buffer
     columns: Columns | None = shared.columns
     if columns is None or not columns.matches(cache.positions, width):
