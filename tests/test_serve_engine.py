@@ -235,7 +235,7 @@ def test_an_explanation_does_not_hold_up_others(runs, monkeypatch):
     with Engine({"lm": runs.get("lm")}, limits=Limits(explain_seconds=0.3), device="cpu") as engine:
         start = time.monotonic()
         slow = engine.submit("lm", Explain("the", "beam-search", {"beam_size": 50, "max_new_tokens": 10**6}))
-        with pytest.raises(Unavailable, match="run lm: the explanation is not ready after [01] seconds; use a shorter text"):
+        with pytest.raises(Unavailable, match=r"run lm: the explanation is not ready after [01] seconds; use a shorter text"):
             slow.result(30)
         assert engine.explain("lm", "the", "surprisal").data
         assert time.monotonic() - start < 10
