@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from weft.nn.linear_cross_entropy import can_fuse, linear_cross_entropy
 
 MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed: 128 MB
-# in training on a GPU, logits in chunks of this many, if all of them, with what is computed from them, would take a large part of
-# its memory. Otherwise the plain functions are faster: the compiler joins them with what is around them
+# in training on a GPU, logits in chunks of this many, if all of them, with what is computed from them, would take a large part
+# of its memory. Otherwise the plain functions are faster: the compiler joins them with what is around them
 MAX_TRAINING_LOGITS = 1 << 27
 LOGIT_BYTES, MAX_MEMORY = 8, 1 / 8
 
