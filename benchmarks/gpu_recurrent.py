@@ -139,7 +139,7 @@ def check_half_lstm(bench: Bench) -> None:
     model, results = build_model(bench, "lstm"), []
     for is_mixed in (False, True):
         with torch.autocast(bench.device.type, torch.bfloat16, enabled=is_mixed):
-            loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean()  # type: ignore[operator]
+            loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean()
         results.append(torch.autograd.grad(loss, list(model.parameters())))
     errors = [((a - b).norm() / b.norm()).item() for a, b in zip(*results, strict=True)]
     print(f"  LSTM under autocast: gradients differ by {max(errors):.1e} of their norm from those in float32", flush=True)
