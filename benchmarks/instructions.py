@@ -29,7 +29,7 @@ FULL: dict[str, Any] = {
     "vocab_size": 8000,
 }
 TEST, VALID = 0.1, 0.05  # fractions of the instructions
-MAX_LENGTH = 512
+MAX_LENGTH, EPOCHS = 512, 3.0
 
 
 def write_splits(path: Path, directory: Path) -> None:
@@ -48,8 +48,8 @@ def write_splits(path: Path, directory: Path) -> None:
 def tune(directory: Path, base: Path, options: dict[str, Any], *, init: bool, learns: bool, seed: int) -> float:
     """Nats per response token of the test data; without `learns`, of the language model itself."""
     model = {**weft.load(base).config.to_dict()["model"], "dropout": 0.1 if learns else 0.0}
-    # from random weights it takes longer; the best weights are those with the best validation loss
-    train = {"max_epochs": 3.0 if init else 20.0, "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 10}
+    # the same budget for both; the best weights are those with the best validation loss
+    train = {"max_epochs": EPOCHS, "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 10}
     if not learns:
         train = {"max_steps": 1, "lr": 1e-12, "batch_tokens": 2048, "num_validations": 1}
     if init:
