@@ -2,9 +2,10 @@
 language model as it is, for a model that is trained on instructions from random weights, and for one that starts from the
 language model. No instruction of the test data occurs in the training data.
 
-    python benchmarks/instructions.py DATA/instructions-dolly/dolly-6400.jsonl.gz --text TEXT [--seeds 0 1 2] [--steps 2000]
+    python benchmarks/instructions.py DATA/instructions-dolly/dolly-6400.jsonl.gz --text TEXT [--size full] [--seeds 0 1 2]
 
-TEXT is running text for the language model, such as a part of Wikipedia. --tiny trains small models for a minute, to try it.
+TEXT is running text for the language model, such as a part of Wikipedia. --size tiny trains small models for a minute,
+middle for two minutes on a GPU.
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ import numpy as np
 
 import weft
 
-TINY: dict[str, Any] = {"model": {"num_layers": 1, "hidden_size": 64}, "steps": 40, "batch_tokens": 2048, "vocab_size": 1000}
-FULL: dict[str, Any] = {
-    "model": {"num_layers": 8, "hidden_size": 512},
-    "steps": 2000,
-    "batch_tokens": 32768,
-    "vocab_size": 8000,
-}
+# what the language model and the models of instructions have in common, the steps of the former and the epochs of the latter
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"model": {"num_layers": 1, "hidden_size": 64}, "steps": 40, "epochs": 3.0, "batch_tokens": 2048, "vocab_size": 1000},
+    "middle": {"model": {"num_layers": 4, "hidden_size": 256}, "steps": 300, "epochs": 10.0, "batch_tokens": 8192, "vocab_size": 4000},
+    "full": {"model": {"num_layers": 8, "hidden_size": 512}, "steps": 2000, "epochs": 3.0, "batch_tokens": 32768, "vocab_size": 8000},
+}  # fmt: skip
 TEST, VALID = 0.1, 0.05  # fractions of the instructions
-MAX_LENGTH, EPOCHS = 512, 3.0
+MAX_LENGTH = 512
 
 
 def write_splits(path: Path, directory: Path) -> None:
@@ -49,7 +49,7 @@ def tune(directory: Path, base: Path, options: dict[str, Any], *, init: bool, le
     """Nats per response token of the test data; without `learns`, of the language model itself."""
     model = {**weft.load(base).config.to_dict()["model"], "dropout": 0.1 if learns else 0.0}
     # the same budget for both; the best weights are those with the best validation loss
-    train = {"max_epochs": EPOCHS, "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 10}
+    train = {"max_epochs": options["epochs"], "lr": 1e-3, "batch_tokens": options["batch_tokens"], "num_validations": 10}
     if not learns:
         train = {"max_steps": 1, "lr": 1e-12, "batch_tokens": 2048, "num_validations": 1}
     if init:
@@ -72,9 +72,9 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--size", choices=tuple(SIZES), default="full")
     arguments = parser.parse_args()
-    options = TINY if arguments.tiny else FULL
+    options = SIZES[arguments.size]
     with TemporaryDirectory() as name:
         directory = Path(name)
         write_splits(arguments.file, directory)

@@ -15,7 +15,13 @@ def speech_front(config: SpeechConfig, *, rate: int, hop: int) -> SpeechFront:
     encoder, window = config.encoder, rate // WINDOWS_PER_SECOND
     return SpeechFront(
         LogMel(rate=rate, num_mels=config.num_mels, window=window, hop=hop, n_fft=1 << (window - 1).bit_length()),
-        Subsampling(config.num_mels, encoder.input_dim(), factor=encoder.subsampling, channels=encoder.subsampling_channels),
+        Subsampling(
+            config.num_mels,
+            encoder.input_dim(),
+            factor=encoder.subsampling,
+            channels=encoder.subsampling_channels,
+            num_blocks=encoder.conv_blocks,
+        ),
         running_norm=RunningNorm() if config.normalization == "running" else None,
         spec_augment=SpecAugment(
             num_freq_masks=config.num_freq_masks,

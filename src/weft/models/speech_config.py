@@ -20,7 +20,9 @@ class SpeechEncoderConfig(FrameEncoderConfig):
     subsampling: Literal[2, 4, 8] = 4
     """Frames of 10 ms per position of the encoder."""
     subsampling_channels: int = Field(32, ge=1, le=4096)
-    """Channels of the convolutions that subsample."""
+    """Channels of the convolutions."""
+    conv_blocks: int = Field(0, ge=0, le=64)
+    """Residual blocks of two convolutions after those that subsample."""
 
 
 class SpeechConfig(FrameToTextConfig):

@@ -18,17 +18,47 @@ FULL_SCALE = 32768.0  # of 16-bit samples
 KERNEL = 3  # frames and bands
 
 
+def causal_conv(conv: nn.Conv2d, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A convolution whose windows end with the current frame, over x (B, C, T, F) after a history (B, C, 2, F), zeros at the start
+    of a recording; and the history after it."""
+    if history is None:
+        history = x.new_zeros(*x.shape[:2], KERNEL - 1, x.size(3))
+    padded = torch.cat([history, x], 2)
+    return conv(padded), padded[:, :, -(KERNEL - 1) :]
+
+
+class ConvBlock(nn.Module):
+    """x + V relu(W x) with convolutions V and W; V is 0 at first, so that the block starts as the identity.
+
+    CTC begins to learn when it writes more than blanks, which deep convolutions of random weights delay for long.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, KERNEL, padding=(0, 1)) for _ in range(2))
+        for parameter in self.second.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor, state: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """x (B, C, T, F) and the histories of both convolutions."""
+        y, first = causal_conv(self.first, x, state[0])
+        y, second = causal_conv(self.second, F.relu(y), state[1])
+        return x + y, (first, second)
+
+
 class Subsampling(nn.Module):
-    """Convolutions that halve the number of frames and bands, then a projection: (B, T, F) to (B, ceil(T / factor), D).
+    """Convolutions that halve the number of frames and bands, blocks of further ones, then a projection: (B, T, F) to (B, ceil(T /
+    factor), D).
 
     The convolutions see the current and two earlier frames. The state has the last two inputs of each, (B, C, 2, F).
     """
 
-    def __init__(self, num_mels: int, dim: int, *, factor: int, channels: int) -> None:
+    def __init__(self, num_mels: int, dim: int, *, factor: int, channels: int, num_blocks: int = 0) -> None:
         super().__init__()
         self.factor, num_convs = factor, int(math.log2(factor))
         inputs = [1, *[channels] * (num_convs - 1)]
         self.convs = nn.ModuleList(nn.Conv2d(size, channels, KERNEL, stride=2, padding=(0, 1)) for size in inputs)
+        self.blocks = nn.ModuleList(ConvBlock(channels) for _ in range(num_blocks))
         for _ in range(num_convs):
             num_mels = (num_mels + 1) // 2
         self.projection = nn.Linear(channels * num_mels, dim)
@@ -36,11 +66,14 @@ class Subsampling(nn.Module):
     def forward(self, x: Tensor, state: tuple[Tensor, ...] | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The vectors (B, S, D) and the state. If more frames follow, T must be a multiple of the factor."""
         x, new_state = x[:, None], list[Tensor]()
-        for number, conv in enumerate(self.convs):
-            history = x.new_zeros(*x.shape[:2], KERNEL - 1, x.size(3)) if state is None else state[number]
-            padded = torch.cat([history, x], 2)
-            new_state.append(padded[:, :, -(KERNEL - 1) :])
-            x = F.relu(conv(padded))  # the first window ends with the first frame
+        for conv in self.convs:
+            x, history = causal_conv(conv, x, None if state is None else state[len(new_state)])
+            x = F.relu(x)
+            new_state.append(history)
+        for block in self.blocks:
+            start = len(new_state)
+            x, histories = block(x, (None, None) if state is None else state[start : start + 2])
+            new_state += histories
         return self.projection(x.transpose(1, 2).flatten(2)), tuple(new_state)
 
     def mask(self, mask: Tensor) -> Tensor:
