@@ -18,7 +18,7 @@ class Launch(NamedTuple):
     """How the kernel is started: logits per iteration, and warps per program."""
 
     block: int = 8192
-    warps: int = 32
+    warps: int = 16
 
 
 DEFAULT = Launch()
