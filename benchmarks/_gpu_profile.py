@@ -13,13 +13,14 @@ import torch
 PROFILED = 5  # steps
 # groups of kernels by their names; the first that matches counts
 GROUPS = {
-    "attention": r"flash|sdpa|fmha|attention|cudnn_generated",
-    "matrix products": r"nvjet|gemm|cutlass|cublas|xmma|splitk|triton_tem",
-    "loss": r"loss|softmax|nll",
-    "optimizer": r"adam|multi_tensor|foreach|lpnorm|LpNorm",
-    "copies and casts": r"memcpy|memset|copy|fill|CatArray",
+    "loss": r"_loss_and_gradient|softmax|nll",
+    "copies and casts": r"memcpy|memset|direct_copy|fillfunctor|catarray|^triton_poi_fused__to_copy_\d*$",
+    "elementwise and norms, compiled": r"^triton_(poi|red|per)",
+    "attention": r"flash|sdpa|fmha|attention|cudnn",
+    "matrix products": r"nvjet|gemm|cutlass|cublas|xmma|splitk|^triton_tem",
+    "optimizer": r"adam|multi_tensor|lpnorm",
     "scan": r"^_forward|^_backward",
-    "elementwise, norms and other reductions": r"",
+    "others": r"",
 }
 
 

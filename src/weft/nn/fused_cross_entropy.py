@@ -13,7 +13,6 @@ Shapes: N positions, D hidden size, V vocabulary size.
 from __future__ import annotations
 
 import warnings
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -50,9 +49,18 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float, lo
     return loss
 
 
-@cache
+_found: list[ModuleType | None] = []  # the module of the kernel, or None, once it was looked for
+
+
 def kernels() -> ModuleType | None:
-    """The Triton kernel of `loss_and_gradient`; None if Triton is absent or cannot compile it."""
+    """The Triton kernel of `loss_and_gradient`; None if Triton is absent or cannot compile it. It is looked for outside of
+    compiled code, which it would break; training measures the memory of a batch before it compiles anything."""
+    if not _found and not torch.compiler.is_compiling():
+        _found.append(_load_kernels())
+    return _found[0] if _found else None
+
+
+def _load_kernels() -> ModuleType | None:
     try:
         from weft.nn import triton_cross_entropy
 
@@ -60,7 +68,7 @@ def kernels() -> ModuleType | None:
     except ImportError:
         return None
     except Exception as error:  # a missing C compiler, an old driver: each raises its own
-        warnings.warn(f"Triton cannot compile the loss, which runs slower without it: {error}", stacklevel=2)
+        warnings.warn(f"Triton cannot compile the loss, which runs slower without it: {error}", stacklevel=3)
         return None
     return triton_cross_entropy
 
