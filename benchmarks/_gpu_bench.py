@@ -70,17 +70,24 @@ class Bench:
         return torch.autocast(self.device.type, torch.bfloat16)
 
 
-class Clock:
-    """A callback that notes when steps end."""
+def constant(work: Callable[[], object]) -> Callable[[], Callable[[], object]]:
+    """A function that returns `work`, which needs no preparation."""
+    return lambda: work
 
-    def __init__(self, bench: Bench) -> None:
+
+class Clock:
+    """A callback that notes when steps end, and stops after `steps`."""
+
+    def __init__(self, bench: Bench, steps: int) -> None:
         self.bench, self.times, self.losses, self.notes = bench, list[float](), list[float](), list[str]()
+        self.steps, self.num_parameters = steps, 0
 
     def on_step(self, loop: Any, loss: float, seconds: float) -> None:
         if len(self.times) % 20 == 0:
             self.bench.wait()
         self.times.append(time.perf_counter())
         self.losses.append(loss)
+        self.num_parameters = sum(weight.numel() for weight in loop.optimizers.weights)
 
     def on_note(self, text: str) -> None:
         self.notes.append(text)
@@ -94,4 +101,4 @@ class Clock:
     def on_fit(self, parameters: int, scores: dict[str, float]) -> None: ...
 
     def should_stop(self) -> bool:
-        return time.perf_counter() > self.bench.end
+        return len(self.times) > self.steps or time.perf_counter() > self.bench.end

@@ -14,16 +14,21 @@ from typing import Any
 IMPORTS = time.time()
 
 import torch  # noqa: E402
+from _gpu_profile import PartTimes, StepProfiler  # noqa: E402
 
+from weft.nn import lm_head, positions  # noqa: E402
 from weft.parallel.group import Group  # noqa: E402
 from weft.runs.job import train  # noqa: E402
 from weft.training import compilation, neural  # noqa: E402
+from weft.training.cuda_graphs import GraphedReplica  # noqa: E402
 from weft.training.data_parallel import Replica, Replicated, Sharded  # noqa: E402
 from weft.training.loop import Loop  # noqa: E402
 from weft.training.loss_module import LossModule  # noqa: E402
+from weft.training.neural import NeuralTrainer  # noqa: E402
+from weft.training.optimizers import Optimizers  # noqa: E402
 from weft.training.run_log import RunLogWriter  # noqa: E402
 
-PROFILED = 20  # steps
+SKIPPED = 30  # steps before the times of parts are counted
 RESULT = "RESULT "  # before the line of JSON
 
 
@@ -31,20 +36,32 @@ class Recorder:
     """A callback that records when steps end, and stops at a validation loss."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.started, self.target, self.profile = job["started"], job.get("target"), job.get("profile", False)
+        self.started, self.target = job["started"], job.get("target")
+        self.profiler = StepProfiler(job["profile_at"]) if "profile_at" in job else None
+        self.phases: dict[str, float] = {}  # when each phase of the start was over
         self.stop_at: int | None = job.get("stop_at")
         self.ends: list[float] = []
         self.losses: list[float] = []
         self.validations: list[tuple[int, float, float]] = []
         self.notes: list[str] = []
         self.reached: float | None = None
-        self.profiler: Any = None
 
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
     def on_data(self, summary: str) -> None:
         self.on_note(summary)
+        self.phases["data"] = time.time() - self.started
+
+    def phase(self, name: str, function: Any) -> Any:
+        """`function`, which notes when it is over."""
+
+        def call(*parts: Any, **options: Any) -> Any:
+            result = function(*parts, **options)
+            self.phases[name] = time.time() - self.started
+            return result
+
+        return call
 
     def on_progress(self, phase: str, done: int, total: int) -> None:
         pass
@@ -55,8 +72,8 @@ class Recorder:
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
         self.ends.append(time.time() - self.started)
         self.losses.append(loss)
-        if self.profile:
-            self._profile(loop.train_state.step, loop.device_config.device)
+        if self.profiler is not None:
+            self.profiler.after_step(loop.train_state.step, loop.device_config.device)
 
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
         value = next(iter(scores.values()))
@@ -66,43 +83,6 @@ class Recorder:
 
     def should_stop(self) -> bool:
         return self.reached is not None or (self.stop_at is not None and len(self.ends) >= self.stop_at)
-
-    def _profile(self, step: int, device: torch.device) -> None:
-        """Profile the steps after the first 40, or 2 on a CPU."""
-        first = 40 if device.type == "cuda" else 2
-        if step == first:
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            activities += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
-            _synchronize(device)
-            self.profiler = torch.profiler.profile(activities=activities)
-            self.profiler.start()
-            self.profile_start = time.perf_counter()
-        if step == first + PROFILED:
-            _synchronize(device)
-            seconds = time.perf_counter() - self.profile_start
-            self.profiler.stop()
-            print_profile(self.profiler, seconds, device)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def print_profile(profiler: Any, seconds: float, device: torch.device) -> None:
-    averages = profiler.key_averages()
-    key = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    print(averages.table(sort_by=key, row_limit=30, max_name_column_width=70))
-    busy = sum(event.self_device_time_total for event in averages if str(event.device_type).endswith("CUDA")) / 1e3
-    launches = sum(event.count for event in averages if "LaunchKernel" in event.key) / PROFILED
-    print(
-        f"per step: {1e3 * seconds / PROFILED:.2f} ms wall, {busy / PROFILED:.2f} ms of kernels, {launches:.0f} launches;"
-        " with the profiler, which slows the host down"
-    )
-    for event in averages:
-        if "Synchronize" in event.key or event.key in ("aten::item", "aten::_local_scalar_dense", "cudaMemcpyAsync"):
-            total = event.cpu_time_total / 1e3 / PROFILED
-            print(f"  waits: {event.key}: {event.count / PROFILED:.1f} per step, {total:.3f} ms per step")
 
 
 def apply_variant(job: dict[str, Any]) -> None:
@@ -116,11 +96,15 @@ def apply_variant(job: dict[str, Any]) -> None:
         compilation.MUON_PARAMETERS = 0 if job["muon"] else 10**18
     if job.get("attention") == "flash":
         compilation.KERNELS = [kernel for kernel in compilation.KERNELS if "CUDNN" not in kernel.name]
+    if job.get("loss") == "plain":
+        lm_head.MIN_FUSED_VOCABULARY = 10**9
+    if job.get("rotations") == "computed":
+        positions.MAX_TABLE = 0
     Loop.asynchronous_devices = () if job.get("plain") else ("cpu", "cuda")
     if job.get("replica"):
         trainer: Any = neural
         trainer.Replica = make_replica(job["replica"], job["port"])
-        # to weft, this process is alone and has whole weights: it cannot write the shards of FSDP2
+    if job.get("stop_at"):  # no checkpoint; those of FSDP2 could not be written, since to weft this process is alone
         writer: Any = RunLogWriter
         writer.save, writer.reserve = (lambda log, loop: None), (lambda log, loop: None)
 
@@ -145,8 +129,13 @@ def make_replica(kind: str, port: int) -> Any:
 def main() -> None:
     job = json.loads(sys.argv[1])
     apply_variant(job)
-    recorder = Recorder(job)
-    imported = time.time()
+    recorder, parts = Recorder(job), PartTimes()
+    patched: Any = (Replica, GraphedReplica, Optimizers, NeuralTrainer)
+    for replica in patched[:2]:
+        replica.accumulate = parts.timed("passes", replica.accumulate)
+    patched[2].step = parts.timed("optimizers", patched[2].step)
+    patched[3].loop = recorder.phase("loop", patched[3].loop)
+    recorder.phases["imports"] = time.time() - recorder.started
     try:
         train(job["values"], Path(job["run_dir"]), base=Path(), callback=recorder)
     except Exception as error:
@@ -155,7 +144,9 @@ def main() -> None:
             raise
     result = {
         "start": IMPORTS - recorder.started,
-        "imports": imported - IMPORTS,
+        "phases": recorder.phases,
+        "parts": parts.medians(SKIPPED),
+        "groups": {} if recorder.profiler is None else recorder.profiler.groups,
         "ends": recorder.ends,
         "losses": recorder.losses,
         "validations": recorder.validations,

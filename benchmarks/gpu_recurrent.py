@@ -9,7 +9,7 @@
     scan    the kernels alone, in milliseconds and GB/s, for several ways to start them
     step    language models of weft: forward and backward; with clipping and AdamW; compiled and not
     train   the training loop of `weft train`, per step
-    loss    output layer and loss for a vocabulary of 50,304: plain, compiled, in chunks; time and peak memory
+    loss    output layer and loss for a vocabulary of 50,304: plain, compiled, in chunks, fused; time and peak memory
 
 Each time is the median of 3 repetitions, with their range. Results are printed as they come; a part that fails says why, and
 the next one starts. --profile prints the kernels that take the most time, and how long the GPU waits for the host. --tiny runs
@@ -34,26 +34,20 @@ from typing import Any
 
 import torch
 from _common import verdict
-from _gpu_bench import TINY, WARMUP_STEPS, Bench, Clock, Size
+from _gpu_bench import TINY, WARMUP_STEPS, Bench, Clock, Size, constant
+from _gpu_loss import measure_loss
 from torch import Tensor, nn
 
 from weft.cli.threads import set_threads
+from weft.errors import TrainingInterrupted
 from weft.models.config import MIN_RNNS, LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
-from weft.nn.chunked_cross_entropy import Options, chunked_cross_entropy
-from weft.nn.lm_head import LMHead
 from weft.nn.scan import gated_scan, linear_scan, scan_by_loop
 from weft.runs.job import train
-from weft.runs.load import load
 
-TRAIN_STEPS = 120
+TRAIN_STEPS, MAX_STEPS = 160, 5000  # measured, of a training that is long enough to be compiled
 PARTS = ("cudnn", "equal", "scan", "step", "train", "loss")
 REFERENCE = "cuDNN LSTM, TF32"  # what the bars compare with
-
-
-def constant(work: Callable[[], object]) -> Callable[[], Callable[[], object]]:
-    """A function that returns `work`, which needs no preparation."""
-    return lambda: work
 
 
 # ---- cuDNN alone
@@ -270,7 +264,7 @@ def print_profile(bench: Bench, work: Callable[[], None]) -> None:
 
 def measure_training(bench: Bench) -> None:
     """Milliseconds per step of `weft train`, in blocks of 20 steps, without the first 40."""
-    size, steps = bench.size, TRAIN_STEPS if bench.device.type == "cuda" else 41
+    size, steps = bench.size, TRAIN_STEPS if bench.device.type == "cuda" else 61
     for arch in ("lstm", *MIN_RNNS):
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
@@ -280,60 +274,25 @@ def measure_training(bench: Bench) -> None:
                 "task": "lm", "recommend": False, "tokenizer": {"type": "char"},
                 "data": {"train": "text.txt", "valid": 0.01, "context_length": size.length},
                 "model": {"arch": arch, "num_layers": size.num_layers, "hidden_size": size.dim},
-                "train": {"max_steps": steps, "batch_tokens": size.rows * size.length, "num_validations": 1,
+                "train": {"max_steps": MAX_STEPS, "batch_tokens": size.rows * size.length, "num_validations": 1,
                           "device": bench.device.type},
             }  # fmt: skip
-            clock = Clock(bench)
+            clock = Clock(bench, steps)
             try:
                 train(values, directory / "run", base=directory, callback=clock)
+            except TrainingInterrupted:
+                pass
             except Exception as error:
                 print(f"  {arch}: FAILED: {type(error).__name__}: {str(error)[:300]}", flush=True)
                 continue
             blocks = [1e3 * (clock.times[end] - clock.times[end - 20]) / 20 for end in range(40, len(clock.times), 20)]
-            parameters = load(directory / "run", device="cpu").num_parameters
+            parameters, notes = clock.num_parameters, " ".join(clock.notes[1:])
             bench.medians[f"{arch}: train"] = median = statistics.median(blocks)
             print(
                 f"  {arch:<12} {parameters:>10,} parameters {median:>9.3f} ms per step  "
-                f"[{min(blocks):.3f}, {max(blocks):.3f}]  loss {clock.losses[0]:.3f} to {clock.losses[-1]:.3f}",
+                f"[{min(blocks):.3f}, {max(blocks):.3f}]  loss {clock.losses[0]:.3f} to {clock.losses[-1]:.3f}  {notes}",
                 flush=True,
             )
-
-
-# ---- the loss of a large vocabulary
-
-
-def measure_loss(bench: Bench) -> None:
-    size = bench.size
-    head = LMHead(size.loss_dim, size.loss_vocab_size).to(bench.device)
-    x = torch.randn(size.loss_positions, size.loss_dim, device=bench.device, requires_grad=True)
-    labels = torch.randint(0, size.loss_vocab_size, (size.loss_positions,), device=bench.device)
-
-    def plain() -> Tensor:
-        return nn.functional.cross_entropy(head.logits(x), labels)
-
-    def chunked() -> Tensor:
-        return chunked_cross_entropy(x, head.weight, head.bias, labels, Options(dtype=torch.bfloat16)).mean()
-
-    backend = "inductor" if bench.device.type == "cuda" else "aot_eager"
-    for name, function in (
-        ("plain", plain),
-        ("plain, compiled", torch.compile(plain, backend=backend)),
-        ("in chunks", chunked),
-        ("in chunks, compiled", torch.compile(chunked, backend=backend)),
-    ):
-
-        def work(function: Callable[[], Tensor] = function) -> None:
-            with bench.autocast():
-                loss = function()
-            torch.autograd.backward(loss)
-            x.grad = head.weight.grad = head.bias.grad = None
-
-        bench.measure(f"loss, {name}", constant(work))
-        if bench.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            work()
-            print(f"    peak memory {(torch.cuda.max_memory_allocated() - before) / 2**30:.2f} GiB", flush=True)
 
 
 def print_bars(bench: Bench) -> None:

@@ -8,13 +8,13 @@ Sizes: `small`, 6 layers, 6 heads, width 384, 64 x 256 tokens, characters of --d
     target     from the start of the process to validation loss 1.4697, with a cold and with a warm compile cache. Target: half
                of nanoGPT's time
     check      the losses of the fast path against those of the plain one: not compiled, numbers read at once
-    variants   what weft.training.compilation decides: whole model or layers, attention kernels, Muon compiled or not
-    replicas   one process wrapped by DDP or FSDP2 against plain. Targets: 0.98 and 0.95
-    profile    the kernels that take the most time, and what the host waits for
+    variants   other decisions than those of weft, by name (--variants), such as plain or layer,flash
+    replicas   one process wrapped by DDP or FSDP2 against plain, all of them not recorded. Targets: 0.98 and 0.95
 
     python benchmarks/gpu_training.py --nanogpt DIR --data input.txt
     python benchmarks/gpu_training.py --nanogpt DIR --data input.txt --parts steps --repeats 3
-    python benchmarks/gpu_training.py --data input.txt --parts profile --sizes large
+    python benchmarks/gpu_training.py --data input.txt --parts steps --sizes large --profile   # the kernels of five more steps
+    python benchmarks/gpu_training.py --data input.txt --parts variants --sizes large --archs gpt --variants model layer,flash
     python benchmarks/gpu_training.py --nanogpt DIR --data input.txt --tiny    # runs on a CPU, measures nothing
 
 Results are written to --output-dir/results.json after each training.
@@ -32,19 +32,34 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 from _common import SHARED_DATA, verdict
+from _gpu_profile import PROFILED
 
 HERE = Path(__file__).resolve().parent
 TARGET_LOSS, WARMUP_STEPS, WINDOW = 1.4697, 30, 10
 ARCHS = ("transformer", "gpt")
-PARTS = ("steps", "target", "check", "variants", "replicas", "profile")
+PARTS = ("steps", "target", "check", "variants", "replicas")
 SPEED_TARGETS = {("small", "transformer"): 1.3, ("small", "gpt"): 1.1, ("large", "transformer"): 1.1, ("large", "gpt"): 0.95}
+# what a variant changes, by words that can be joined
+WORDS: dict[str, dict[str, Any]] = {
+    "nothing": {"unit": "nothing"},  # compiled
+    "layer": {"unit": "layer"},
+    "model": {"unit": "model"},
+    "unrecorded": {"unrecorded": True},
+    "flash": {"attention": "flash"},  # instead of cuDNN
+    "plainloss": {"loss": "plain"},
+    "computed": {"rotations": "computed"},
+    "muon": {"muon": True},  # compiled
+    "eagermuon": {"muon": False},
+    "plain": {"plain": True},  # the host waits for the numbers of each step
+}
+VARIANTS = ("nothing", "layer", "model", "layer,unrecorded", "layer,flash", "layer,plainloss", "layer,computed")
 REPLICA_TARGETS = {"ddp": 0.98, "fsdp": 0.95}
 
 
@@ -86,7 +101,7 @@ class Benchmark:
         path = self.directory / f"random-{size.vocab_size}.txt"
         if not path.exists():
             # three special tokens complete the vocabulary
-            ids = np.random.default_rng(0).integers(0, size.vocab_size - 3, 60 * size.rows * size.context)
+            ids = np.random.default_rng(0).integers(0, size.vocab_size - 3, 24 * size.rows * size.context)
             ids[: size.vocab_size - 3] = np.arange(size.vocab_size - 3)
             lines = (" ".join(f"w{token}" for token in row) for row in np.array_split(ids, len(ids) // 64))
             path.write_text("\n".join(lines) + "\n")
@@ -104,7 +119,7 @@ class Benchmark:
             shutil.copy(Path(self.args.nanogpt) / name, directory)
         vocab_size = size.vocab_size
         if vocab_size:
-            ids = np.random.default_rng(0).integers(0, vocab_size, 60 * size.rows * size.context)
+            ids = np.random.default_rng(0).integers(0, vocab_size, 24 * size.rows * size.context)
         else:
             text = self.text(size).read_text()
             ids = np.unique(np.array(list(text)), return_inverse=True)[1]
@@ -190,6 +205,8 @@ class Benchmark:
         started = time.time()
         if "target" not in job:
             job["stop_at"] = self.sizes[name].steps
+            job |= {"profile_at": self.sizes[name].steps} if self.args.profile else {}
+            job["stop_at"] += PROFILED + 1 if self.args.profile else 0
         job |= {"values": values, "run_dir": str(run_dir), "started": started}
         command = [sys.executable, str(HERE / "_gpu_worker.py"), json.dumps(job)]
         output, result = list[str](), dict[str, Any]()
@@ -201,9 +218,9 @@ class Benchmark:
         shutil.rmtree(run_dir, ignore_errors=True)
         if not result or "error" in result:
             return {"system": system, "size": name, "error": result.get("error", "") + "".join(output)[-1500:]}
-        if job.get("profile"):
-            print("".join(output), flush=True)
-        ends = result.pop("ends")
+        if self.args.profile:
+            print("".join(line for line in output if line.startswith("  ")), end="", flush=True)
+        ends = result.pop("ends")[: self.sizes[name].steps if "target" not in job else None]
         starts = range(WARMUP_STEPS, len(ends) - WINDOW - 1, WINDOW)  # the last step waits for the validation
         result |= {"system": system, "size": name, "first": ends[0] if ends else None}
         result |= {"ms": [1e3 * (ends[start + WINDOW] - ends[start]) / WINDOW for start in starts]}
@@ -215,7 +232,7 @@ class Benchmark:
         for name in self.args.sizes:
             size, speeds = self.sizes[name], dict[str, list[float]]()
             for _ in range(self.args.repeats):
-                for system in ("nanogpt", *ARCHS):
+                for system in ("nanogpt", *self.args.archs):
                     if system == "nanogpt" and self.args.nanogpt is None:
                         continue
                     result = self.nanogpt(name) if system == "nanogpt" else self.weft(self.values(system, size), name, system)
@@ -223,7 +240,7 @@ class Benchmark:
                     show(result, size)
                     if result.get("ms"):
                         speeds.setdefault(system, []).append(median(result["ms"]))
-            for system in ARCHS if "nanogpt" in speeds else ():
+            for system in self.args.archs if "nanogpt" in speeds else ():
                 ratios = [theirs / ours for theirs, ours in zip(speeds["nanogpt"], speeds.get(system, []), strict=False)]
                 if ratios:
                     target, ratio = SPEED_TARGETS[name, system], median(ratios)
@@ -234,7 +251,7 @@ class Benchmark:
         size, loss = self.sizes["small"], 99.0 if self.args.tiny else TARGET_LOSS
         model = {"arch": "gpt", "num_layers": size.num_layers, "num_heads": size.num_heads, "hidden_size": size.hidden_size}
         train = {"max_steps": self.args.target_steps, "batch_tokens": size.rows * size.context, "device": self.device}
-        train |= {"num_validations": 2 if self.args.tiny else 7}
+        train |= {"num_validations": 2 if self.args.tiny else 10}
         values = {"task": "lm", "data": self.values("gpt", size)["data"], "model": model, "train": train}
         for state in ("cold", "warm"):  # the same directory: the second training finds it filled
             reached = dict[str, Any]()
@@ -257,7 +274,7 @@ class Benchmark:
     def check(self) -> None:
         """Without dropout, both paths compute the same losses but for rounding."""
         for name in self.args.sizes:
-            for arch in ARCHS:
+            for arch in self.args.archs:
                 size = self.sizes[name]._replace(dropout=0.0, steps=40)
                 values, plain = self.values(arch, size), self.values(arch, size)
                 values["train"]["max_steps"] = plain["train"]["max_steps"] = size.steps
@@ -275,41 +292,32 @@ class Benchmark:
                 print(f"== {name} {arch}: training loss {ends}, validation loss {validations}: {verdict(is_equal)}")
 
     def variants(self) -> None:
-        choices: list[dict[str, Any]] = [{"unit": "nothing"}, {"unit": "layer"}, {"unit": "model"}]
-        choices += [{"unit": "layer", "unrecorded": True}, {"unit": "layer", "attention": "flash"}]
-        choices += [{"unit": "layer", "muon": True}, {"unit": "layer", "muon": False}, {"unit": "layer", "plain": True}]
         for name in self.args.sizes:
-            for arch in ARCHS:
-                for choice in choices if arch == "gpt" else [choice for choice in choices if "muon" not in choice]:
-                    cache = "-".join([arch, name, *(f"{key}={value}" for key, value in choice.items())])
-                    shutil.rmtree(self.directory / "cache" / cache, ignore_errors=True)
-                    result = self.weft(self.values(arch, self.sizes[name]), name, arch, cache=cache, **choice)
-                    self.keep({"part": "variants", "choice": choice, **result})
-                    show(result, self.sizes[name], str(choice))
+            for arch in self.args.archs:
+                for variant in self.args.variants:
+                    choice: dict[str, Any] = {}
+                    for word in variant.split(","):
+                        choice |= WORDS[word]
+                    result = self.weft(self.values(arch, self.sizes[name]), name, arch, **choice)
+                    self.keep({"part": "variants", "variant": variant, **result})
+                    show(result, self.sizes[name], variant)
 
     def replicas(self) -> None:
-        for name in self.args.sizes:
+        for name, arch in product(self.args.sizes, self.args.archs):
             speeds = {}
             for kind in ("plain", "ddp", "fsdp"):
                 with socket.socket() as server:
                     server.bind(("127.0.0.1", 0))
                     port = server.getsockname()[1]
                 options: dict[str, Any] = {"unrecorded": True} if kind == "plain" else {"replica": kind, "port": port}
-                result = self.weft(self.values("gpt", self.sizes[name]), name, "gpt", cache=f"gpt-{kind}", **options)
+                result = self.weft(self.values(arch, self.sizes[name]), name, arch, **options)
                 self.keep({"part": "replicas", "kind": kind, **result})
                 show(result, self.sizes[name], kind)
                 speeds[kind] = median(result["ms"]) if result.get("ms") else float("nan")
             for kind, target in REPLICA_TARGETS.items():
                 ratio = speeds["plain"] / speeds[kind]
-                print(f"== {name} one process, {kind} against plain: {ratio:.3f}, target {target}: {verdict(ratio >= target)}")
-
-    def profile(self) -> None:
-        for name in self.args.sizes:
-            for arch in ARCHS:
-                print(f"---- {name} {arch}", flush=True)
-                result = self.weft(self.values(arch, self.sizes[name]), name, arch, profile=True)
-                self.keep({"part": "profile", **result})
-                show(result, self.sizes[name])
+                text = f"{name} {arch}, one process, {kind} against plain: {ratio:.3f}, target {target}"
+                print(f"== {text}: {verdict(ratio >= target)}")
 
 
 def show(result: dict[str, Any], size: Size, note: str = "") -> None:
@@ -324,6 +332,9 @@ def show(result: dict[str, Any], size: Size, note: str = "") -> None:
     first = result.get("first") or 0.0
     speed = f"{median(ms):.2f} ms per step ({spread}), {tokens:,.0f} tokens per second"
     print(f"{label}: {speed}, first step after {first:.1f} s{graphs}", flush=True)
+    for key, unit in (("parts", "ms"), ("groups", "ms"), ("phases", "s")):
+        if values := result.get(key):
+            print(f"    {key}: " + ", ".join(f"{name} {value:.2f} {unit}" for name, value in values.items()), flush=True)
 
 
 def main() -> None:
@@ -332,8 +343,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SHARED_DATA / "tinyshakespeare" / "input.txt", help="Tiny Shakespeare")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS[:3]))
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    parser.add_argument("--archs", nargs="+", choices=ARCHS, default=list(ARCHS))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help="of the words " + ", ".join(WORDS))
+    parser.add_argument("--profile", action="store_true", help=f"profile {PROFILED} steps after those that are measured")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--target-steps", type=int, default=700, help="budget of weft in the part `target`")
+    parser.add_argument("--target-steps", type=int, default=1000, help="budget of weft in the part `target`")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds after which a training is ended")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/gpu-training"))
     parser.add_argument("--tiny", action="store_true", help="tiny sizes on a CPU, to test this program")

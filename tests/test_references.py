@@ -365,6 +365,19 @@ def test_rotary_scores_depend_on_distances_only(shift):
     assert (part.rotate(q, index + shift) @ part.rotate(k, index).mT - scores).abs().max() > 0.1
 
 
+def test_stored_rotations_equal_computed_ones():
+    """They are used for positions below their number alone, and never in float64, which they would make less exact."""
+    stored, computed, x = RotaryEmbedding(8, num_stored=6), RotaryEmbedding(8), text(2, 3, 6, 8)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]])  # the first row has two texts
+    expected = computed.rotate(x.float(), positions)
+    assert torch.equal(stored.rotate(x.float(), positions, 6), expected)
+    torch.testing.assert_close(stored.rotate(x, positions, 6), computed.rotate(x, positions), atol=0.0, rtol=0.0)
+    stored.table.zero_()
+    assert not torch.equal(stored.rotate(x.float(), positions, 6), expected)
+    for bound in (None, 7):
+        assert torch.equal(stored.rotate(x.float(), positions, bound), expected)
+
+
 def test_position_encodings_stay_exact_at_position_10_million():
     """In float32 the angle of position 10 million would be off by half a radian."""
     part, q, k, index = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]

@@ -69,8 +69,9 @@ def attention_position_encoding(
     bidirectional: bool = False,
     slopes: Sequence[float] | None = None,
     rope_theta: float | None = None,
+    context_length: int | None = None,
 ) -> PositionEncoding:
-    """The position encoding inside attention."""
+    """The position encoding inside attention; `context_length` is the number of positions it is trained with, if known."""
     match name:
         case "relative":
             return RelativePositions(head_dim)
@@ -79,7 +80,7 @@ def attention_position_encoding(
         case "alibi":
             return AlibiBias(num_heads, slopes=slopes)
         case "rotary":
-            return RotaryEmbedding(head_dim, theta=rope_theta or ROPE_THETA)
+            return RotaryEmbedding(head_dim, theta=rope_theta or ROPE_THETA, num_stored=context_length or 0)
     return PositionEncoding()
 
 
@@ -120,6 +121,7 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
             bidirectional=config.bidirectional,
             slopes=slopes,
             rope_theta=config.rope_theta,
+            context_length=context_length,
         ),
         "qk_norm": nn.RMSNorm(head_dim, elementwise_affine=False) if config.qk_norm else None,
         "dropout": config.attention_dropout or 0.0,

@@ -100,7 +100,7 @@ class SelfAttention(nn.Module):
         texts = token_mask if token_mask is not None and is_packed(token_mask) else None
         if texts is not None:
             positions, token_mask = positions_in_texts(texts), texts > 0
-        q, k = self.positions.rotate(self.qk_norm(qk), positions)
+        q, k = self.positions.rotate(self.qk_norm(qk), positions, None if state is not None else x.size(1))
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)

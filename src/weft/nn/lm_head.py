@@ -19,6 +19,7 @@ MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed:
 # of its memory. Otherwise the plain functions are faster: the compiler joins them with what is around them
 MAX_TRAINING_LOGITS = 1 << 27
 LOGIT_BYTES, MAX_MEMORY = 8, 1 / 8
+MIN_FUSED_VOCABULARY = 2048  # for smaller ones, a compiler joins the plain functions as well
 
 
 def is_large(num_positions: int, weight: Tensor) -> bool:
@@ -27,6 +28,16 @@ def is_large(num_positions: int, weight: Tensor) -> bool:
         return False
     memory: int = torch.cuda.get_device_properties(weight.device).total_memory
     return num_positions * len(weight) * LOGIT_BYTES > MAX_MEMORY * memory
+
+
+def is_fused(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether a kernel computes the loss and the gradients of the logits at once: for half precision on a GPU."""
+    if not weight.is_cuda or len(weight) < MIN_FUSED_VOCABULARY:
+        return False
+    from weft.nn.chunked_cross_entropy import product_dtype
+    from weft.nn.fused_cross_entropy import kernels
+
+    return product_dtype(hidden) in (torch.bfloat16, torch.float16) and kernels() is not None
 
 
 class LMHead(nn.Module):
@@ -91,6 +102,12 @@ class LMHead(nn.Module):
 
             options = Options(label_smoothing, self.logit_softcap or 0.0, product_dtype(hidden))
             return chunked_cross_entropy(hidden, self.weight, self.bias, labels, options).view_as(targets)
+        if torch.is_grad_enabled() and is_fused(hidden, self.weight):
+            from weft.nn.chunked_cross_entropy import Options, product_dtype
+            from weft.nn.fused_cross_entropy import fused_cross_entropy
+
+            options = Options(label_smoothing, self.logit_softcap or 0.0, product_dtype(hidden))
+            return fused_cross_entropy(hidden, self.weight, self.bias, labels, options).view_as(targets)
         if torch.is_grad_enabled():
             cross_entropy = self.compiled or LMHead.cross_entropy
             return cross_entropy(self, hidden, labels, label_smoothing).view_as(targets)

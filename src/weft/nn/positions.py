@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from weft.nn.choices import ROPE_THETA
 
+MAX_TABLE = 1 << 14  # positions whose rotations are stored, in every layer
+
 
 def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     """positions (B, T) times frequencies (F,): (B, T, F). In float64, because neighboring positions of a long text have equal
@@ -67,8 +69,8 @@ class PositionEncoding(nn.Module):
         """Add to the input of a stack; x (B, T, D)."""
         return x
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate queries or keys, (..., B, H, T, E)."""
+    def rotate(self, x: Tensor, positions: Tensor, bound: int | None = None) -> Tensor:
+        """Rotate queries or keys, (..., B, H, T, E). All positions are below `bound`, if it is given."""
         return x
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -185,19 +187,30 @@ class AlibiBias(PositionEncoding):
 
 class RotaryEmbedding(PositionEncoding):
     """Rotary position embedding (RoPE; Su et al. 2021): coordinates i and i + E/2 of queries and keys are rotated by the angle
-    p / theta^(2i/E), so that their dot products depend on distances only."""
+    p / theta^(2i/E), so that their dot products depend on distances only.
+
+    The cosines and sines of the first `num_stored` positions, (2, num_stored, E / 2), are stored: compiled code would compute
+    them again in every row and head.
+    """
 
     frequencies: Tensor
+    table: Tensor
 
-    def __init__(self, head_dim: int, *, theta: float = ROPE_THETA) -> None:
+    def __init__(self, head_dim: int, *, theta: float = ROPE_THETA, num_stored: int = 0) -> None:
         super().__init__()
         half = head_dim // 2
         # on a CPU, also for the meta device, where torch imports its compiler for arithmetic
         frequencies = theta ** (-torch.arange(half, device="cpu") / half)
-        self.register_buffer("frequencies", frequencies.to(torch.get_default_device()), persistent=False)
+        angle = angles(torch.arange(min(num_stored, MAX_TABLE), device="cpu"), frequencies)
+        table, device = torch.stack([angle.cos(), angle.sin()]).float(), torch.get_default_device()
+        self.register_buffer("frequencies", frequencies.to(device), persistent=False)
+        self.register_buffer("table", table.to(device), persistent=False)
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        cos, sin = cos_and_sin(angles(positions, self.frequencies)[:, None])  # (B, 1, T, E / 2)
+    def rotate(self, x: Tensor, positions: Tensor, bound: int | None = None) -> Tensor:
+        if bound is not None and bound <= self.table.size(1) and x.dtype != torch.float64:
+            cos, sin = self.table[:, positions][:, :, None]  # (B, 1, T, E / 2)
+        else:
+            cos, sin = cos_and_sin(angles(positions, self.frequencies)[:, None])
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+PLAIN = (Tensor, nn.Parameter)  # types of tensors that are not sharded: the check of a protocol takes long
 
 
 class LocalPart(NamedTuple):
@@ -30,7 +32,7 @@ class HasMesh(Protocol):
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether each process holds only some rows of the tensor."""
-    return isinstance(tensor, HasMesh)
+    return type(tensor) not in PLAIN and isinstance(tensor, HasMesh)
 
 
 def rows_of(num_rows: int, size: int) -> list[tuple[int, int]]:

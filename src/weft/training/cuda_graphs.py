@@ -194,22 +194,17 @@ class GraphedReplica(Replica):
     def accumulate(
         self, batch: Any, carry: Any, counts: bool, *, is_last: bool, autocast: Callable[[], AbstractContextManager[Any]]
     ) -> Loss:
-        self._begin_step()
+        is_first = all(weight.grad is None for weight in self.weights)  # the step before has removed its gradients
 
         def compute(batch: Any, carry: Any) -> Loss:
-            return self._compute(batch, carry, counts, autocast)
+            return self._compute(batch, carry, counts, autocast, adds=not is_first)
 
-        key = (*_shape_key(batch, carry), counts) if self.recorder is not None else None  # type: ignore[misc]
+        key = (*_shape_key(batch, carry), counts, is_first) if self.recorder is not None else None  # type: ignore[misc]
         graph = self.graphs.get(key)
         loss = self._compute_or_record(key, batch, carry, compute) if graph is None else graph.run(batch, carry)
         for weight, gradient, is_used in zip(self.weights, self.gradients, self.is_used, strict=True):
             weight.grad = gradient if is_used else None
         return loss
-
-    def _begin_step(self) -> None:
-        """Start from zero if the gradients of the previous step were removed."""
-        if all(weight.grad is None for weight in self.weights):
-            torch._foreach_zero_(self.gradients)
 
     def _compute_or_record(self, key: Hashable, batch: Any, carry: Any, compute: Callable[[Any, Any], Loss]) -> Loss:
         """The loss of a batch without a graph: the last of its warm-up is followed by the recording."""
@@ -233,15 +228,22 @@ class GraphedReplica(Replica):
             self.on_failure(f"Training takes one kernel at a time, without CUDA graphs: {error}")
             return compute(batch, carry)
 
-    def _compute(self, batch: Any, carry: Any, counts: bool, autocast: Callable[[], AbstractContextManager[Any]]) -> Loss:
-        """Add the gradients of a batch to `gradients`."""
+    def _compute(
+        self, batch: Any, carry: Any, counts: bool, autocast: Callable[[], AbstractContextManager[Any]], *, adds: bool
+    ) -> Loss:
+        """Write the gradients of a batch to `gradients`, or add them to what is there."""
         with autocast():
             loss: Loss = self.loss_module(batch, carry, counts)
         gradients = torch.autograd.grad(loss.to_minimize(), self.weights, allow_unused=True)
-        added = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        torch._foreach_add_([self.gradients[index] for index in added], [gradients[index] for index in added])
-        for index in added:
-            self.is_used[index] = True
+        pairs = [(target, new) for target, new in zip(self.gradients, gradients, strict=True) if new is not None]
+        targets, new = [target for target, _ in pairs], [new for _, new in pairs]
+        if adds:
+            torch._foreach_add_(targets, new)
+        else:
+            torch._foreach_copy_(targets, new)
+            if unused := [target for target, new in zip(self.gradients, gradients, strict=True) if new is None]:
+                torch._foreach_zero_(unused)
+        self.is_used = [is_used or new is not None for is_used, new in zip(self.is_used, gradients, strict=True)]
         return _map_loss(loss, Tensor.detach)
 
 

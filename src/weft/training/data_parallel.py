@@ -123,7 +123,7 @@ class Sharded(Replica):
         self.gradient_factor = group.size  # it averages
         mesh = DeviceMesh.from_group(group.process_group, device.type)
         for layer in outermost_layers(model):
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, reshard_after_forward=group.size > 1)  # one process alone has nothing to gather again
             register_fsdp_forward_method(layer, "init_state")  # cross-attention projects the memory in it
         self.module: Any = fully_shard(loss_module, mesh=mesh)
 

@@ -1,0 +1,137 @@
+"""Output layer and cross-entropy in one function, for training with large vocabularies on a GPU that can hold the logits.
+
+Equal to `F.cross_entropy(head.logits(x), labels)`, but the logits are overwritten by their gradients as soon as the loss is
+known, in one kernel: they are read from memory once and written once, in the type of the matrix products.
+
+    loss = log sum_v exp(logit_v) - sum_v q_v logit_v,   d loss / d logit_v = p_v - q_v
+
+p is the softmax, and q the target distribution: 1 - e on the label plus e / V on every token, with label smoothing e.
+
+Shapes: N positions, D hidden size, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+import warnings
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from weft.nn.chunked_cross_entropy import Options
+
+Gradients = tuple[Tensor, Tensor, Tensor | None]
+
+
+def fused_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> Tensor:
+    """Cross-entropy of each label in nats, (N,); x (N, D), weight (V, D), bias (V,), labels (N,)."""
+    if torch.compiler.is_compiling():
+        result: tuple[Tensor, Tensor] = _loss_operator(x, weight, bias, labels, *options)
+        return result[0]
+    loss: Tensor = _FusedCrossEntropy.apply(x, weight, bias, labels, options)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float, logit_softcap: float) -> Tensor:
+    """The loss of each position, (N,), in float32. The logits (N, V) become the gradients of the losses."""
+    numbers = logits.float()
+    if logit_softcap:
+        numbers = logit_softcap * torch.tanh(numbers / logit_softcap)
+    loss = F.cross_entropy(numbers, labels, reduction="none", label_smoothing=label_smoothing)
+    gradients = numbers.softmax(1).sub_(label_smoothing / logits.size(1))
+    gradients.scatter_add_(1, labels[:, None], gradients.new_full((len(labels), 1), label_smoothing - 1))
+    if logit_softcap:
+        gradients.mul_(1 - (numbers / logit_softcap).square())
+    logits.copy_(gradients)
+    return loss
+
+
+_found: list[ModuleType | None] = []  # the module of the kernel, or None, once it was looked for
+
+
+def kernels() -> ModuleType | None:
+    """The Triton kernel of `loss_and_gradient`; None if Triton is absent or cannot compile it. It is looked for outside of
+    compiled code, which it would break; training measures the memory of a batch before it compiles anything."""
+    if not _found and not torch.compiler.is_compiling():
+        _found.append(_load_kernels())
+    return _found[0] if _found else None
+
+
+def _load_kernels() -> ModuleType | None:
+    try:
+        from weft.nn import triton_cross_entropy
+
+        triton_cross_entropy.probe()
+    except ImportError:
+        return None
+    except Exception as error:  # a missing C compiler, an old driver: each raises its own
+        warnings.warn(f"Triton cannot compile the loss, which runs slower without it: {error}", stacklevel=3)
+        return None
+    return triton_cross_entropy
+
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """The loss of each position, (N,), and its gradients with respect to the logits, (N, V)."""
+    smoothing, cap, dtype = options
+    logits = F.linear(x.to(dtype), weight.to(dtype), bias.to(dtype))
+    function = kernels().loss_and_gradient if logits.is_cuda else loss_and_gradient  # type: ignore[union-attr]
+    return function(logits, labels, smoothing, cap), logits
+
+
+def _backward(grad: Tensor, tensors: tuple[Tensor, ...], grad_logits: Tensor, dtype: torch.dtype) -> Gradients:
+    """The gradients of x, weight and bias, from those of the losses, (N,): what is small is multiplied, not the logits."""
+    x, weight, bias = tensors
+    grad_x = ((grad_logits @ weight.to(dtype)) * grad[:, None]).to(x.dtype)
+    grad_weight = (grad_logits.t() @ (x * grad[:, None]).to(dtype)).to(weight.dtype)
+    return grad_x, grad_weight, (grad.to(dtype) @ grad_logits).to(bias.dtype) if bias.requires_grad else None
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            loss, grad_logits = _forward(x, weight, bias, labels, options)
+        ctx.save_for_backward(x, weight, bias, grad_logits)
+        ctx.dtype = options.dtype
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, grad_logits = ctx.saved_tensors
+        return *_backward(grad, (x, weight, bias), grad_logits, ctx.dtype), None, None
+
+
+# ---- the same as operators for torch.compile, which does not see into the kernel
+
+
+@torch.library.custom_op("weft::fused_cross_entropy", mutates_args=())
+def _loss_operator(
+    x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, logit_softcap: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):
+        return _forward(x, weight, bias, labels, Options(label_smoothing, logit_softcap, dtype))
+
+
+@_loss_operator.register_fake
+def _loss_shapes(
+    x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, logit_softcap: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(len(x), dtype=torch.float32), x.new_empty(len(x), len(weight), dtype=dtype)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, *_, ctx.dtype = inputs
+    ctx.save_for_backward(x, weight, bias, output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    x, weight, bias, grad_logits = ctx.saved_tensors
+    with torch.autocast(x.device.type, enabled=False):
+        return *_backward(grad, (x, weight, bias), grad_logits, ctx.dtype), None, None, None, None
+
+
+_loss_operator.register_autograd(_differentiate, setup_context=_save_for_backward)
