@@ -106,7 +106,9 @@ def main() -> None:
     lm, weight = train_lm(run_dirs[0], args.output_dir, "train.txt" if args.all is None else "all.txt"), args.all
     if weight is None:
         dev = args.output_dir / "dev.tsv"
-        by_weight = {weight: [wer(weft.ensemble([run], lm=lm, lm_weight=weight), dev) for run in run_dirs] for weight in LM_WEIGHTS}
+        by_weight = {
+            weight: [wer(weft.ensemble([run], lm=lm, lm_weight=weight), dev) for run in run_dirs] for weight in LM_WEIGHTS
+        }
         weight = min(by_weight, key=lambda weight: mean(by_weight[weight]))
         alone = [wer(weft.load(run), dev) for run in run_dirs]
         means = {each: round(mean(values), 2) for each, values in by_weight.items()}

@@ -31,7 +31,7 @@ from weft.tasks.asr.utterances import Onset, Utterances
 
 MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"arch": "lstm"},
-    "gru": {"arch": "gru", "tokenizer": "byte", "encoder": {"subsampling": 2}},
+    "gru": {"arch": "gru", "tokenizer": "byte", "encoder": {"subsampling": 2, "conv_blocks": 1}},
     "transformer": {"arch": "transformer", "tokenizer": "whitespace", "num_heads": 2, "encoder": {"subsampling": 8}},
     "conformer": {"arch": "conformer", "num_heads": 2},
 }

@@ -54,12 +54,12 @@ def _flops(num_parameters: float, train: Mapping[str, Any], positions: int = POS
 
 def _recurrent(profile: DataProfile) -> list[Recipe]:
     train = {**_train(profile, 3600), "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.01}
-    # with four frames per position, or fewer convolutions, letters that sound alike are confused more often
-    encoder = {"subsampling": 2, "subsampling_channels": 64, "conv_blocks": 1}
-    model = {"num_layers": 3, "hidden_size": 512, "dropout": 0.4, "encoder": encoder}
+    # with four frames per position, letters that sound alike are confused more often; `conv_blocks` has fewer errors yet, but
+    # on 835 recordings two of three seeds began to learn too late
+    model = {"num_layers": 3, "hidden_size": 512, "dropout": 0.4, "encoder": {"subsampling": 2}}
     small = {**_train(profile, 2500), "lr": 2e-3, "adam_beta2": 0.98, "weight_decay": 0.01, "batch_tokens": 8192}
     return [
-        Recipe("", model, train, flops=_flops(8e6, train, 2)),  # each weight of the convolutions is used 40 times
+        Recipe("", model, train, flops=_flops(5.1e6, train, 2)),
         Recipe("", {"num_layers": 2, "hidden_size": 320, "dropout": 0.2}, small, flops=_flops(1.6e6, small)),
     ]
 
