@@ -109,7 +109,7 @@ def main() -> None:
         by_weight = {
             weight: [wer(weft.ensemble([run], lm=lm, lm_weight=weight), dev) for run in run_dirs] for weight in LM_WEIGHTS
         }
-        weight = min(by_weight, key=lambda weight: mean(by_weight[weight]))
+        weight = min(by_weight, key=lambda each: mean(by_weight[each]))
         alone = [wer(weft.load(run), dev) for run in run_dirs]
         means = {each: round(mean(values), 2) for each, values in by_weight.items()}
         print(f"dev   no LM {mean(alone):.2f} {alone}  LM {means}  {seconds}")

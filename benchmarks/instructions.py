@@ -24,9 +24,15 @@ import weft
 
 # what the language model and the models of instructions have in common, the steps of the former and the epochs of the latter
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"model": {"num_layers": 1, "hidden_size": 64}, "steps": 40, "epochs": 3.0, "batch_tokens": 2048, "vocab_size": 1000},
-    "middle": {"model": {"num_layers": 4, "hidden_size": 256}, "steps": 300, "epochs": 10.0, "batch_tokens": 8192, "vocab_size": 4000},
-    "full": {"model": {"num_layers": 8, "hidden_size": 512}, "steps": 2000, "epochs": 3.0, "batch_tokens": 32768, "vocab_size": 8000},
+    "tiny": {
+        "model": {"num_layers": 1, "hidden_size": 64}, "steps": 40, "epochs": 3.0, "batch_tokens": 2048, "vocab_size": 1000,
+    },
+    "middle": {
+        "model": {"num_layers": 4, "hidden_size": 256}, "steps": 300, "epochs": 10.0, "batch_tokens": 8192, "vocab_size": 4000,
+    },
+    "full": {
+        "model": {"num_layers": 8, "hidden_size": 512}, "steps": 2000, "epochs": 3.0, "batch_tokens": 32768, "vocab_size": 8000,
+    },
 }  # fmt: skip
 TEST, VALID = 0.1, 0.05  # fractions of the instructions
 MAX_LENGTH = 512

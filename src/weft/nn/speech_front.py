@@ -19,8 +19,8 @@ KERNEL = 3  # frames and bands
 
 
 def causal_conv(conv: nn.Conv2d, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A convolution whose windows end with the current frame, over x (B, C, T, F) after a history (B, C, 2, F), zeros at the start
-    of a recording; and the history after it."""
+    """A convolution whose windows end with the current frame, over x (B, C, T, F) after a history (B, C, 2, F), which is zeros at
+    the start of a recording; and the history after it."""
     if history is None:
         history = x.new_zeros(*x.shape[:2], KERNEL - 1, x.size(3))
     padded = torch.cat([history, x], 2)
@@ -47,8 +47,8 @@ class ConvBlock(nn.Module):
 
 
 class Subsampling(nn.Module):
-    """Convolutions that halve the number of frames and bands, blocks of further ones, then a projection: (B, T, F) to (B, ceil(T /
-    factor), D).
+    """Convolutions that halve the number of frames and bands, blocks of further ones, then a projection: (B, T, F) to
+    (B, ceil(T / factor), D).
 
     The convolutions see the current and two earlier frames. The state has the last two inputs of each, (B, C, 2, F).
     """
