@@ -19,7 +19,7 @@ KERNEL = 3  # frames and bands
 
 
 def causal_conv(conv: nn.Conv2d, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A convolution whose windows end with the current frame, over x (B, C, T, F) after a history (B, C, 2, F), which is zeros at
+    """A convolution whose windows end with the current frame, over x (B, C, T, F) after a history (B, C, 2, F), zeros at
     the start of a recording; and the history after it."""
     if history is None:
         history = x.new_zeros(*x.shape[:2], KERNEL - 1, x.size(3))

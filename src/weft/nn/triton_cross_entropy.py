@@ -17,7 +17,7 @@ from torch import Tensor
 class Launch(NamedTuple):
     """How the kernel is started: logits per iteration, and warps per program."""
 
-    block: int = 8192
+    block: int = 4096
     warps: int = 16
 
 
