@@ -74,9 +74,9 @@ def cpu_of(action: Any) -> float:
     return time.process_time() - start
 
 
-def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str], clients: int) -> None:
+def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str], args: argparse.Namespace) -> None:
     """Requests of many clients in the engine against one call with all of them."""
-    prompts, sources = prompts[:clients], sources[:clients]
+    prompts, sources = prompts[: args.clients], sources[: args.clients]
     with Engine(runs, limits=Limits(max_queue=1000), device="cpu") as engine:
         options = GenerationConfig(max_new_tokens=NEW_TOKENS, temperature=0)
         run = engine.served("lm").run
@@ -87,8 +87,8 @@ def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str]
                 ticket.result()
 
         continuous()
-        ratio = cpu_of(lambda: run.generate(prompts, options)) / cpu_of(continuous)
-        print(f"lm: speed of the engine relative to one static batch of {len(prompts)}: {ratio:.2f}")
+        ratios = [cpu_of(lambda: run.generate(prompts, options)) / cpu_of(continuous) for _ in range(args.rounds)]
+        print(f"lm: speed of the engine relative to one static batch of {len(prompts)}: {spread(ratios, 2)}")
         run = engine.served("seq2seq").run
 
         def search() -> None:
@@ -98,8 +98,8 @@ def compare_static(runs: dict[str, Path], prompts: list[str], sources: list[str]
                 ticket.result()
 
         search()
-        ratio = cpu_of(lambda: run.predict(sources, beam_size=BEAM_SIZE)) / cpu_of(search)
-        print(f"seq2seq: speed of the engine relative to one static batch of {len(sources)}: {ratio:.2f}", flush=True)
+        ratios = [cpu_of(lambda: run.predict(sources, beam_size=BEAM_SIZE)) / cpu_of(search) for _ in range(args.rounds)]
+        print(f"seq2seq: speed of the engine relative to one static batch of {len(sources)}: {spread(ratios, 2)}", flush=True)
 
 
 def engine_rate(engine: Engine, sources: Sequence[str], callers: int) -> float:
@@ -327,7 +327,7 @@ def measure(runs: dict[str, Path], args: argparse.Namespace) -> None:
     if "engine" in parts:
         compare_callers(runs, sources, args)
     if "static" in parts:
-        compare_static(runs, prompts, sources, args.clients)
+        compare_static(runs, prompts, sources, args)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/translation_models.py [--model small|recommended] [--data DIR] [--output-dir DIR]
 
-- small: 2 layers of 128 units, BPE of 4,000, 900 steps, 1.6 million parameters: as in the first measurements of decoding.
+- small: 2 layers of 128 units, BPE of 4,000, 900 steps, 1.4 million parameters: as in the first measurements of decoding.
 - recommended: the size that `weft init` recommends for this data on a GPU, 4 layers of 256 units, BPE of 8,000, 7.3 million
   parameters, but trained for 700 small batches only. The speed depends on the lengths of outputs, which are right after that;
   BLEU is below that of a whole training (multi30k.py).
