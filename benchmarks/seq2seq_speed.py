@@ -33,6 +33,7 @@ from _toolkits import BATCH_SIZE, BEAM_SIZE, BUCKET_SIZE, NEW_TOKENS, NUM_SENTEN
 
 import weft
 from weft import lock
+from weft.cli.memory import keep_freed_memory
 from weft.cli.threads import set_threads
 from weft.data.batch import FULL, crop_batch
 from weft.data.batching import pad_lines, preview
@@ -259,6 +260,8 @@ def main() -> None:
     require_data(parser, args.data)
     if args.one:
         set_threads(1)
+        if args.one != "decode":
+            keep_freed_memory()  # as the command `weft train`
         print(json.dumps(decode(args) if args.one == "decode" else train(args.one, args)))
         return
     with tempfile.TemporaryDirectory() as directory:

@@ -48,7 +48,7 @@ def test_head_uses_it_for_many_logits(monkeypatch, has_bias, frozen):
     parameters = [x, *(parameter for parameter in head.parameters() if parameter.requires_grad)]
     plain = head.loss(x, targets, 0.1)
     assert not fused.can_fuse(x[0], head.weight)
-    monkeypatch.setattr(fused, "CHUNK_LOGITS", POSITIONS * VOCAB_SIZE)
+    monkeypatch.setattr(fused, "MIN_LOGITS", POSITIONS * VOCAB_SIZE)
     assert fused.can_fuse(x[0], head.weight)
     fast = head.loss(x, targets, 0.1)
     torch.testing.assert_close(fast, plain)
@@ -57,7 +57,7 @@ def test_head_uses_it_for_many_logits(monkeypatch, has_bias, frozen):
 
 
 def test_other_dtypes_and_softcaps_take_the_plain_functions(monkeypatch):
-    monkeypatch.setattr(fused, "CHUNK_LOGITS", 1)
+    monkeypatch.setattr(fused, "MIN_LOGITS", 1)
     x, targets = torch.randn(1, POSITIONS, DIM), torch.randint(0, VOCAB_SIZE, (1, POSITIONS))
     assert not fused.can_fuse(x[0].double(), torch.zeros(VOCAB_SIZE, DIM).double())
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,6 +1,6 @@
-"""Input feeding of an LSTM in training, with few kernels per position: the fast path of `StepwiseDecoder` on a GPU.
+"""Input feeding of an LSTM in training, with few operations per position: the fast path of `StepwiseDecoder`.
 
-A GPU takes a few microseconds per kernel however small it is, and the positions of such a decoder follow one another. So the
+An operation takes a few microseconds however small it is, and the positions of such a decoder follow one another. So the
 products that need no earlier output are computed for all positions at once: before the loop the product with the embeddings,
 after the loop the gradients of weights, keys and values, whose parts are collected in the backward pass of the positions.
 Everything is computed in float32, also with autocast.

@@ -54,7 +54,9 @@ class Train(ModelCommand):
 
     def run(self) -> int:
         from weft.cli.group import before_joining, check_same_run, device_of, joined
+        from weft.cli.memory import keep_freed_memory
 
+        keep_freed_memory()
         with before_joining():
             values = self._values()
             device = device_of(values)
