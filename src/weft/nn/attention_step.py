@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.decode_step import Shared, lean
+from weft.nn.decode_step import Shared, lean, lean_into
 from weft.nn.state import BeamCache, KVCache, SharedState
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.nn.cross_attention import CrossAttention
     from weft.nn.positions import PositionEncoding
 
-MIN_ROOM = 32  # columns that a new buffer has room for; more, an eighth, if it contains many
+MIN_ROOM = 64  # columns that a new buffer has room for; more, an eighth, if it contains many
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -99,18 +99,19 @@ class Buffer:
         self.columns, self.capacity = columns, columns.positions.size(1)
         self.parts = cache.keys.new_empty(num_rows, 2, num_heads, self.capacity, size)
         self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
+        room = self.parts.narrow(3, self.length, self.capacity - self.length)
+        self.rooms = iter(room.split(columns.width, 3))  # for the columns of each step to come
 
-    def append(self, qkv: Tensor, qk: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of the next columns: values of `qkv` (B, 3, H, T, E), keys of `qk` (B, 2, H, T, E). Returns
-        all keys and values (B, H, C, E)."""
-        width = self.columns.width
-        room = self.parts.narrow(3, self.length, width)
-        if qk is qkv:
-            room.copy_(qkv.narrow(1, 1, 2))
+    def append(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns all keys and
+        values (B, H, C, E)."""
+        room = next(self.rooms)
+        if values is None:
+            room.copy_(keys)
         else:
-            room.select(1, 0).copy_(qk.select(1, 1))
-            room.select(1, 1).copy_(qkv.select(1, 2))
-        self.length += width
+            room.select(1, 0).copy_(keys)
+            room.select(1, 1).copy_(values)
+        self.length += self.columns.width
         keys, values = self.parts.narrow(3, 0, self.length).unbind(1)
         return keys, values
 
@@ -156,6 +157,22 @@ def buffer_of(cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
     return Buffer(cache, columns)
 
 
+class Projection(NamedTuple):
+    """Where a step writes queries, keys and values, and views of it."""
+
+    output: Tensor  # (B, 3 * H * E)
+    qkv: Tensor  # (B, 3, H, T, E)
+    q: Tensor  # (B, H, T, E)
+    kv: Tensor  # (B, 2, H, T, E)
+
+    @classmethod
+    def allocate(cls, x: Tensor, num_heads: int, width: int, size: int) -> Projection:
+        """For inputs (B * T, D) and heads of this size."""
+        output = x.new_empty(x.size(0), 3 * num_heads * size)
+        qkv = output.view(-1, width, 3, num_heads, size).permute(0, 2, 3, 1, 4)
+        return cls(output, qkv, qkv.select(1, 0), qkv.narrow(1, 1, 2))
+
+
 class BeamMask(NamedTuple):
     """The columns that each beam sees, which all layers share."""
 
@@ -176,10 +193,11 @@ class SelfAttentionStep:
     def __init__(self, mixer: SelfAttention) -> None:
         head_dim = mixer.to_out.in_features // mixer.num_heads
         self.mixer, self.encoding = mixer, Encoding(mixer.positions, (mixer.num_heads, head_dim))
-        self.to_qkv, self.to_out = lean(mixer.to_qkv), lean(mixer.to_out)
+        self.to_qkv, self.to_out = lean_into(mixer.to_qkv), lean(mixer.to_out)
         self.qk_norm = None if type(mixer.qk_norm) is nn.Identity else lean(mixer.qk_norm)
         self.is_plain = self.qk_norm is None and self.encoding.key is None  # queries and keys stay what they are
-        self.num_heads, self.scale, self.context_length = mixer.num_heads, mixer.attend.scale, mixer.context_length
+        self.num_heads, self.head_dim, self.scale = mixer.num_heads, head_dim, mixer.attend.scale
+        self.context_length = mixer.context_length
 
     def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
         if state is None:
@@ -191,15 +209,25 @@ class SelfAttentionStep:
         buffer = buffer_of(cache, 1, shared)
         columns = buffer.columns
         columns.advance(buffer.length + 1)
-        qkv = self.to_qkv(x).view(x.size(0), 3, self.num_heads, 1, -1)
-        qk = qkv if self.is_plain else self._normalized(qkv, columns)
-        k, v = buffer.append(qkv, qk)
-        y = self._attend(qk.select(1, 0), k, v, columns)  # (B, H, 1, E)
+        q, k, v = self._project(x, buffer, shared)
+        y = self._attend(q, k, v, columns)  # (B, H, 1, E)
         if self.context_length is not None and columns.length >= 2 * self.context_length:
             return self.to_out(y.reshape(x.size(0), -1)), self.mixer.trim_cache(k, v, columns.view)
         new = BufferedKVCache(k, v, columns.view)
         new.buffer = buffer
         return self.to_out(y.reshape(x.size(0), -1)), new
+
+    def _project(self, x: Tensor, buffer: Buffer, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries (B, H, T, E) of the inputs (B * T, D), and all keys and values (B, H, C, E)."""
+        key = "attention", self.num_heads, self.head_dim, buffer.columns.width
+        projection = shared.scratch.get(key)
+        if projection is None:
+            projection = shared.scratch[key] = Projection.allocate(x, self.num_heads, buffer.columns.width, self.head_dim)
+        self.to_qkv(x, projection.output)
+        if self.is_plain:
+            return projection.q, *buffer.append(projection.kv)
+        qk = self._normalized(projection.qkv, buffer.columns)
+        return qk.select(1, 0), *buffer.append(qk.select(1, 1), projection.qkv.select(1, 2))
 
     def _normalized(self, qkv: Tensor, columns: Columns) -> Tensor:
         """Queries and keys (B, 2, H, T, E), normalized and rotated."""
@@ -227,10 +255,7 @@ class SelfAttentionStep:
         buffer = buffer_of(cache, num_beams, shared)
         columns = buffer.columns
         columns.advance(buffer.length + num_beams)
-        qkv = self.to_qkv(x).view(num_sentences, num_beams, 3, self.num_heads, -1).permute(0, 2, 3, 1, 4)  # (A, 3, H, K, E)
-        qk = qkv if self.is_plain else self._normalized(qkv, columns)
-        k, v = buffer.append(qkv, qk)
-        q = qk.select(1, 0)
+        q, k, v = self._project(x, buffer, shared)
         beams = self._beam_mask(cache.visible, columns, shared)
         positions, mask = columns.view, beams.mask
         if self.encoding.has_bias:

@@ -16,20 +16,24 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Function = Callable[[Tensor], Tensor]
 S = TypeVar("S")
 Step = Callable[[Tensor, S], tuple[Tensor, S]]
+MAX_SMALL = 1 << 14  # numbers that torch computes GELU of as fast as oneDNN
 
 
 class Shared:
     """What the layers of a stack share in one step; each attribute belongs to the code that writes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: dict[Any, Any] | None = None) -> None:
         self.columns: Any = None  # of the caches of self-attention, see `weft.nn.attention_step`
         self.beams: Any = None
         self.source: Any = None  # the mask of the source
+        # tensors that each layer of each step overwrites, with their views: to make them takes as long as to fill them
+        self.scratch = {} if scratch is None else scratch
 
 
 # the mixer of a layer: normalized inputs (B, D) and its state, to outputs (B, D) and the new state
@@ -58,6 +62,17 @@ def lean(module: nn.Module) -> Function:
         return lambda x: x
     function: Function = module.forward
     return function
+
+
+def lean_into(module: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
+    """`lean` of a linear layer, which writes its output into the second argument."""
+    if type(module) is not nn.Linear:
+        forward = module.forward
+        return lambda x, output: output.copy_(forward(x))
+    weight, bias = module.weight.t(), module.bias
+    if bias is None:
+        return lambda x, output: torch.mm(x, weight, out=output)
+    return lambda x, output: torch.addmm(bias, x, weight, out=output)
 
 
 def mixer_step(mixer: nn.Module) -> MixerStep:
@@ -92,13 +107,48 @@ def _layer_step(layer: DecoderLayer) -> MixerStep:
     return step
 
 
+class FeedForwardLayer(Protocol):
+    """What a step needs of a `weft.nn.attention.FeedForward`."""
+
+    up_proj: nn.Linear
+    activation: nn.Module
+    to_out: nn.Linear
+
+
+class FeedForwardStep:
+    """`FeedForward.forward` for one position."""
+
+    def __init__(self, mixer: FeedForwardLayer) -> None:
+        self.up_proj, self.activation, self.to_out = lean_into(mixer.up_proj), lean(mixer.activation), lean(mixer.to_out)
+        self.size, activation = mixer.up_proj.out_features, mixer.activation
+        self.is_gelu = isinstance(activation, nn.GELU) and activation.approximate == "none"
+
+    def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, tuple[()]]:
+        key = "feed-forward", self.size
+        hidden, swapped = shared.scratch.get(key) or shared.scratch.setdefault(key, self._scratch(x))
+        self.up_proj(x, hidden)
+        if swapped is None:
+            hidden = self.activation(hidden)
+        else:
+            F.gelu(swapped, out=swapped)
+        return self.to_out(hidden), ()
+
+    def _scratch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The hidden vectors, and a view of them that GELU overwrites: torch leaves a contiguous tensor to oneDNN, which takes
+        longer to start than to compute a few vectors, and computes any other itself."""
+        hidden = x.new_empty(x.size(0), self.size)
+        is_small = self.is_gelu and hidden.numel() <= MAX_SMALL and self.size % 2 == 0
+        return hidden, hidden.view(x.size(0), 2, -1).mT if is_small else None
+
+
 class StackStep:
     """`Stack.forward` for one position: inputs (B, D) and the state, to outputs (B, D) and the new state."""
 
     def __init__(self, stack: Any) -> None:
-        self.add_positions = stack.positions.add_to
+        self.add_positions = stack.positions.stepper()
         self.input_proj, self.final_norm = lean(stack.input_proj), lean(stack.final_norm)
         self.layers = [_layer_step(layer) for layer in stack.layers]
+        self.num_rows, self.scratch = 0, dict[Any, Any]()
 
     @torch.inference_mode()
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -106,13 +156,14 @@ class StackStep:
         num_read, layer_states = state
         if num_read is None:
             num_read = x.new_zeros(1, 1, dtype=torch.long)
-        x = self.input_proj(self.add_positions(x.unsqueeze(1), num_read).squeeze(1))
-        shared, new_states = Shared(), []
+        if self.num_rows != x.size(0):
+            self.num_rows, self.scratch = x.size(0), {}
+        x = self.input_proj(self.add_positions(x, num_read))
+        shared, new_states = Shared(self.scratch), []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
             x, layer_state = layer(x, layer_state, shared)
             new_states.append(layer_state)
-        num_read = num_read + 1
-        return self.final_norm(x), (num_read.expand(x.size(0), 1), tuple(new_states))
+        return self.final_norm(x), ((num_read + 1).expand(x.size(0), 1), tuple(new_states))
 
 
 def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:

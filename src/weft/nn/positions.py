@@ -8,7 +8,7 @@ without a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -67,6 +67,12 @@ class PositionEncoding(nn.Module):
         """Add to the input of a stack; x (B, T, D)."""
         return x
 
+    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """`add_to` for one position per row, x (B, D) and positions (B, 1); see `weft.nn.decode_step`."""
+        if type(self).add_to is PositionEncoding.add_to:
+            return lambda x, positions: x
+        return lambda x, positions: self.add_to(x.unsqueeze(1), positions).squeeze(1)
+
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate queries or keys, (..., B, H, T, E)."""
         return x
@@ -114,6 +120,10 @@ class LearnedPositions(PositionEncoding):
             raise ValueError(f"positions: {x.size(1)} tokens exceed the table of {self.table.num_embeddings} positions")
         y: Tensor = x + self.table(positions)
         return y
+
+    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+        table = self.table.weight
+        return lambda x, positions: x + table.index_select(0, positions.view(-1))
 
 
 class RelativePositions(PositionEncoding):
