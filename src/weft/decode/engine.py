@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.decode.incremental import IncrementalModel, Step, stepper
+from weft.decode.incremental import IncrementalModel, Step, StepsFromNothing, stepper
 from weft.decode.logits_processors import (
     MAX_FEW,
     NAN_PROBS,
@@ -293,7 +293,10 @@ class Engine(Generic[S]):
             rest, rest_mask = pad([row.request.prompt[row.request.num_read :] for row in rows], self.device)
         else:
             rest, rest_mask = prompt, token_mask
-        log_probs, new_state = self.model.start(rest, rest_mask, state)
+        if state is None and rest.size(1) == 1 and isinstance(self.model, StepsFromNothing):
+            log_probs, new_state = self._step(rest[:, 0], None)
+        else:
+            log_probs, new_state = self.model.start(rest, rest_mask, state)
         return _Group(rows, right_aligned(prompt, token_mask), log_probs, new_state)
 
     @torch.no_grad()

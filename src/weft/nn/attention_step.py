@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.decode_step import Shared, lean, lean_into
+from weft.nn.positions import PositionEncoding
 from weft.nn.state import BeamCache, KVCache, SharedState
 
 if TYPE_CHECKING:
     from weft.nn.attention import SelfAttention
     from weft.nn.cross_attention import CrossAttention
-    from weft.nn.positions import PositionEncoding
 
 MIN_ROOM = 64  # columns that a new buffer has room for; more, an eighth, if it contains many
 
@@ -38,6 +38,10 @@ class Encoding:
 
     def __init__(self, encoding: PositionEncoding, heads: tuple[int, int]) -> None:
         self.rotation, self.attention_bias = encoding.rotation, encoding.attention_bias
+        self.key: tuple[float, ...] | None = None
+        self.has_bias = False
+        if type(encoding) is PositionEncoding:  # it does nothing
+            return
         position = torch.ones(1, 1, dtype=torch.long)
         factors = encoding.rotation(position)
         self.key = None if factors is None else tuple(factors[1].flatten().tolist())
@@ -51,11 +55,11 @@ class Columns:
 
     def __init__(self, positions: Tensor, room: int, width: int, dtype: torch.dtype) -> None:
         self.given, self.width, self.dtype = positions, width, dtype
-        following = positions.amax(1, keepdim=True) + 1 + torch.arange(room).div(width, rounding_mode="floor")
-        self.positions = torch.cat([positions, following], 1)
+        following = F.pad(positions, (1, 0), value=-1).amax(1, keepdim=True) + 1  # 0 if there are no columns
+        self.positions = torch.cat([positions, following + torch.arange(room).div(width, rounding_mode="floor")], 1)
         distance = self.positions[:, 1:] - self.positions[:, :-1]
         # without empty columns, every query sees every column before it
-        self.is_dense = width == 1 and bool((distance == 1).all() & (positions[:, 0] >= 0).all())
+        self.is_dense = width == 1 and bool((distance == 1).all() & (self.positions[:, 0] >= 0).all())
         self.mask = None if self.is_dense else additive(self.positions >= 0, dtype)[:, None, None]
         is_same = bool((self.positions == self.positions[:1]).all())
         self.distinct = self.positions[:1] if is_same else self.positions  # one row if all rows are the same
@@ -201,8 +205,8 @@ class SelfAttentionStep:
 
     def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
         if state is None:
-            y, state = self.mixer.forward(x.unsqueeze(1))
-            return y.squeeze(1), state
+            empty = x.new_empty(x.size(0), self.num_heads, 0, self.head_dim)
+            state = KVCache(empty, empty, empty.new_empty(x.size(0), 0, dtype=torch.long))
         if isinstance(state, BeamCache):
             return self._step_beams(x, state, shared)
         cache: KVCache = state if isinstance(state, KVCache) else KVCache(*state)  # it was read from a file

@@ -153,7 +153,7 @@ class StackStep:
     @torch.inference_mode()
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         # inference mode saves a fifth of the time; what it returns may be read, but not written, outside of it
-        num_read, layer_states = state
+        num_read, layer_states = (None, (None,) * len(self.layers)) if state is None else state
         if num_read is None:
             num_read = x.new_zeros(1, 1, dtype=torch.long)
         if self.num_rows != x.size(0):
@@ -169,9 +169,10 @@ class StackStep:
 def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
     """`fast` where it computes what `plain` does: in eval mode, on a CPU, in the dtype of the weights, without gradients, and
     while no hook records the calls of modules. Otherwise `plain`."""
-    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        return plain
     modules = list(model.modules())
+    parameters = (parameter for module in modules for parameter in module._parameters.values())
+    if any(parameter is not None and parameter.device.type != "cpu" for parameter in parameters):
+        return plain
     hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
 
     def step(token: Tensor, state: S) -> tuple[Tensor, S]:
