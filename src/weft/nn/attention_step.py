@@ -102,7 +102,8 @@ class Buffer:
         num_rows, num_heads, self.length, size = cache.keys.shape
         self.columns, self.capacity = columns, columns.positions.size(1)
         self.parts = cache.keys.new_empty(num_rows, 2, num_heads, self.capacity, size)
-        self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
+        if self.length:
+            self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
         room = self.parts.narrow(3, self.length, self.capacity - self.length)
         self.rooms = iter(room.split(columns.width, 3))  # for the columns of each step to come
 
@@ -170,8 +171,8 @@ class Projection(NamedTuple):
     kv: Tensor  # (B, 2, H, T, E)
 
     @classmethod
-    def allocate(cls, x: Tensor, num_heads: int, width: int, size: int) -> Projection:
-        """For inputs (B * T, D) and heads of this size."""
+    def allocate(cls, x: Tensor, num_heads: int, size: int, width: int) -> Projection:
+        """For inputs (B * T, D), heads of this size, and T = width."""
         output = x.new_empty(x.size(0), 3 * num_heads * size)
         qkv = output.view(-1, width, 3, num_heads, size).permute(0, 2, 3, 1, 4)
         return cls(output, qkv, qkv.select(1, 0), qkv.narrow(1, 1, 2))
@@ -200,12 +201,13 @@ class SelfAttentionStep:
         self.to_qkv, self.to_out = lean_into(mixer.to_qkv), lean(mixer.to_out)
         self.qk_norm = None if type(mixer.qk_norm) is nn.Identity else lean(mixer.qk_norm)
         self.is_plain = self.qk_norm is None and self.encoding.key is None  # queries and keys stay what they are
-        self.num_heads, self.head_dim, self.scale = mixer.num_heads, head_dim, mixer.attend.scale
+        self.num_heads, self.sizes, self.scale = mixer.num_heads, (mixer.num_heads, head_dim), mixer.attend.scale
         self.context_length = mixer.context_length
+        self.has_bias = self.encoding.has_bias
 
     def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
         if state is None:
-            empty = x.new_empty(x.size(0), self.num_heads, 0, self.head_dim)
+            empty = x.new_empty(x.size(0), self.num_heads, 0, self.sizes[1])
             state = KVCache(empty, empty, empty.new_empty(x.size(0), 0, dtype=torch.long))
         if isinstance(state, BeamCache):
             return self._step_beams(x, state, shared)
@@ -214,19 +216,24 @@ class SelfAttentionStep:
         columns = buffer.columns
         columns.advance(buffer.length + 1)
         q, k, v = self._project(x, buffer, shared)
-        y = self._attend(q, k, v, columns)  # (B, H, 1, E)
-        if self.context_length is not None and columns.length >= 2 * self.context_length:
-            return self.to_out(y.reshape(x.size(0), -1)), self.mixer.trim_cache(k, v, columns.view)
+        context_length = self.context_length
+        if columns.mask is None and not self.has_bias and (context_length is None or columns.length <= context_length):
+            y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)  # (B, H, 1, E)
+        else:
+            y = self._attend(q, k, v, columns)
+        output = self.to_out(y.reshape(x.size(0), -1))
+        if context_length is not None and columns.length >= 2 * context_length:
+            return output, self.mixer.trim_cache(k, v, columns.view)
         new = BufferedKVCache(k, v, columns.view)
         new.buffer = buffer
-        return self.to_out(y.reshape(x.size(0), -1)), new
+        return output, new
 
     def _project(self, x: Tensor, buffer: Buffer, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
         """The queries (B, H, T, E) of the inputs (B * T, D), and all keys and values (B, H, C, E)."""
-        key = "attention", self.num_heads, self.head_dim, buffer.columns.width
-        projection = shared.scratch.get(key)
+        width = buffer.columns.width
+        projection: Projection | None = shared.scratch.get((self.sizes, width))
         if projection is None:
-            projection = shared.scratch[key] = Projection.allocate(x, self.num_heads, buffer.columns.width, self.head_dim)
+            projection = shared.scratch[self.sizes, width] = Projection.allocate(x, *self.sizes, width)
         self.to_qkv(x, projection.output)
         if self.is_plain:
             return projection.q, *buffer.append(projection.kv)
@@ -248,7 +255,7 @@ class SelfAttentionStep:
             k, v, positions = k[:, :, start:], v[:, :, start:], positions[:, start:]
         else:
             mask = additive(self.mixer.visible(positions[:, -1:], positions), columns.dtype)
-        if self.encoding.has_bias:
+        if self.has_bias:
             bias = self.encoding.attention_bias(q, positions[:, -1:], positions)
             mask = bias if mask is None or bias is None else bias + mask
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
@@ -262,7 +269,7 @@ class SelfAttentionStep:
         q, k, v = self._project(x, buffer, shared)
         beams = self._beam_mask(cache.visible, columns, shared)
         positions, mask = columns.view, beams.mask
-        if self.encoding.has_bias:
+        if self.has_bias:
             bias = self.encoding.attention_bias(q, positions[:, -num_beams:], positions)
             mask = mask if bias is None else bias + mask
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)  # (A, H, K, E)

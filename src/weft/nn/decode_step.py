@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.skip_connections import Residual
+
 Function = Callable[[Tensor], Tensor]
 S = TypeVar("S")
 Step = Callable[[Tensor, S], tuple[Tensor, S]]
@@ -42,7 +44,7 @@ MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
 
 @runtime_checkable
 class HasLeanStep(Protocol):
-    """A mixer with a fast version of its forward for one position."""
+    """A mixer with a fast version of its forward for one position, whose outputs are new tensors: the caller overwrites them."""
 
     def lean_step(self) -> MixerStep: ...
 
@@ -98,6 +100,13 @@ class DecoderLayer(Protocol):
 
 def _layer_step(layer: DecoderLayer) -> MixerStep:
     norm, mixer, connection = lean(layer.norm), mixer_step(layer.mixer), layer.connection
+    if type(connection) is Residual and isinstance(layer.mixer, HasLeanStep):  # the most frequent layers, without calls
+
+        def residual_step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
+            y, state = mixer(norm(x), state, shared)
+            return y.add_(x), state
+
+        return residual_step
     mixer_input, connect = connection.mixer_input, connection.forward
 
     def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
@@ -121,16 +130,19 @@ class FeedForwardStep:
     def __init__(self, mixer: FeedForwardLayer) -> None:
         self.up_proj, self.activation, self.to_out = lean_into(mixer.up_proj), lean(mixer.activation), lean(mixer.to_out)
         self.size, activation = mixer.up_proj.out_features, mixer.activation
+        self.is_relu = type(activation) is nn.ReLU
         self.is_gelu = isinstance(activation, nn.GELU) and activation.approximate == "none"
 
     def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, tuple[()]]:
         key = "feed-forward", self.size
         hidden, swapped = shared.scratch.get(key) or shared.scratch.setdefault(key, self._scratch(x))
         self.up_proj(x, hidden)
-        if swapped is None:
-            hidden = self.activation(hidden)
-        else:
+        if swapped is not None:
             F.gelu(swapped, out=swapped)
+        elif self.is_relu:
+            torch.relu_(hidden)
+        else:
+            hidden = self.activation(hidden)
         return self.to_out(hidden), ()
 
     def _scratch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

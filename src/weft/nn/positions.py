@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from weft.nn.choices import ROPE_THETA
 
+MIN_TABLE = 64  # positions in a table of sinusoids
+
 
 def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     """positions (B, T) times frequencies (F,): (B, T, F). In float64, because neighboring positions of a long text have equal
@@ -103,6 +105,19 @@ class SinusoidalPositions(PositionEncoding):
         cos, sin = cos_and_sin(angles(positions, self.frequencies))
         encoding = torch.stack([sin, cos], dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
         return x + encoding[..., : self.dim].to(x.dtype)
+
+    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+        table: Tensor | None = None  # of the first positions: all rows of all steps read the same ones
+
+        def add(x: Tensor, positions: Tensor) -> Tensor:
+            nonlocal table
+            num_positions = int(positions.max()) + 1
+            if table is None or len(table) < num_positions or table.dtype != x.dtype:
+                size = max(MIN_TABLE, 2 * num_positions)
+                table = self.add_to(x.new_zeros(1, size, self.dim), torch.arange(size)[None])[0]
+            return x + table.index_select(0, positions.view(-1))
+
+        return add
 
 
 class LearnedPositions(PositionEncoding):
