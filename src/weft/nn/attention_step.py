@@ -108,8 +108,8 @@ class Buffer:
         self.rooms = iter(room.split(columns.width, 3))  # for the columns of each step to come
 
     def append(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns all keys and
-        values (B, H, C, E)."""
+        """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns those of
+        all columns (B, H, C, E)."""
         room = next(self.rooms)
         if values is None:
             room.copy_(keys)

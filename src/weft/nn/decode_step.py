@@ -12,7 +12,7 @@ Shapes: B rows, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -24,6 +24,7 @@ from weft.nn.skip_connections import Residual
 Function = Callable[[Tensor], Tensor]
 S = TypeVar("S")
 Step = Callable[[Tensor, S], tuple[Tensor, S]]
+COUNTER_STEPS = 32
 MAX_SMALL = 1 << 14  # numbers that torch computes GELU of as fast as oneDNN
 
 
@@ -153,6 +154,25 @@ class FeedForwardStep:
         return hidden, hidden.view(x.size(0), 2, -1).mT if is_small else None
 
 
+class Counter:
+    """Counts the tokens read. The tensors of the next steps are made at once: an operation that a step calls once takes several
+    times as long as in a loop, because its code is no longer in the cache."""
+
+    def __init__(self) -> None:
+        self.newest: Tensor | None = None
+        self.upcoming: Iterator[tuple[Tensor, Tensor]] = iter(())
+
+    def advance(self, num_read: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions (B,) of the tokens after these numbers of tokens (B, 1), and the numbers of tokens with them (B, 1)."""
+        following = next(self.upcoming, None) if num_read is self.newest else None
+        if following is None:
+            counts = torch.arange(COUNTER_STEPS + 1).unsqueeze(1) + num_read.view(1, -1)  # (steps, B)
+            self.upcoming = zip(counts[:-1].unbind(), counts[1:].unsqueeze(2).unbind(), strict=True)
+            following = next(self.upcoming)
+        positions, self.newest = following
+        return positions, self.newest
+
+
 class StackStep:
     """`Stack.forward` for one position: inputs (B, D) and the state, to outputs (B, D) and the new state."""
 
@@ -160,22 +180,23 @@ class StackStep:
         self.add_positions = stack.positions.stepper()
         self.input_proj, self.final_norm = lean(stack.input_proj), lean(stack.final_norm)
         self.layers = [_layer_step(layer) for layer in stack.layers]
-        self.num_rows, self.scratch = 0, dict[Any, Any]()
+        self.num_rows, self.scratch, self.counter = 0, dict[Any, Any](), Counter()
 
     @torch.inference_mode()
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         # inference mode saves a fifth of the time; what it returns may be read, but not written, outside of it
         num_read, layer_states = (None, (None,) * len(self.layers)) if state is None else state
         if num_read is None:
-            num_read = x.new_zeros(1, 1, dtype=torch.long)
+            num_read = x.new_zeros(x.size(0), 1, dtype=torch.long)
         if self.num_rows != x.size(0):
             self.num_rows, self.scratch = x.size(0), {}
-        x = self.input_proj(self.add_positions(x, num_read))
+        positions, num_read = self.counter.advance(num_read)
+        x = self.input_proj(self.add_positions(x, positions))
         shared, new_states = Shared(self.scratch), []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
             x, layer_state = layer(x, layer_state, shared)
             new_states.append(layer_state)
-        return self.final_norm(x), ((num_read + 1).expand(x.size(0), 1), tuple(new_states))
+        return self.final_norm(x), (num_read, tuple(new_states))
 
 
 def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:

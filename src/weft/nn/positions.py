@@ -70,10 +70,10 @@ class PositionEncoding(nn.Module):
         return x
 
     def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """`add_to` for one position per row, x (B, D) and positions (B, 1); see `weft.nn.decode_step`."""
+        """`add_to` for one position per row, x (B, D) and positions (B,); see `weft.nn.decode_step`."""
         if type(self).add_to is PositionEncoding.add_to:
             return lambda x, positions: x
-        return lambda x, positions: self.add_to(x.unsqueeze(1), positions).squeeze(1)
+        return lambda x, positions: self.add_to(x.unsqueeze(1), positions.unsqueeze(1)).squeeze(1)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate queries or keys, (..., B, H, T, E)."""
@@ -115,7 +115,7 @@ class SinusoidalPositions(PositionEncoding):
             if table is None or len(table) < num_positions or table.dtype != x.dtype:
                 size = max(MIN_TABLE, 2 * num_positions)
                 table = self.add_to(x.new_zeros(1, size, self.dim), torch.arange(size)[None])[0]
-            return x + table.index_select(0, positions.view(-1))
+            return x + table.index_select(0, positions)
 
         return add
 
@@ -138,7 +138,7 @@ class LearnedPositions(PositionEncoding):
 
     def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
         table = self.table.weight
-        return lambda x, positions: x + table.index_select(0, positions.view(-1))
+        return lambda x, positions: x + table.index_select(0, positions)
 
 
 class RelativePositions(PositionEncoding):
