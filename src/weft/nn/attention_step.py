@@ -262,7 +262,7 @@ class SelfAttentionStep:
 
     def _step_beams(self, x: Tensor, cache: BeamCache, shared: Shared) -> tuple[Tensor, BeamCache]:
         """The tokens of the K beams are K columns of their sentence."""
-        num_sentences, num_beams, _ = cache.visible.shape
+        num_beams = cache.visible.size(1)
         buffer = buffer_of(cache, num_beams, shared)
         columns = buffer.columns
         columns.advance(buffer.length + num_beams)

@@ -45,7 +45,7 @@ MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
 
 @runtime_checkable
 class HasLeanStep(Protocol):
-    """A mixer with a fast version of its forward for one position, whose outputs are new tensors: the caller overwrites them."""
+    """A mixer with a fast version of its forward for one position. The caller may overwrite the outputs of a step."""
 
     def lean_step(self) -> MixerStep: ...
 
