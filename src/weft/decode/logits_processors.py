@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -53,15 +53,18 @@ class TokenFree:
 def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
     """Apply several processors in this order."""
     functions = [step.function for step in processors if isinstance(step, TokenFree)]
-    if len(functions) == len(processors):
-        return TokenFree(lambda log_probs: reduce(lambda values, function: function(values), functions, log_probs))
+
+    def function(log_probs: Tensor) -> Tensor:
+        for step in functions:
+            log_probs = step(log_probs)
+        return log_probs
 
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
         for step in processors:
             log_probs = step(log_probs, tokens)
         return log_probs
 
-    return processor
+    return TokenFree(function) if len(functions) == len(processors) else processor
 
 
 def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
@@ -71,11 +74,12 @@ def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
 
     def processor(log_probs: Tensor) -> Tensor:
         key = (log_probs.size(1), log_probs.dtype, log_probs.device)
-        if key not in offsets:
+        offset = offsets.get(key)
+        if offset is None:
             row = torch.zeros(key[0], dtype=key[1])
             row[list(banned)] = -math.inf
-            offsets[key] = row.to(key[2])
-        return log_probs + offsets[key]
+            offset = offsets[key] = row.to(key[2])
+        return log_probs + offset
 
     return TokenFree(processor)
 
