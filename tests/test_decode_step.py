@@ -15,12 +15,12 @@ from toy_seq2seq import ALL_MODELS, VARIANTS, build, representative, sources
 from weft.decode.engine import Engine, Request
 from weft.decode.ensemble import Ensemble, LinearEnsemble
 from weft.decode.incremental import stepper
-from weft.decode.logits_processors import random_noise, sample_token
+from weft.decode.logits_processors import random_noise, sample_few, sample_token
 from weft.models.config import LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
-from weft.nn.attention import SelfAttention
+from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.attention_step import MIN_ROOM, SelfAttentionStep
-from weft.nn.decode_step import Shared, StackStep
+from weft.nn.decode_step import MAX_SMALL, Shared, StackStep
 from weft.nn.state import compact, expand_to_beams, join, select, tree_leaves, tree_map
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
@@ -71,6 +71,17 @@ def test_steps_of_a_stack_equal_its_forward(name, context_length):
     steps(step, stack, states, 3)
     _, even = stack(torch.randn(2, 4, DIM))  # without padding, and so without a mask
     steps(step, stack, (even, even), 12)
+
+
+@every_stack
+@torch.no_grad()
+def test_a_step_without_a_state_reads_the_first_token(name):
+    stack = build_stack(name)
+    step, x = StackStep(stack), inputs(3, 4)
+    y, actual = step(x, None)
+    z, expected = stack(x[:, None])
+    torch.testing.assert_close(y, z[:, 0], **CLOSE)
+    steps(step, stack, (actual, expected), 3)
 
 
 @every_stack
@@ -141,6 +152,7 @@ def test_an_engine_generates_the_tokens_of_the_plain_path(options, monkeypatch):
 
     def generated() -> list[Any]:
         engine = Engine(model)
+        engine.admit([Request([first], 5 + first, noise=random_noise(2, first, 0)) for first in (3, 9)])
         prompts = [[1], [4, 5, 6], [7, 8]]
         engine.admit([Request(prompt, 30 + row, noise=random_noise(1, row, 0)) for row, prompt in enumerate(prompts)])
         events = [event for _ in range(5) for event in engine.step()]
@@ -200,6 +212,17 @@ def test_the_plain_path_is_taken_where_the_fast_one_does_not_apply(monkeypatch):
     assert calls(model, step, state, monkeypatch) == 2  # gradients
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu", "swiglu"])
+@pytest.mark.parametrize("rows", [1, 2, MAX_SMALL // 64 + 1])  # GELU of few numbers is computed in another way
+@torch.no_grad()
+def test_steps_of_feed_forward_layers_equal_their_forward(activation, rows):
+    mixer = FeedForward(DIM, ffn_dim=64, activation=activation).eval()
+    step, shared = mixer.lean_step(), Shared()
+    for seed in range(2):
+        x = 3 * inputs(rows, seed)
+        torch.testing.assert_close(step(x, (), shared)[0], mixer(x)[0], **CLOSE)
+
+
 @torch.no_grad()
 def test_weights_may_change_in_place():
     model = gpt()
@@ -233,6 +256,7 @@ def test_sampling_follows_the_cumulative_distribution():
     noise = torch.rand(200, dtype=torch.float64, generator=generator)
     noise[:6] = torch.tensor([0.0, 1 - 2**-53, 0.5, 0.5, 0.0, 1 - 2**-53], dtype=torch.float64)
     tokens = sample_token(log_probs, noise)
+    assert sample_few(log_probs, noise.tolist()) == tokens.tolist()
     assert tokens[0] == 0 and tokens[1] == 39 and tokens[3] == -1 and tokens[5] == 29
     for row in set(range(200)) - {0, 1, 3, 5}:
         probs = log_probs[row].double().exp()

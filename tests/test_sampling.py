@@ -241,6 +241,17 @@ def test_gradients_are_off_inside_and_untouched_outside():
         assert not drawn.log_probs.requires_grad
 
 
+def test_processors_that_ignore_tokens_stay_marked_when_composed():
+    free = [choose.ban_tokens([1]), choose.temperature(0.5), choose.top_k(3), choose.top_p(0.9), choose.min_p(0.01)]
+    log_probs = torch.randn(2, 6).log_softmax(1)
+    composed, expected = choose.compose(free), log_probs
+    for processor in free:
+        expected = processor(expected, nothing(2))
+    assert isinstance(composed, choose.TokenFree)
+    torch.testing.assert_close(composed(log_probs, nothing(2)), expected)
+    assert not isinstance(choose.compose([*free, choose.repetition_penalty(1.5)]), choose.TokenFree)
+
+
 @pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "sampled"])
 def test_nan_log_probs_are_rejected(noise):
     table = torch.zeros(6, 6).log_softmax(1)

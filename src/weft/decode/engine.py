@@ -20,8 +20,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.decode.incremental import IncrementalModel, Step, stepper
-from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, Noise, right_aligned, sample_token
+from weft.decode.incremental import IncrementalModel, Step, StepsFromNothing, stepper
+from weft.decode.logits_processors import (
+    MAX_FEW,
+    NAN_PROBS,
+    NO_TOKEN,
+    LogitsProcessor,
+    Noise,
+    TokenFree,
+    right_aligned,
+    sample_few,
+    sample_token,
+)
 from weft.decode.options import check_length
 from weft.errors import ModelError, UsageError
 from weft.nn.state import compact, join, join_all, select
@@ -105,7 +115,7 @@ class _Group(Generic[S]):
 
     def __init__(self, rows: list[_Row], tokens: Tensor, log_probs: Tensor, state: S) -> None:
         self.set_rows(rows)
-        self.tokens = tokens  # (B, T) all tokens read, right-aligned
+        self._tokens, self._columns = tokens, list[Tensor]()  # all tokens read but the newest, and the newest, (B,) each
         self.state = state
         self.log_probs: Tensor | None = log_probs  # (B, V) of the next token; None until `next_tokens` are read
         self.next_tokens: Tensor | None = None  # (B,) chosen, but not read yet
@@ -121,13 +131,20 @@ class _Group(Generic[S]):
         index = torch.tensor(indices, device=self.tokens.device)
         self.set_rows([self.rows[i] for i in indices])
         selected = select((self.tokens, self.log_probs, self.next_tokens, self.state), index)
-        self.tokens, self.log_probs, self.next_tokens, self.state = selected
+        self._tokens, self.log_probs, self.next_tokens, self.state = selected
+
+    @property
+    def tokens(self) -> Tensor:
+        """All tokens read, right-aligned, (B, T)."""
+        if self._columns:  # not joined in every step, because most logits processors do not look at tokens
+            self._tokens, self._columns = torch.cat([self._tokens, torch.stack(self._columns, 1)], 1), []
+        return self._tokens
 
     def read(self, step: Step[S]) -> Tensor:
         """Read the tokens chosen last. Return the log-probabilities (B, V) of each row's next token."""
         if self.log_probs is None and self.next_tokens is not None:
             self.log_probs, self.state = step(self.next_tokens, self.state)
-            self.tokens = torch.cat([self.tokens, self.next_tokens.unsqueeze(1)], 1)
+            self._columns.append(self.next_tokens)
             self.next_tokens = None
         if self.log_probs is None:
             raise RuntimeError("group has no tokens to read")
@@ -137,11 +154,11 @@ class _Group(Generic[S]):
         """Choose the next token of each row (B,); -1 if none is possible."""
         log_probs = self._ban_early_eos(log_probs.float()) if self.has_min_length else log_probs.float()
         if len(self.subgroups) == 1:
-            return self._choose_in(self.subgroups[0], log_probs, self.tokens)
-        next_tokens = self.tokens.new_empty(len(self.rows))
+            return self._choose_in(self.subgroups[0], log_probs, None)
+        next_tokens = log_probs.new_empty(len(self.rows), dtype=torch.long)
         for subgroup in self.subgroups:
             index = torch.tensor(subgroup.indices, device=next_tokens.device)
-            next_tokens[index] = self._choose_in(subgroup, log_probs[index], self.tokens[index])
+            next_tokens[index] = self._choose_in(subgroup, log_probs[index], index)
         return next_tokens
 
     def _ban_early_eos(self, log_probs: Tensor) -> Tensor:
@@ -155,12 +172,18 @@ class _Group(Generic[S]):
         rows, eos_ids = torch.tensor(early, device=log_probs.device).unbind(1)
         return log_probs.index_put((rows, eos_ids), log_probs.new_tensor(-math.inf))
 
-    def _choose_in(self, subgroup: _Subgroup, log_probs: Tensor, tokens: Tensor) -> Tensor:
-        if subgroup.logits_processor is not None:
-            log_probs = subgroup.logits_processor(log_probs, tokens)
+    def _choose_in(self, subgroup: _Subgroup, log_probs: Tensor, index: Tensor | None) -> Tensor:
+        """The next tokens of the rows of a subgroup: those with these indices, or all."""
+        processor = subgroup.logits_processor
+        if isinstance(processor, TokenFree):
+            log_probs = processor.function(log_probs)
+        elif processor is not None:
+            log_probs = processor(log_probs, self.tokens if index is None else self.tokens[index])
         if not subgroup.noise:
             return sample_token(log_probs)
         noise = [row_noise(row.num_generated) for row, row_noise in subgroup.noise]
+        if log_probs.numel() <= MAX_FEW and log_probs.device.type == "cpu":
+            return torch.tensor(sample_few(log_probs, noise))
         return sample_token(log_probs, torch.tensor(noise, dtype=torch.float64).to(log_probs.device))
 
     def advance(self, step: Step[S]) -> list[Event]:
@@ -198,9 +221,11 @@ def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[fl
 
 def _in_rows(log_probs: np.ndarray, tokens: list[int]) -> list[float]:
     """The log-probability of each row's token, which has no meaning for a row without a token."""
-    if math.isnan(log_probs.max()):  # a NaN anywhere makes the maximum NaN
+    values = [log_probs.item(row, token) for row, token in enumerate(tokens)]
+    # a NaN is chosen, or leaves no token; the maximum of all would be slow
+    if (NO_TOKEN in tokens or any(map(math.isnan, values))) and math.isnan(log_probs.max()):
         raise ModelError("", NAN_PROBS)
-    return [log_probs.item(row, token) for row, token in enumerate(tokens)]
+    return values
 
 
 def _join(first: _Group[S], second: _Group[S], step: Step[S]) -> _Group[S] | None:
@@ -268,7 +293,10 @@ class Engine(Generic[S]):
             rest, rest_mask = pad([row.request.prompt[row.request.num_read :] for row in rows], self.device)
         else:
             rest, rest_mask = prompt, token_mask
-        log_probs, new_state = self.model.start(rest, rest_mask, state)
+        if state is None and rest.size(1) == 1 and isinstance(self.model, StepsFromNothing):
+            log_probs, new_state = self._step(rest[:, 0], None)
+        else:
+            log_probs, new_state = self.model.start(rest, rest_mask, state)
         return _Group(rows, right_aligned(prompt, token_mask), log_probs, new_state)
 
     @torch.no_grad()

@@ -52,6 +52,13 @@ class HasStepper(Protocol[S]):
         be replaced."""
 
 
+@runtime_checkable
+class StepsFromNothing(Protocol):
+    """A model whose `step`, with None as the state, reads the first token of a text: what `start` does, but faster."""
+
+    steps_from_nothing: bool
+
+
 def stepper(model: IncrementalModel[S]) -> Step[S]:
     """The `step` of a model, or its faster version."""
     return model.stepper() if isinstance(model, HasStepper) else model.step

@@ -10,8 +10,10 @@ Shapes: B batch size, T sequence length, V vocabulary size.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ BLOCK_SIZE = 256  # random numbers drawn at once
 LARGEST_NOISE = 1 - 2.0**-52  # times a number, it is less than the number
 MIN_PLAIN_TEMPERATURE = 1e-3  # log-probabilities stay finite if they are divided by it
 ROUNDING_ERROR = 1e-6  # of sums of float32 probabilities
+MAX_FEW = 512  # log-probabilities that `sample_few` samples from faster than `sample_token`
 REPETITION_WINDOW = 64  # tokens that the penalty considers: over a whole long text it would ban every frequent word
 
 
@@ -37,15 +40,31 @@ def right_aligned(prompt: Tensor, token_mask: Tensor | None) -> Tensor:
     return prompt.gather(1, column.clamp(min=0)).masked_fill(column < 0, NO_TOKEN)
 
 
+class TokenFree:
+    """A processor that does not look at the tokens: a decoder need not collect them."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
+        return self.function(log_probs)
+
+
 def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
     """Apply several processors in this order."""
+    functions = [step.function for step in processors if isinstance(step, TokenFree)]
+
+    def function(log_probs: Tensor) -> Tensor:
+        for step in functions:
+            log_probs = step(log_probs)
+        return log_probs
 
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
         for step in processors:
             log_probs = step(log_probs, tokens)
         return log_probs
 
-    return processor
+    return TokenFree(function) if len(functions) == len(processors) else processor
 
 
 def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
@@ -53,15 +72,16 @@ def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
 
     offsets = dict[tuple[int, torch.dtype, torch.device], Tensor]()  # what is added: 0, or -inf for banned tokens
 
-    def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    def processor(log_probs: Tensor) -> Tensor:
         key = (log_probs.size(1), log_probs.dtype, log_probs.device)
-        if key not in offsets:
+        offset = offsets.get(key)
+        if offset is None:
             row = torch.zeros(key[0], dtype=key[1])
             row[list(banned)] = -math.inf
-            offsets[key] = row.to(key[2])
-        return log_probs + offsets[key]
+            offset = offsets[key] = row.to(key[2])
+        return log_probs + offset
 
-    return processor
+    return TokenFree(processor)
 
 
 def temperature(value: float) -> LogitsProcessor:
@@ -69,26 +89,26 @@ def temperature(value: float) -> LogitsProcessor:
     # limited to the range of float32; sampling is already greedy or uniform at these limits
     value = min(max(value, 1e-20), 1e20)
     if value >= MIN_PLAIN_TEMPERATURE:
-        return lambda log_probs, tokens: log_probs / value
+        return TokenFree(lambda log_probs: log_probs / value)
 
-    def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    def processor(log_probs: Tensor) -> Tensor:
         # shifted so that the best token is 0 and stays finite; a row of -inf must not become NaN
         best = log_probs.amax(1, keepdim=True).clamp(min=torch.finfo(log_probs.dtype).min)
         return (log_probs - best) / value
 
-    return processor
+    return TokenFree(processor)
 
 
 def top_k(k: int) -> LogitsProcessor:
     """Keep the k most probable tokens (Fan et al. 2018)."""
 
-    def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    def processor(log_probs: Tensor) -> Tensor:
         if k >= log_probs.size(1):
             return log_probs
         values, index = log_probs.topk(k, dim=1)
         return torch.full_like(log_probs, -math.inf).scatter(1, index, values)
 
-    return processor
+    return TokenFree(processor)
 
 
 def _sort_descending(values: Tensor) -> Tensor:
@@ -101,7 +121,7 @@ def top_p(p: float) -> LogitsProcessor:
     """Keep the smallest set of most probable tokens whose probability reaches p (nucleus sampling, Holtzman et al. 2020). Of
     equally probable tokens, the first ones are kept."""
 
-    def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    def processor(log_probs: Tensor) -> Tensor:
         values = _sort_descending(log_probs)
         probs = values.softmax(1)
         # a sum of float32 probabilities may miss p by a rounding error, which must not add a token
@@ -112,7 +132,7 @@ def top_p(p: float) -> LogitsProcessor:
         excluded = (log_probs < threshold) | (is_tie & (is_tie.cumsum(1) > num_ties))
         return log_probs.masked_fill(excluded, -math.inf)
 
-    return processor
+    return TokenFree(processor)
 
 
 def sampling_processors(*, temperature_value: float | None, k: int | None, p: float | None) -> list[LogitsProcessor]:
@@ -129,13 +149,13 @@ def sampling_processors(*, temperature_value: float | None, k: int | None, p: fl
 def min_p(p: float) -> LogitsProcessor:
     """Keep tokens that are at least p times as probable as the most probable one."""
     if p == 0:
-        return lambda log_probs, tokens: log_probs
+        return TokenFree(lambda log_probs: log_probs)
     log_p = math.log(p)
 
-    def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    def processor(log_probs: Tensor) -> Tensor:
         return log_probs.masked_fill(log_probs < log_probs.amax(1, keepdim=True) + log_p, -math.inf)
 
-    return processor
+    return TokenFree(processor)
 
 
 def repetition_penalty(penalty: float) -> LogitsProcessor:
@@ -181,6 +201,16 @@ def random_noise(seed: int, prompt: int, sample: int) -> Noise:
         return numbers
 
     return lambda position: block(position // BLOCK_SIZE)[position % BLOCK_SIZE]
+
+
+def sample_few(log_probs: Tensor, noise: Sequence[float]) -> list[int]:
+    """`sample_token` without most of its operations, which take longer than a loop if there are few numbers."""
+    tokens = []
+    for row, number in zip(torch.softmax(log_probs, 1, dtype=torch.float64).tolist(), noise, strict=True):
+        cumulative = list(accumulate(row))
+        total = cumulative[-1]
+        tokens.append(NO_TOKEN if math.isnan(total) else bisect_right(cumulative, min(number, LARGEST_NOISE) * total))
+    return tokens
 
 
 def sample_token(log_probs: Tensor, noise: Tensor | None = None) -> Tensor:

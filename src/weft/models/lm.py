@@ -36,6 +36,8 @@ class LanguageModelDropout(NamedTuple):
 class LanguageModel(nn.Module):
     """P(w_t | w_1, ..., w_{t-1}), with any causal stack."""
 
+    steps_from_nothing = True
+
     def __init__(
         self,
         embedding: nn.Embedding,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.nn.attention_step import SelfAttentionStep
 from weft.nn.choices import GATED_ACTIVATIONS
-from weft.nn.decode_step import MixerStep, lean
+from weft.nn.decode_step import FeedForwardStep, MixerStep
 from weft.nn.memory import Memory
 from weft.nn.packing import in_same_text, is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
@@ -263,8 +263,7 @@ class FeedForward(nn.Module):
         return self.to_out(self.activation(self.up_proj(x))), ()
 
     def lean_step(self) -> MixerStep:
-        up_proj, activation, to_out = lean(self.up_proj), lean(self.activation), lean(self.to_out)
-        return lambda x, state, shared: (to_out(activation(up_proj(x))), ())
+        return FeedForwardStep(self)
 
     def init_state(self, memory: Memory) -> tuple[()]:
         return ()

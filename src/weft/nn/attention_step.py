@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.decode_step import Shared, lean
+from weft.nn.decode_step import Shared, lean, lean_into
+from weft.nn.positions import PositionEncoding
 from weft.nn.state import BeamCache, KVCache, SharedState
 
 if TYPE_CHECKING:
     from weft.nn.attention import SelfAttention
     from weft.nn.cross_attention import CrossAttention
-    from weft.nn.positions import PositionEncoding
 
-MIN_ROOM = 32  # columns that a new buffer has room for; more, an eighth, if it contains many
+MIN_ROOM = 64  # columns that a new buffer has room for; more, an eighth, if it contains many
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -38,6 +38,10 @@ class Encoding:
 
     def __init__(self, encoding: PositionEncoding, heads: tuple[int, int]) -> None:
         self.rotation, self.attention_bias = encoding.rotation, encoding.attention_bias
+        self.key: tuple[float, ...] | None = None
+        self.has_bias = False
+        if type(encoding) is PositionEncoding:  # it does nothing
+            return
         position = torch.ones(1, 1, dtype=torch.long)
         factors = encoding.rotation(position)
         self.key = None if factors is None else tuple(factors[1].flatten().tolist())
@@ -51,11 +55,11 @@ class Columns:
 
     def __init__(self, positions: Tensor, room: int, width: int, dtype: torch.dtype) -> None:
         self.given, self.width, self.dtype = positions, width, dtype
-        following = positions.amax(1, keepdim=True) + 1 + torch.arange(room).div(width, rounding_mode="floor")
-        self.positions = torch.cat([positions, following], 1)
+        following = F.pad(positions, (1, 0), value=-1).amax(1, keepdim=True) + 1  # 0 if there are no columns
+        self.positions = torch.cat([positions, following + torch.arange(room).div(width, rounding_mode="floor")], 1)
         distance = self.positions[:, 1:] - self.positions[:, :-1]
         # without empty columns, every query sees every column before it
-        self.is_dense = width == 1 and bool((distance == 1).all() & (positions[:, 0] >= 0).all())
+        self.is_dense = width == 1 and bool((distance == 1).all() & (self.positions[:, 0] >= 0).all())
         self.mask = None if self.is_dense else additive(self.positions >= 0, dtype)[:, None, None]
         is_same = bool((self.positions == self.positions[:1]).all())
         self.distinct = self.positions[:1] if is_same else self.positions  # one row if all rows are the same
@@ -98,19 +102,21 @@ class Buffer:
         num_rows, num_heads, self.length, size = cache.keys.shape
         self.columns, self.capacity = columns, columns.positions.size(1)
         self.parts = cache.keys.new_empty(num_rows, 2, num_heads, self.capacity, size)
-        self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
+        if self.length:
+            self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
+        room = self.parts.narrow(3, self.length, self.capacity - self.length)
+        self.rooms = iter(room.split(columns.width, 3))  # for the columns of each step to come
 
-    def append(self, qkv: Tensor, qk: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of the next columns: values of `qkv` (B, 3, H, T, E), keys of `qk` (B, 2, H, T, E). Returns
-        all keys and values (B, H, C, E)."""
-        width = self.columns.width
-        room = self.parts.narrow(3, self.length, width)
-        if qk is qkv:
-            room.copy_(qkv.narrow(1, 1, 2))
+    def append(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns those of
+        all columns (B, H, C, E)."""
+        room = next(self.rooms)
+        if values is None:
+            room.copy_(keys)
         else:
-            room.select(1, 0).copy_(qk.select(1, 1))
-            room.select(1, 1).copy_(qkv.select(1, 2))
-        self.length += width
+            room.select(1, 0).copy_(keys)
+            room.select(1, 1).copy_(values)
+        self.length += self.columns.width
         keys, values = self.parts.narrow(3, 0, self.length).unbind(1)
         return keys, values
 
@@ -156,6 +162,22 @@ def buffer_of(cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
     return Buffer(cache, columns)
 
 
+class Projection(NamedTuple):
+    """Where a step writes queries, keys and values, and views of it."""
+
+    output: Tensor  # (B, 3 * H * E)
+    qkv: Tensor  # (B, 3, H, T, E)
+    q: Tensor  # (B, H, T, E)
+    kv: Tensor  # (B, 2, H, T, E)
+
+    @classmethod
+    def allocate(cls, x: Tensor, num_heads: int, size: int, width: int) -> Projection:
+        """For inputs (B * T, D), heads of this size, and T = width."""
+        output = x.new_empty(x.size(0), 3 * num_heads * size)
+        qkv = output.view(-1, width, 3, num_heads, size).permute(0, 2, 3, 1, 4)
+        return cls(output, qkv, qkv.select(1, 0), qkv.narrow(1, 1, 2))
+
+
 class BeamMask(NamedTuple):
     """The columns that each beam sees, which all layers share."""
 
@@ -176,30 +198,47 @@ class SelfAttentionStep:
     def __init__(self, mixer: SelfAttention) -> None:
         head_dim = mixer.to_out.in_features // mixer.num_heads
         self.mixer, self.encoding = mixer, Encoding(mixer.positions, (mixer.num_heads, head_dim))
-        self.to_qkv, self.to_out = lean(mixer.to_qkv), lean(mixer.to_out)
+        self.to_qkv, self.to_out = lean_into(mixer.to_qkv), lean(mixer.to_out)
         self.qk_norm = None if type(mixer.qk_norm) is nn.Identity else lean(mixer.qk_norm)
         self.is_plain = self.qk_norm is None and self.encoding.key is None  # queries and keys stay what they are
-        self.num_heads, self.scale, self.context_length = mixer.num_heads, mixer.attend.scale, mixer.context_length
+        self.num_heads, self.sizes, self.scale = mixer.num_heads, (mixer.num_heads, head_dim), mixer.attend.scale
+        self.context_length = mixer.context_length
+        self.has_bias = self.encoding.has_bias
 
     def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
         if state is None:
-            y, state = self.mixer.forward(x.unsqueeze(1))
-            return y.squeeze(1), state
+            empty = x.new_empty(x.size(0), self.num_heads, 0, self.sizes[1])
+            state = KVCache(empty, empty, empty.new_empty(x.size(0), 0, dtype=torch.long))
         if isinstance(state, BeamCache):
             return self._step_beams(x, state, shared)
         cache: KVCache = state if isinstance(state, KVCache) else KVCache(*state)  # it was read from a file
         buffer = buffer_of(cache, 1, shared)
         columns = buffer.columns
         columns.advance(buffer.length + 1)
-        qkv = self.to_qkv(x).view(x.size(0), 3, self.num_heads, 1, -1)
-        qk = qkv if self.is_plain else self._normalized(qkv, columns)
-        k, v = buffer.append(qkv, qk)
-        y = self._attend(qk.select(1, 0), k, v, columns)  # (B, H, 1, E)
-        if self.context_length is not None and columns.length >= 2 * self.context_length:
-            return self.to_out(y.reshape(x.size(0), -1)), self.mixer.trim_cache(k, v, columns.view)
+        q, k, v = self._project(x, buffer, shared)
+        context_length = self.context_length
+        if columns.mask is None and not self.has_bias and (context_length is None or columns.length <= context_length):
+            y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)  # (B, H, 1, E)
+        else:
+            y = self._attend(q, k, v, columns)
+        output = self.to_out(y.reshape(x.size(0), -1))
+        if context_length is not None and columns.length >= 2 * context_length:
+            return output, self.mixer.trim_cache(k, v, columns.view)
         new = BufferedKVCache(k, v, columns.view)
         new.buffer = buffer
-        return self.to_out(y.reshape(x.size(0), -1)), new
+        return output, new
+
+    def _project(self, x: Tensor, buffer: Buffer, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries (B, H, T, E) of the inputs (B * T, D), and all keys and values (B, H, C, E)."""
+        width = buffer.columns.width
+        projection: Projection | None = shared.scratch.get((self.sizes, width))
+        if projection is None:
+            projection = shared.scratch[self.sizes, width] = Projection.allocate(x, *self.sizes, width)
+        self.to_qkv(x, projection.output)
+        if self.is_plain:
+            return projection.q, *buffer.append(projection.kv)
+        qk = self._normalized(projection.qkv, buffer.columns)
+        return qk.select(1, 0), *buffer.append(qk.select(1, 1), projection.qkv.select(1, 2))
 
     def _normalized(self, qkv: Tensor, columns: Columns) -> Tensor:
         """Queries and keys (B, 2, H, T, E), normalized and rotated."""
@@ -216,24 +255,21 @@ class SelfAttentionStep:
             k, v, positions = k[:, :, start:], v[:, :, start:], positions[:, start:]
         else:
             mask = additive(self.mixer.visible(positions[:, -1:], positions), columns.dtype)
-        if self.encoding.has_bias:
+        if self.has_bias:
             bias = self.encoding.attention_bias(q, positions[:, -1:], positions)
             mask = bias if mask is None or bias is None else bias + mask
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
 
     def _step_beams(self, x: Tensor, cache: BeamCache, shared: Shared) -> tuple[Tensor, BeamCache]:
         """The tokens of the K beams are K columns of their sentence."""
-        num_sentences, num_beams, _ = cache.visible.shape
+        num_beams = cache.visible.size(1)
         buffer = buffer_of(cache, num_beams, shared)
         columns = buffer.columns
         columns.advance(buffer.length + num_beams)
-        qkv = self.to_qkv(x).view(num_sentences, num_beams, 3, self.num_heads, -1).permute(0, 2, 3, 1, 4)  # (A, 3, H, K, E)
-        qk = qkv if self.is_plain else self._normalized(qkv, columns)
-        k, v = buffer.append(qkv, qk)
-        q = qk.select(1, 0)
+        q, k, v = self._project(x, buffer, shared)
         beams = self._beam_mask(cache.visible, columns, shared)
         positions, mask = columns.view, beams.mask
-        if self.encoding.has_bias:
+        if self.has_bias:
             bias = self.encoding.attention_bias(q, positions[:, -num_beams:], positions)
             mask = mask if bias is None else bias + mask
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)  # (A, H, K, E)

@@ -12,24 +12,31 @@ Shapes: B rows, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from weft.nn.skip_connections import Residual
 
 Function = Callable[[Tensor], Tensor]
 S = TypeVar("S")
 Step = Callable[[Tensor, S], tuple[Tensor, S]]
+COUNTER_STEPS = 32
+MAX_SMALL = 1 << 14  # numbers that torch computes GELU of as fast as oneDNN
 
 
 class Shared:
     """What the layers of a stack share in one step; each attribute belongs to the code that writes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: dict[Any, Any] | None = None) -> None:
         self.columns: Any = None  # of the caches of self-attention, see `weft.nn.attention_step`
         self.beams: Any = None
         self.source: Any = None  # the mask of the source
+        # tensors that each layer of each step overwrites, with their views: to make them takes as long as to fill them
+        self.scratch = {} if scratch is None else scratch
 
 
 # the mixer of a layer: normalized inputs (B, D) and its state, to outputs (B, D) and the new state
@@ -38,7 +45,7 @@ MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
 
 @runtime_checkable
 class HasLeanStep(Protocol):
-    """A mixer with a fast version of its forward for one position."""
+    """A mixer with a fast version of its forward for one position. The caller may overwrite the outputs of a step."""
 
     def lean_step(self) -> MixerStep: ...
 
@@ -58,6 +65,17 @@ def lean(module: nn.Module) -> Function:
         return lambda x: x
     function: Function = module.forward
     return function
+
+
+def lean_into(module: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
+    """`lean` of a linear layer, which writes its output into the second argument."""
+    if type(module) is not nn.Linear:
+        forward = module.forward
+        return lambda x, output: output.copy_(forward(x))
+    weight, bias = module.weight.t(), module.bias
+    if bias is None:
+        return lambda x, output: torch.mm(x, weight, out=output)
+    return lambda x, output: torch.addmm(bias, x, weight, out=output)
 
 
 def mixer_step(mixer: nn.Module) -> MixerStep:
@@ -83,6 +101,13 @@ class DecoderLayer(Protocol):
 
 def _layer_step(layer: DecoderLayer) -> MixerStep:
     norm, mixer, connection = lean(layer.norm), mixer_step(layer.mixer), layer.connection
+    if type(connection) is Residual and isinstance(layer.mixer, HasLeanStep):  # the most frequent layers, without calls
+
+        def residual_step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
+            y, state = mixer(norm(x), state, shared)
+            return y.add_(x), state
+
+        return residual_step
     mixer_input, connect = connection.mixer_input, connection.forward
 
     def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
@@ -92,35 +117,95 @@ def _layer_step(layer: DecoderLayer) -> MixerStep:
     return step
 
 
+class FeedForwardLayer(Protocol):
+    """What a step needs of a `weft.nn.attention.FeedForward`."""
+
+    up_proj: nn.Linear
+    activation: nn.Module
+    to_out: nn.Linear
+
+
+class FeedForwardStep:
+    """`FeedForward.forward` for one position."""
+
+    def __init__(self, mixer: FeedForwardLayer) -> None:
+        self.up_proj, self.activation, self.to_out = lean_into(mixer.up_proj), lean(mixer.activation), lean(mixer.to_out)
+        self.size, activation = mixer.up_proj.out_features, mixer.activation
+        self.is_relu = type(activation) is nn.ReLU
+        self.is_gelu = isinstance(activation, nn.GELU) and activation.approximate == "none"
+
+    def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, tuple[()]]:
+        key = "feed-forward", self.size
+        hidden, swapped = shared.scratch.get(key) or shared.scratch.setdefault(key, self._scratch(x))
+        self.up_proj(x, hidden)
+        if swapped is not None:
+            F.gelu(swapped, out=swapped)
+        elif self.is_relu:
+            torch.relu_(hidden)
+        else:
+            hidden = self.activation(hidden)
+        return self.to_out(hidden), ()
+
+    def _scratch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The hidden vectors, and a view of them that GELU overwrites: torch leaves a contiguous tensor to oneDNN, which takes
+        longer to start than to compute a few vectors, and computes any other itself."""
+        hidden = x.new_empty(x.size(0), self.size)
+        is_small = self.is_gelu and hidden.numel() <= MAX_SMALL and self.size % 2 == 0
+        return hidden, hidden.view(x.size(0), 2, -1).mT if is_small else None
+
+
+class Counter:
+    """Counts the tokens read. The tensors of the next steps are made at once: an operation that a step calls once takes several
+    times as long as in a loop, because its code is no longer in the cache."""
+
+    def __init__(self) -> None:
+        self.newest: Tensor | None = None
+        self.upcoming: Iterator[tuple[Tensor, Tensor]] = iter(())
+
+    def advance(self, num_read: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions (B,) of the tokens after these numbers of tokens (B, 1), and the numbers of tokens with them (B, 1)."""
+        following = next(self.upcoming, None) if num_read is self.newest else None
+        if following is None:
+            counts = torch.arange(COUNTER_STEPS + 1).unsqueeze(1) + num_read.view(1, -1)  # (steps, B)
+            self.upcoming = zip(counts[:-1].unbind(), counts[1:].unsqueeze(2).unbind(), strict=True)
+            following = next(self.upcoming)
+        positions, self.newest = following
+        return positions, self.newest
+
+
 class StackStep:
     """`Stack.forward` for one position: inputs (B, D) and the state, to outputs (B, D) and the new state."""
 
     def __init__(self, stack: Any) -> None:
-        self.add_positions = stack.positions.add_to
+        self.add_positions = stack.positions.stepper()
         self.input_proj, self.final_norm = lean(stack.input_proj), lean(stack.final_norm)
         self.layers = [_layer_step(layer) for layer in stack.layers]
+        self.num_rows, self.scratch, self.counter = 0, dict[Any, Any](), Counter()
 
     @torch.inference_mode()
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         # inference mode saves a fifth of the time; what it returns may be read, but not written, outside of it
-        num_read, layer_states = state
+        num_read, layer_states = (None, (None,) * len(self.layers)) if state is None else state
         if num_read is None:
-            num_read = x.new_zeros(1, 1, dtype=torch.long)
-        x = self.input_proj(self.add_positions(x.unsqueeze(1), num_read).squeeze(1))
-        shared, new_states = Shared(), []
+            num_read = x.new_zeros(x.size(0), 1, dtype=torch.long)
+        if self.num_rows != x.size(0):
+            self.num_rows, self.scratch = x.size(0), {}
+        positions, num_read = self.counter.advance(num_read)
+        x = self.input_proj(self.add_positions(x, positions))
+        shared, new_states = Shared(self.scratch), []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
             x, layer_state = layer(x, layer_state, shared)
             new_states.append(layer_state)
-        num_read = num_read + 1
-        return self.final_norm(x), (num_read.expand(x.size(0), 1), tuple(new_states))
+        return self.final_norm(x), (num_read, tuple(new_states))
 
 
 def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
     """`fast` where it computes what `plain` does: in eval mode, on a CPU, in the dtype of the weights, without gradients, and
     while no hook records the calls of modules. Otherwise `plain`."""
-    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        return plain
     modules = list(model.modules())
+    parameters = (parameter for module in modules for parameter in module._parameters.values())
+    if any(parameter is not None and parameter.device.type != "cpu" for parameter in parameters):
+        return plain
     hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
 
     def step(token: Tensor, state: S) -> tuple[Tensor, S]:

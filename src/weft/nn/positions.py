@@ -8,7 +8,7 @@ without a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.nn.choices import ROPE_THETA
 
 MAX_TABLE = 1 << 14  # positions whose rotations are stored, in every layer
+MIN_TABLE = 64  # positions in a table of sinusoids
 
 
 def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
@@ -69,6 +70,12 @@ class PositionEncoding(nn.Module):
         """Add to the input of a stack; x (B, T, D)."""
         return x
 
+    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """`add_to` for one position per row, x (B, D) and positions (B,); see `weft.nn.decode_step`."""
+        if type(self).add_to is PositionEncoding.add_to:
+            return lambda x, positions: x
+        return lambda x, positions: self.add_to(x.unsqueeze(1), positions.unsqueeze(1)).squeeze(1)
+
     def rotate(self, x: Tensor, positions: Tensor, bound: int | None = None) -> Tensor:
         """Rotate queries or keys, (..., B, H, T, E). All positions are below `bound`, if it is given."""
         return x
@@ -100,6 +107,19 @@ class SinusoidalPositions(PositionEncoding):
         encoding = torch.stack([sin, cos], dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
         return x + encoding[..., : self.dim].to(x.dtype)
 
+    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+        table: Tensor | None = None  # of the first positions: all rows of all steps read the same ones
+
+        def add(x: Tensor, positions: Tensor) -> Tensor:
+            nonlocal table
+            num_positions = int(positions.max()) + 1
+            if table is None or len(table) < num_positions or table.dtype != x.dtype:
+                size = max(MIN_TABLE, 2 * num_positions)
+                table = self.add_to(x.new_zeros(1, size, self.dim), torch.arange(size)[None])[0]
+            return x + table.index_select(0, positions)
+
+        return add
+
 
 class LearnedPositions(PositionEncoding):
     """A learned vector for each position up to `max_positions` (Gehring et al. 2017; BERT, GPT-2)."""
@@ -116,6 +136,10 @@ class LearnedPositions(PositionEncoding):
             raise ValueError(f"positions: {x.size(1)} tokens exceed the table of {self.table.num_embeddings} positions")
         y: Tensor = x + self.table(positions)
         return y
+
+    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+        table = self.table.weight
+        return lambda x, positions: x + table.index_select(0, positions)
 
 
 class RelativePositions(PositionEncoding):
