@@ -105,7 +105,7 @@ class Buffer:
         if self.length:
             self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
         room = self.parts.narrow(3, self.length, self.capacity - self.length)
-        self.rooms = iter(room.split(columns.width, 3))  # for the columns of each step to come
+        self.rooms = iter(room.chunk(room.size(3) // columns.width, 3))  # for the columns of each step to come
 
     def append(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns those of
