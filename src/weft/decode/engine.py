@@ -294,7 +294,8 @@ class Engine(Generic[S]):
         else:
             rest, rest_mask = prompt, token_mask
         if state is None and rest.size(1) == 1 and isinstance(self.model, StepsFromNothing):
-            log_probs, new_state = self._step(rest[:, 0], None)
+            nothing: Any = None
+            log_probs, new_state = self._step(rest[:, 0], nothing)
         else:
             log_probs, new_state = self.model.start(rest, rest_mask, state)
         return _Group(rows, right_aligned(prompt, token_mask), log_probs, new_state)

@@ -104,8 +104,9 @@ class Buffer:
         self.parts = cache.keys.new_empty(num_rows, 2, num_heads, self.capacity, size)
         if self.length:
             self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
+        self.keys, self.values = self.parts.unbind(1)
         room = self.parts.narrow(3, self.length, self.capacity - self.length)
-        self.rooms = iter(room.split(columns.width, 3))  # for the columns of each step to come
+        self.rooms = iter(room.chunk(room.size(3) // columns.width, 3))  # for the columns of each step to come
 
     def append(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns those of
@@ -117,8 +118,7 @@ class Buffer:
             room.select(1, 0).copy_(keys)
             room.select(1, 1).copy_(values)
         self.length += self.columns.width
-        keys, values = self.parts.narrow(3, 0, self.length).unbind(1)
-        return keys, values
+        return self.keys.narrow(2, 0, self.length), self.values.narrow(2, 0, self.length)
 
 
 class BufferedKVCache(KVCache):

@@ -139,7 +139,7 @@ class FeedForwardStep:
         hidden, swapped = shared.scratch.get(key) or shared.scratch.setdefault(key, self._scratch(x))
         self.up_proj(x, hidden)
         if swapped is not None:
-            F.gelu(swapped, out=swapped)
+            F.gelu(swapped, out=swapped)  # type: ignore[call-arg]  # which the stub of torch omits
         elif self.is_relu:
             torch.relu_(hidden)
         else:
