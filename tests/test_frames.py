@@ -24,6 +24,7 @@ from weft.data.frames import Frames, frames_from_arrays, open_frames, write_fram
 from weft.data.manifest import ManifestFormat
 from weft.errors import DataError, ModelError, ResourceError
 from weft.media.audio import write_wav
+from weft.media.files import MediaFile
 from weft.tasks.asr.data import AudioReader
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
@@ -121,6 +122,19 @@ def test_a_resumed_run_refuses_other_recordings(tmp_path):
     write_wav(tmp_path / "wav" / "train1.wav", say("abab"), RATE)
     with pytest.raises(DataError, match=r"not the text that the run was started with \(the content of a file has changed\)"):
         write_frames(dataset(manifest), READER, data, "train", must_match=provenance)
+
+
+def test_the_other_processes_of_a_run_do_not_read_the_recordings(tmp_path, monkeypatch):
+    manifest, data = make_recordings(tmp_path, 3), tmp_path / "data"
+    written = write_frames(dataset(manifest), READER, data, "train")
+    monkeypatch.setattr(MediaFile, "open", None)
+    monkeypatch.setattr(MediaFile, "fingerprint", None)
+    opened = write_frames(dataset(manifest), READER, data, "train", must_match=written.provenance, from_leader=True)
+    assert opened.provenance == written.provenance
+    np.testing.assert_array_equal(opened.values, written.values)
+    manifest.write_text(manifest.read_text() + "wav/train0.wav\tmore\n")  # another one on this host
+    with pytest.raises(DataError, match=r"has changed"):
+        write_frames(dataset(manifest), READER, data, "train", must_match=written.provenance, from_leader=True)
 
 
 @pytest.mark.parametrize("array", ["values", "starts", "index"])

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from weft import files
-from weft.data.array_files import ChecksumWriter, array_path, checksum, has_provenance, memory_map, provenance_hash
+from weft.data.array_files import (
+    ChecksumWriter,
+    array_path,
+    checksum,
+    has_provenance,
+    memory_map,
+    provenance_hash,
+    stored_provenance,
+)
 from weft.data.dataset import Dataset
 from weft.data.manifest import MediaRecord, record_location
 from weft.errors import DataError, ModelError, ResourceError
@@ -118,13 +126,17 @@ class _Source:
     def paths(self) -> tuple[Path, ...]:
         return self.dataset.paths
 
-    def provenance(self, items: dict[MediaFile, MediaRecord]) -> dict[str, Any]:
-        """The manifest, the content of all files, and how they are read."""
+    def provenance(self, items: dict[MediaFile, MediaRecord], media: str | None = None) -> dict[str, Any]:
+        """The manifest, the content of all files, and how they are read. The digest `media` of the content, if it is known,
+        saves reading the files."""
+        provenance = self.dataset.format.provenance(self.dataset.inputs, "source")
+        return {"version": VERSION, **self.reader.provenance(), "media": media or self._digest(items), **provenance}
+
+    def _digest(self, items: dict[MediaFile, MediaRecord]) -> str:
         digest = hashlib.sha256()
         for file, record in items.items():
             digest.update(self._fingerprint(file, record).encode())
-        provenance = self.dataset.format.provenance(self.dataset.inputs, "source")
-        return {"version": VERSION, **self.reader.provenance(), "media": digest.hexdigest(), **provenance}
+        return digest.hexdigest()
 
     def _fingerprint(self, file: MediaFile, record: MediaRecord) -> str:
         try:
@@ -191,15 +203,18 @@ def write_frames(
     name: str,
     *,
     must_match: str | None = None,
+    from_leader: bool = False,
     progress: ProgressCallback | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Frames:
     """Open the frames `name` in `directory` if they are those of these files, otherwise read the files and write them. See
-    `write_corpus` for `must_match`."""
+    `write_corpus` for `must_match`. With `from_leader`, it is of frames that another process of this run has just made from
+    the files: their content is not read again, only the manifest is compared."""
     source = _Source(dataset, reader)
     items, index = _items(dataset)
-    base, provenance = directory / name, source.provenance(items)
+    base = directory / name
     description = array_path(base, "json")
+    provenance = source.provenance(items, stored_provenance(description).get("media") if from_leader else None)
     if has_provenance(description, provenance, source, must_match=must_match):
         with suppress(ModelError):  # corrupted or missing, but from the same files: write them again
             return open_frames(directory, name)

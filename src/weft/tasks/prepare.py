@@ -42,7 +42,14 @@ def _prepare_column(
         must_match = expected[name]
     if isinstance(column, FrameColumn):
         return write_frames(
-            dataset, column.reader, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
+            dataset,
+            column.reader,
+            directory.data,
+            name,
+            must_match=must_match,
+            from_leader=expected is not None,
+            progress=progress,
+            on_note=callback.on_note,
         )
     source = column.source(dataset)
     return write_corpus(
