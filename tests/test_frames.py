@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from caption_runs import write_images
 from small_runs import flip_bit
 from speech_runs import RATE, make_recordings, say
 
@@ -26,6 +27,7 @@ from weft.errors import DataError, ModelError, ResourceError
 from weft.media.audio import write_wav
 from weft.media.files import MediaFile
 from weft.tasks.asr.data import AudioReader
+from weft.tasks.captioning.data import CaptionReader, FrameOptions
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 READER = AudioReader(RATE, 10.0)
@@ -113,6 +115,15 @@ def test_frames_are_written_again_only_if_something_changed(tmp_path):
     manifest.write_text(manifest.read_text() + "wav/train0.wav\tmore\n")
     assert num_reads(manifest, data) == 3
     assert num_reads(manifest, data) == 0
+
+
+def test_images_are_not_read_again_either(tmp_path, monkeypatch):
+    """Their size is part of the provenance: a tuple, of which JSON makes a list."""
+    images = Dataset((write_images(tmp_path) / "images.tsv",), ManifestFormat(root=tmp_path / "images.zip"))
+    reader, data = CaptionReader(FrameOptions("image", (8, 10), 3)), tmp_path / "data"
+    written = write_frames(images, reader, data, "train")
+    monkeypatch.setattr(CaptionReader, "read", None)
+    np.testing.assert_array_equal(write_frames(images, reader, data, "train").values, written.values)
 
 
 def test_a_resumed_run_refuses_other_recordings(tmp_path):
@@ -227,6 +238,7 @@ from weft.data.dataset import Dataset
 from weft.data.frames import write_frames
 from weft.data.manifest import ManifestFormat
 from weft.tasks.asr.data import AudioReader
+from weft.tasks.captioning.data import CaptionReader, FrameOptions
 manifest, data, rate, kill_at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 class Killed(AudioReader):
     count = 0
