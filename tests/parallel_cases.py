@@ -131,9 +131,9 @@ SMOOTH_BY_NAME: dict[str, dict[str, Any]] = {
     "lm-stream-sgd": SGD,
     "lm-lines-experts": SGD,
     "lm-checkpointed": SGD,
-    "classification": {"lr": 1e-2},
-    "classification-frozen": {"lr": 3e-3},
-    "captioning": {**SGD, "batch_tokens": 256, "micro_batches": 1},
+    "classification": {"lr": 3e-3},
+    "classification-frozen": {"lr": 1e-2},
+    "captioning": {**SGD, "lr": 1e-2, "batch_tokens": 256, "micro_batches": 1},
 }
 # no random numbers: those of micro-batches differ
 NO_AUGMENTATION: dict[str, dict[str, Any]] = {
