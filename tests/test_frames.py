@@ -21,7 +21,7 @@ from speech_runs import RATE, make_recordings, say
 from weft.data.corpus import corpus_from_lines
 from weft.data.dataset import Dataset
 from weft.data.frame_batching import FrameExamples, pad_frames
-from weft.data.frames import Frames, frames_from_arrays, open_frames, write_frames
+from weft.data.frames import Frames, frames_from_arrays, open_frames, open_written, write_frames
 from weft.data.manifest import ManifestFormat
 from weft.errors import DataError, ModelError, ResourceError
 from weft.media.audio import write_wav
@@ -140,12 +140,15 @@ def test_the_other_processes_of_a_run_do_not_read_the_recordings(tmp_path, monke
     written = write_frames(dataset(manifest), READER, data, "train")
     monkeypatch.setattr(MediaFile, "open", None)
     monkeypatch.setattr(MediaFile, "fingerprint", None)
-    opened = write_frames(dataset(manifest), READER, data, "train", must_match=written.provenance, from_leader=True)
+    opened = open_written(dataset(manifest), READER, data, "train", written.provenance)
     assert opened.provenance == written.provenance
     np.testing.assert_array_equal(opened.values, written.values)
     manifest.write_text(manifest.read_text() + "wav/train0.wav\tmore\n")  # another one on this host
     with pytest.raises(DataError, match=r"has changed"):
-        write_frames(dataset(manifest), READER, data, "train", must_match=written.provenance, from_leader=True)
+        open_written(dataset(manifest), READER, data, "train", written.provenance)
+    (data / "train.json").unlink()
+    with pytest.raises(ModelError, match=r"train.json: "):
+        open_written(dataset(manifest), READER, data, "train", written.provenance)
 
 
 @pytest.mark.parametrize("array", ["values", "starts", "index"])

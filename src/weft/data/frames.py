@@ -126,13 +126,13 @@ class _Source:
     def paths(self) -> tuple[Path, ...]:
         return self.dataset.paths
 
-    def provenance(self, items: dict[MediaFile, MediaRecord], media: str | None = None) -> dict[str, Any]:
-        """The manifest, the content of all files, and how they are read. The digest `media` of the content, if it is known,
-        saves reading the files."""
+    def provenance(self, media: str) -> dict[str, Any]:
+        """The manifest, the digest of the content of all files, and how they are read."""
         provenance = self.dataset.format.provenance(self.dataset.inputs, "source")
-        return {"version": VERSION, **self.reader.provenance(), "media": media or self._digest(items), **provenance}
+        return {"version": VERSION, **self.reader.provenance(), "media": media, **provenance}
 
-    def _digest(self, items: dict[MediaFile, MediaRecord]) -> str:
+    def digest(self, items: dict[MediaFile, MediaRecord]) -> str:
+        """SHA-256 of the content of all files, which are read for it."""
         digest = hashlib.sha256()
         for file, record in items.items():
             digest.update(self._fingerprint(file, record).encode())
@@ -203,18 +203,15 @@ def write_frames(
     name: str,
     *,
     must_match: str | None = None,
-    from_leader: bool = False,
     progress: ProgressCallback | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Frames:
     """Open the frames `name` in `directory` if they are those of these files, otherwise read the files and write them. See
-    `write_corpus` for `must_match`. With `from_leader`, it is of frames that another process of this run has just made from
-    the files: their content is not read again, only the manifest is compared."""
+    `write_corpus` for `must_match`."""
     source = _Source(dataset, reader)
     items, index = _items(dataset)
-    base = directory / name
+    base, provenance = directory / name, source.provenance(source.digest(items))
     description = array_path(base, "json")
-    provenance = source.provenance(items, stored_provenance(description).get("media") if from_leader else None)
     if has_provenance(description, provenance, source, must_match=must_match):
         with suppress(ModelError):  # corrupted or missing, but from the same files: write them again
             return open_frames(directory, name)
@@ -243,6 +240,18 @@ def write_frames(
     if on_note is not None and (note := writer.note()) is not None:
         on_note(note)
     return open_frames(directory, name, check=False)
+
+
+def open_written(dataset: Dataset[MediaRecord], reader: FrameReader, directory: Path, name: str, provenance: str) -> Frames:
+    """Open the frames `name` that another process of this run has written or checked, whose provenance hash is `provenance`.
+    The files are not read again, only the manifest is compared."""
+    description, source = array_path(directory / name, "json"), _Source(dataset, reader)
+    media = stored_provenance(description).get("media", "")
+    if not has_provenance(description, source.provenance(media), source, must_match=provenance):
+        raise ModelError(
+            description, "not what another process of this run has written", "use a directory that all hosts share"
+        )
+    return open_frames(directory, name)
 
 
 def open_frames(directory: Path, name: str, *, check: bool = True) -> Frames:
