@@ -2,9 +2,9 @@
 checkpoint has 1.5 GB and whose best weights have another 0.5 GB.
 
 Target: training stops for at most 0.3 s. The pause is the time that the thread that trains spends on a checkpoint and the best
-weights: the check that all weights are finite, and waiting for copies. The extra time is that between the two steps around a
-checkpoint, less the median time between steps while nothing is written: on a CPU, the thread that hashes and writes takes a
-core, so steps are slower meanwhile.
+weights: the check that all weights are finite, and waiting for copies; of several processes, in the one that takes longest. The
+extra time is that between the two steps around a checkpoint, less the median time between steps while nothing is written: on a
+CPU, the thread that hashes and writes takes a core, so steps are slower meanwhile.
 
     python benchmarks/checkpoints.py                  # CPU, or a GPU if there is one
     python benchmarks/checkpoints.py --foreground     # for comparison: training waits until everything is written
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,30 +71,11 @@ class StepTimes:
         return False
 
 
-class TimedRunLog(RunLogWriter):
-    """Records when each checkpoint was complete, by step."""
+class Pauses:
+    """Adds up how long the thread that trains is kept from it by each checkpoint, by step."""
 
-    def __init__(self, run_dir: RunDir) -> None:
-        super().__init__(run_dir, "")
-        self.written: dict[int, float] = {}
+    def __init__(self) -> None:
         self.paused: dict[int, float] = {}
-
-    def save(self, loop: Loop) -> None:
-        step, write = loop.train_state.step, self.timings.write
-
-        def note(record: Any) -> None:  # the last thing that is written
-            write(record)
-            self.written[step] = time.perf_counter()
-
-        self.timings.write = note  # type: ignore[method-assign]
-        with self.pause(loop):
-            super().save(loop)
-        self.timings.write = write  # type: ignore[method-assign]
-        loop.copies = [TimedCopy(self, loop, copies=loop.copies)]
-
-    def keep_best(self, loop: Loop, model: nn.Module) -> None:
-        with self.pause(loop):
-            super().keep_best(loop, model)
 
     def count_checks(self, loop: Loop) -> None:
         """Count the time of the check that all weights are finite."""
@@ -106,6 +87,10 @@ class TimedRunLog(RunLogWriter):
 
         loop._check_finite = timed  # type: ignore[method-assign]
 
+    def count_copies(self, loop: Loop) -> None:
+        """Count the time that the next step waits for copies."""
+        loop.copies = [TimedCopy(self, loop, copies=loop.copies)]
+
     @contextmanager
     def pause(self, loop: Loop) -> Iterator[None]:
         """Count the time in the block as a pause by the checkpoint of the latest step."""
@@ -113,16 +98,61 @@ class TimedRunLog(RunLogWriter):
         yield
         self.paused[step] = self.paused.get(step, 0.0) + time.perf_counter() - start
 
+    def of_all(self, group: Group) -> dict[int, float]:
+        """The longest pause of any process: the next step waits for all of them."""
+        steps = sorted(self.paused)
+        by_rank = group.gather([self.paused[step] for step in steps])
+        return {step: max(seconds) for step, *seconds in zip(steps, *by_rank, strict=True)}
+
+
+class TimedFollowerLog(FollowerLog):
+    """The log of another process than the first, with its pauses."""
+
+    def __init__(self, path: Path, pauses: Pauses) -> None:
+        super().__init__(path)
+        self.pauses = pauses
+
+    def save(self, loop: Loop) -> None:
+        with self.pauses.pause(loop):
+            super().save(loop)
+        self.pauses.count_copies(loop)
+
+
+class TimedRunLog(RunLogWriter):
+    """Records when each checkpoint was complete, by step."""
+
+    def __init__(self, run_dir: RunDir, pauses: Pauses) -> None:
+        super().__init__(run_dir, "")
+        self.written: dict[int, float] = {}
+        self.pauses = pauses
+
+    def save(self, loop: Loop) -> None:
+        step, write = loop.train_state.step, self.timings.write
+
+        def note(record: Any) -> None:  # the last thing that is written
+            write(record)
+            self.written[step] = time.perf_counter()
+
+        self.timings.write = note  # type: ignore[method-assign]
+        with self.pauses.pause(loop):
+            super().save(loop)
+        self.timings.write = write  # type: ignore[method-assign]
+        self.pauses.count_copies(loop)
+
+    def keep_best(self, loop: Loop, model: nn.Module) -> None:
+        with self.pauses.pause(loop):
+            super().keep_best(loop, model)
+
 
 class TimedCopy(NamedTuple):
     """Waits for copies, and counts the time."""
 
-    run_log: TimedRunLog
+    pauses: Pauses
     loop: Loop
     copies: list[Any]
 
     def wait(self) -> None:
-        with self.run_log.pause(self.loop):
+        with self.pauses.pause(self.loop):
             for copy in self.copies:
                 copy.wait()
 
@@ -170,16 +200,17 @@ def measure(args: argparse.Namespace, directory: Path, group: Group) -> None:
         torch.cuda.set_device(device)
     loop, times = make_loop(args, device, group), StepTimes()
     (directory / "resolved.toml").write_text("")
-    run_log = TimedRunLog(RunDir(directory)) if group.leads else FollowerLog(directory)
-    if isinstance(run_log, TimedRunLog):
-        run_log.count_checks(loop)
+    pauses = Pauses()
+    run_log = TimedRunLog(RunDir(directory), pauses) if group.leads else TimedFollowerLog(directory, pauses)
+    pauses.count_checks(loop)
     loop.run(run_log, times)
     run_log.close()
+    paused = pauses.of_all(group)
     if isinstance(run_log, TimedRunLog):
-        report(args, loop, times, run_log)
+        report(args, loop, times, run_log, paused)
 
 
-def report(args: argparse.Namespace, loop: Loop, times: StepTimes, run_log: TimedRunLog) -> None:
+def report(args: argparse.Namespace, loop: Loop, times: StepTimes, run_log: TimedRunLog, paused: Mapping[int, float]) -> None:
     parameters, device = sum(weight.numel() for weight in loop.loss_module.parameters()), loop.device_config.device
     saves = [step for step in run_log.written if 2 < step < args.steps]
     intervals = {step: times.ends[step] - times.ends[step - 1] for step in range(2, args.steps)}  # after step `step`
@@ -190,7 +221,7 @@ def report(args: argparse.Namespace, loop: Loop, times: StepTimes, run_log: Time
         if not any(a <= times.ends[step] and times.ends[step - 1] < b for a, b in writing)
     ]
     usual = statistics.median(quiet)
-    pauses = [run_log.paused[step] for step in saves]
+    pauses = [paused[step] for step in saves]
     processes = f"{loop.group.size} process{'' if loop.group.size == 1 else f'es ({args.parallel})'}"
     threads = f"{torch.get_num_threads()} thread{'' if torch.get_num_threads() == 1 else 's'}"
     print(f"{parameters / 1e6:.1f}M parameters on {device.type}, {processes} of {threads}, {usual:.3f} s per step")

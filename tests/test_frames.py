@@ -14,17 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from caption_runs import write_images
 from small_runs import flip_bit
 from speech_runs import RATE, make_recordings, say
 
 from weft.data.corpus import corpus_from_lines
 from weft.data.dataset import Dataset
 from weft.data.frame_batching import FrameExamples, pad_frames
-from weft.data.frames import Frames, frames_from_arrays, open_frames, write_frames
+from weft.data.frames import Frames, frames_from_arrays, open_frames, open_written, write_frames
 from weft.data.manifest import ManifestFormat
 from weft.errors import DataError, ModelError, ResourceError
 from weft.media.audio import write_wav
+from weft.media.files import MediaFile
 from weft.tasks.asr.data import AudioReader
+from weft.tasks.captioning.data import CaptionReader, FrameOptions
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 READER = AudioReader(RATE, 10.0)
@@ -114,6 +117,15 @@ def test_frames_are_written_again_only_if_something_changed(tmp_path):
     assert num_reads(manifest, data) == 0
 
 
+def test_images_are_not_read_again_either(tmp_path, monkeypatch):
+    """Their size is part of the provenance: a tuple, of which JSON makes a list."""
+    images = Dataset((write_images(tmp_path) / "images.tsv",), ManifestFormat(root=tmp_path / "images.zip"))
+    reader, data = CaptionReader(FrameOptions("image", (8, 10), 3)), tmp_path / "data"
+    written = write_frames(images, reader, data, "train")
+    monkeypatch.setattr(CaptionReader, "read", None)
+    np.testing.assert_array_equal(write_frames(images, reader, data, "train").values, written.values)
+
+
 def test_a_resumed_run_refuses_other_recordings(tmp_path):
     manifest, data = make_recordings(tmp_path, 3), tmp_path / "data"
     provenance = write_frames(dataset(manifest), READER, data, "train").provenance
@@ -121,6 +133,22 @@ def test_a_resumed_run_refuses_other_recordings(tmp_path):
     write_wav(tmp_path / "wav" / "train1.wav", say("abab"), RATE)
     with pytest.raises(DataError, match=r"not the text that the run was started with \(the content of a file has changed\)"):
         write_frames(dataset(manifest), READER, data, "train", must_match=provenance)
+
+
+def test_the_other_processes_of_a_run_do_not_read_the_recordings(tmp_path, monkeypatch):
+    manifest, data = make_recordings(tmp_path, 3), tmp_path / "data"
+    written = write_frames(dataset(manifest), READER, data, "train")
+    monkeypatch.setattr(MediaFile, "open", None)
+    monkeypatch.setattr(MediaFile, "fingerprint", None)
+    opened = open_written(dataset(manifest), READER, data, "train", written.provenance)
+    assert opened.provenance == written.provenance
+    np.testing.assert_array_equal(opened.values, written.values)
+    manifest.write_text(manifest.read_text() + "wav/train0.wav\tmore\n")  # another one on this host
+    with pytest.raises(DataError, match=r"has changed"):
+        open_written(dataset(manifest), READER, data, "train", written.provenance)
+    (data / "train.json").unlink()
+    with pytest.raises(ModelError, match=r"train.json: "):
+        open_written(dataset(manifest), READER, data, "train", written.provenance)
 
 
 @pytest.mark.parametrize("array", ["values", "starts", "index"])
@@ -213,6 +241,7 @@ from weft.data.dataset import Dataset
 from weft.data.frames import write_frames
 from weft.data.manifest import ManifestFormat
 from weft.tasks.asr.data import AudioReader
+from weft.tasks.captioning.data import CaptionReader, FrameOptions
 manifest, data, rate, kill_at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 class Killed(AudioReader):
     count = 0

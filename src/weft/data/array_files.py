@@ -85,7 +85,7 @@ def has_provenance(description: Path, provenance: dict[str, Any], source: Origin
             raise ModelError(description, problem, "restore both or start a new run")
         problem = f"not the text that the run was started with ({_describe_change(stored, provenance, source)})"
         raise DataError(source.name, problem, "restore it or start a new run")
-    return stored == provenance
+    return provenance_hash(stored) == provenance_hash(provenance)  # equal as JSON: a tuple was stored as a list
 
 
 def checksum(path: Path) -> int:

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from weft import files
-from weft.data.array_files import ChecksumWriter, array_path, checksum, has_provenance, memory_map, provenance_hash
+from weft.data.array_files import (
+    ChecksumWriter,
+    array_path,
+    checksum,
+    has_provenance,
+    memory_map,
+    provenance_hash,
+    stored_provenance,
+)
 from weft.data.dataset import Dataset
 from weft.data.manifest import MediaRecord, record_location
 from weft.errors import DataError, ModelError, ResourceError
@@ -118,13 +126,17 @@ class _Source:
     def paths(self) -> tuple[Path, ...]:
         return self.dataset.paths
 
-    def provenance(self, items: dict[MediaFile, MediaRecord]) -> dict[str, Any]:
-        """The manifest, the content of all files, and how they are read."""
+    def provenance(self, media: str) -> dict[str, Any]:
+        """The manifest, the digest of the content of all files, and how they are read."""
+        provenance = self.dataset.format.provenance(self.dataset.inputs, "source")
+        return {"version": VERSION, **self.reader.provenance(), "media": media, **provenance}
+
+    def digest(self, items: dict[MediaFile, MediaRecord]) -> str:
+        """SHA-256 of the content of all files, which are read for it."""
         digest = hashlib.sha256()
         for file, record in items.items():
             digest.update(self._fingerprint(file, record).encode())
-        provenance = self.dataset.format.provenance(self.dataset.inputs, "source")
-        return {"version": VERSION, **self.reader.provenance(), "media": digest.hexdigest(), **provenance}
+        return digest.hexdigest()
 
     def _fingerprint(self, file: MediaFile, record: MediaRecord) -> str:
         try:
@@ -198,7 +210,7 @@ def write_frames(
     `write_corpus` for `must_match`."""
     source = _Source(dataset, reader)
     items, index = _items(dataset)
-    base, provenance = directory / name, source.provenance(items)
+    base, provenance = directory / name, source.provenance(source.digest(items))
     description = array_path(base, "json")
     if has_provenance(description, provenance, source, must_match=must_match):
         with suppress(ModelError):  # corrupted or missing, but from the same files: write them again
@@ -228,6 +240,18 @@ def write_frames(
     if on_note is not None and (note := writer.note()) is not None:
         on_note(note)
     return open_frames(directory, name, check=False)
+
+
+def open_written(dataset: Dataset[MediaRecord], reader: FrameReader, directory: Path, name: str, provenance: str) -> Frames:
+    """Open the frames `name` that another process of this run has written or checked, whose provenance hash is `provenance`.
+    The files are not read again, only the manifest is compared."""
+    description, source = array_path(directory / name, "json"), _Source(dataset, reader)
+    media = stored_provenance(description).get("media", "")
+    if not has_provenance(description, source.provenance(media), source, must_match=provenance):
+        raise ModelError(
+            description, "not what another process of this run has written", "use a directory that all hosts share"
+        )
+    return open_frames(directory, name)
 
 
 def open_frames(directory: Path, name: str, *, check: bool = True) -> Frames:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weft import files
 from weft.data.config import training
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.frames import FrameColumn, Frames, write_frames
+from weft.data.frames import FrameColumn, Frames, open_written, write_frames
 from weft.tasks.data_spec import Column, Prepared, corpus_name
 from weft.tasks.prepared_data import open_prepared
 from weft.tasks.spec import Task
@@ -40,6 +40,8 @@ def _prepare_column(
     must_match = str(checksums.get(name, "")) if names else None
     if expected is not None:
         must_match = expected[name]
+    if isinstance(column, FrameColumn) and expected is not None:
+        return open_written(dataset, column.reader, directory.data, name, expected[name])
     if isinstance(column, FrameColumn):
         return write_frames(
             dataset, column.reader, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
