@@ -18,7 +18,7 @@ FULL_SCALE = 32768.0  # of 16-bit samples
 KERNEL = 3  # frames and bands
 
 
-def causal_conv(conv: nn.Conv2d, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
+def causal_conv(conv: nn.Module, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
     """A convolution whose windows end with the current frame, over x (B, C, T, F) after a history (B, C, 2, F), zeros at
     the start of a recording; and the history after it."""
     if history is None:
