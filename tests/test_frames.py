@@ -143,6 +143,14 @@ def test_the_other_processes_of_a_run_do_not_read_the_recordings(tmp_path, monke
     opened = open_written(dataset(manifest), READER, data, "train", written.provenance)
     assert opened.provenance == written.provenance
     np.testing.assert_array_equal(opened.values, written.values)
+    description = json.loads((data / "train.json").read_text())
+    older = {**description, "provenance": {**description["provenance"], "version": 0}}  # of a directory that is not shared
+    (data / "train.json").write_text(json.dumps(older))
+    with pytest.raises(
+        ModelError, match=r"not what another process of this run has written; use a directory that all hosts share"
+    ):
+        open_written(dataset(manifest), READER, data, "train", written.provenance)
+    (data / "train.json").write_text(json.dumps(description))
     manifest.write_text(manifest.read_text() + "wav/train0.wav\tmore\n")  # another one on this host
     with pytest.raises(DataError, match=r"has changed"):
         open_written(dataset(manifest), READER, data, "train", written.provenance)
