@@ -13,7 +13,7 @@ Shapes: B rows, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -41,13 +41,6 @@ class Shared:
 
 # the mixer of a layer: normalized inputs (B, D) and its state, to outputs (B, D) and the new state
 MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
-
-
-@runtime_checkable
-class HasLeanStep(Protocol):
-    """A mixer with a fast version of its forward for one position. The caller may overwrite the outputs of a step."""
-
-    def lean_step(self) -> MixerStep: ...
 
 
 def lean(module: nn.Module) -> Function:
@@ -78,10 +71,15 @@ def lean_into(module: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, output: torch.addmm(bias, x, weight, out=output)
 
 
-def mixer_step(mixer: nn.Module) -> MixerStep:
-    """The step of a mixer: its own, or its forward for a sequence of one position."""
-    if isinstance(mixer, HasLeanStep):
-        return mixer.lean_step()
+def lean_step(mixer: nn.Module) -> MixerStep | None:
+    """The fast version that a mixer has of its forward for one position, if any. The caller may overwrite its outputs."""
+    make = getattr(mixer, "lean_step", None)  # `isinstance` with a protocol takes as long as a layer
+    step: MixerStep | None = None if make is None else make()
+    return step
+
+
+def forward_step(mixer: nn.Module) -> MixerStep:
+    """The forward of a mixer for a sequence of one position."""
     forward = mixer.forward
 
     def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
@@ -100,8 +98,9 @@ class DecoderLayer(Protocol):
 
 
 def _layer_step(layer: DecoderLayer) -> MixerStep:
-    norm, mixer, connection = lean(layer.norm), mixer_step(layer.mixer), layer.connection
-    if type(connection) is Residual and isinstance(layer.mixer, HasLeanStep):  # the most frequent layers, without calls
+    norm, fast, connection = lean(layer.norm), lean_step(layer.mixer), layer.connection
+    mixer = fast or forward_step(layer.mixer)
+    if type(connection) is Residual and fast is not None:  # the most frequent layers, without calls
 
         def residual_step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
             y, state = mixer(norm(x), state, shared)
