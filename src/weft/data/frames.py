@@ -247,7 +247,10 @@ def open_written(dataset: Dataset[MediaRecord], reader: FrameReader, directory: 
     The files are not read again, only the manifest is compared."""
     description, source = array_path(directory / name, "json"), _Source(dataset, reader)
     media = stored_provenance(description).get("media", "")
-    has_provenance(description, source.provenance(media), source, must_match=provenance)  # refuses others
+    if not has_provenance(description, source.provenance(media), source, must_match=provenance):
+        raise ModelError(
+            description, "not what another process of this run has written", "use a directory that all hosts share"
+        )
     return open_frames(directory, name)
 
 
