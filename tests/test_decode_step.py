@@ -153,6 +153,7 @@ def test_an_engine_generates_the_tokens_of_the_plain_path(options, monkeypatch):
     def generated() -> list[Any]:
         engine = Engine(model)
         engine.admit([Request([first], 5 + first, noise=random_noise(2, first, 0)) for first in (3, 9)])
+        engine.admit([Request([first, 6], 8, noise=random_noise(3, first, 0)) for first in (4, 5)])
         prompts = [[1], [4, 5, 6], [7, 8]]
         engine.admit([Request(prompt, 30 + row, noise=random_noise(1, row, 0)) for row, prompt in enumerate(prompts)])
         events = [event for _ in range(5) for event in engine.step()]

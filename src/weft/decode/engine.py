@@ -37,6 +37,7 @@ from weft.errors import ModelError, UsageError
 from weft.nn.state import compact, join, join_all, select
 
 S = TypeVar("S")
+MAX_STEPPED = 2  # tokens of a prompt that are read one by one; for large networks, each takes as long as a whole prompt
 # why a row ended: EOS token, `max_new_tokens`, or no possible token
 FinishReason = Literal["eos", "length", "stuck"]
 
@@ -293,12 +294,20 @@ class Engine(Generic[S]):
             rest, rest_mask = pad([row.request.prompt[row.request.num_read :] for row in rows], self.device)
         else:
             rest, rest_mask = prompt, token_mask
-        if state is None and rest.size(1) == 1 and isinstance(self.model, StepsFromNothing):
-            nothing: Any = None
-            log_probs, new_state = self._step(rest[:, 0], nothing)
+        is_short = rest.size(1) <= MAX_STEPPED and rest_mask is None and self.device.type == "cpu"
+        if is_short and state is None and isinstance(self.model, StepsFromNothing):
+            log_probs, new_state = self._read_by_steps(rest)
         else:
             log_probs, new_state = self.model.start(rest, rest_mask, state)
         return _Group(rows, right_aligned(prompt, token_mask), log_probs, new_state)
+
+    def _read_by_steps(self, prompt: Tensor) -> tuple[Tensor, S]:
+        """What `start` returns for a prompt without padding. A step of a small network is faster than its modules."""
+        nothing: Any = None
+        log_probs, state = self._step(prompt[:, 0], nothing)
+        for token in prompt[:, 1:].unbind(1):
+            log_probs, state = self._step(token, state)
+        return log_probs, state
 
     @torch.no_grad()
     def step(self) -> list[Event]:
