@@ -156,7 +156,7 @@ class FeedForwardStep:
 
 class Counter:
     """Counts the tokens read. The tensors of the next steps are made at once: an operation that a step calls once takes several
-    times as long as in a loop, because its code is no longer in the cache."""
+    times as long as in a loop, because its code has left the cache."""
 
     def __init__(self) -> None:
         self.newest: Tensor | None = None
