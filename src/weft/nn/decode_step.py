@@ -13,7 +13,7 @@ Shapes: B rows, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,13 @@ class Shared:
 
 # the mixer of a layer: normalized inputs (B, D) and its state, to outputs (B, D) and the new state
 MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
+
+
+@runtime_checkable
+class HasLeanStep(Protocol):
+    """A mixer with a fast version of its forward for one position. The caller may overwrite the outputs of a step."""
+
+    def lean_step(self) -> MixerStep: ...
 
 
 def lean(module: nn.Module) -> Function:
@@ -71,13 +78,6 @@ def lean_into(module: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, output: torch.addmm(bias, x, weight, out=output)
 
 
-def lean_step(mixer: nn.Module) -> MixerStep | None:
-    """The fast version that a mixer has of its forward for one position, if any. The caller may overwrite its outputs."""
-    make = getattr(mixer, "lean_step", None)  # `isinstance` with a protocol takes as long as a layer
-    step: MixerStep | None = None if make is None else make()
-    return step
-
-
 def forward_step(mixer: nn.Module) -> MixerStep:
     """The forward of a mixer for a sequence of one position."""
     forward = mixer.forward
@@ -98,7 +98,8 @@ class DecoderLayer(Protocol):
 
 
 def _layer_step(layer: DecoderLayer) -> MixerStep:
-    norm, fast, connection = lean(layer.norm), lean_step(layer.mixer), layer.connection
+    norm, connection = lean(layer.norm), layer.connection
+    fast = layer.mixer.lean_step() if isinstance(layer.mixer, HasLeanStep) else None
     mixer = fast or forward_step(layer.mixer)
     if type(connection) is Residual and fast is not None:  # the most frequent layers, without calls
 
