@@ -22,7 +22,7 @@ def runtime_protocols() -> dict[str, type]:
     for package in ("nn", "models", "explain", "training", "decode", "tasks"):
         root = importlib.import_module(f"weft.{package}")
         for info in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
-            if info.name == "weft.nn.triton_scan" and importlib.util.find_spec("triton") is None:
+            if info.name.startswith("weft.nn.triton_") and importlib.util.find_spec("triton") is None:
                 continue  # kernels for a GPU
             module = importlib.import_module(info.name)
             for name, value in vars(module).items():
