@@ -21,6 +21,7 @@ from serve_runs import make_runs
 import weft
 from weft.cli.commands.serve import Serve, is_loopback, named_runs
 from weft.cli.main import main
+from weft.cli.serve_workers import end_workers
 from weft.config import described_fields
 from weft.errors import UsageError
 from weft.serve.errors import ServeError
@@ -172,6 +173,18 @@ def test_a_signal_lets_requests_end_and_refuses_new_ones(server):
     code, log = server.end()
     assert code == 0
     assert {entry["path"] for entry in log if "path" in entry} >= {"/v1/runs/lm/generate", "/healthz"}
+
+
+def test_workers_get_the_second_signal():
+    code = "import signal, sys, time; count = []; end = lambda *_: count.append(1) or len(count) < 2 or sys.exit(3)"
+    code += "; signal.signal(signal.SIGTERM, end); print(flush=True); time.sleep(60)"
+    worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    with worker.stdout:
+        worker.stdout.readline()
+        signals = [int(signal.SIGTERM)]
+        threading.Timer(0.3, signals.append, [int(signal.SIGTERM)]).start()
+        assert end_workers([worker], signals) == [3]
 
 
 @pytest.mark.slow

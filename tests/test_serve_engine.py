@@ -20,6 +20,7 @@ from weft.errors import DataError, UsageError
 from weft.serve import Engine, Limits
 from weft.serve.errors import Cancelled, NotFound, Overloaded, RunFailed, Unavailable, status_of
 from weft.serve.jobs import Chat, Embed, Explain, Generate, Predict, Score
+from weft.serve.served_run import fingerprint
 from weft.tasks.spec import InvalidInput
 from weft.tensors import read_tensors, write_tensors
 
@@ -481,3 +482,18 @@ def test_messages_do_not_name_the_place_of_a_run(tmp_path):
     with Engine({"v": tmp_path / "vectors"}, device="cpu") as engine:
         (result,) = engine.try_predict("v", ["zebra"])
     assert isinstance(result, InvalidInput) and "zebra" in result.reason and str(tmp_path) not in result.reason
+
+
+def test_the_end_waits_for_a_run_that_is_loaded(runs, monkeypatch):
+    """PyTorch aborts a process that ends while one of its threads computes."""
+    is_loading = threading.Event()
+
+    def slow(path: Path) -> Any:
+        is_loading.set()
+        time.sleep(0.3)
+        return fingerprint(path)
+
+    with Engine({"lm": runs.get("lm")}, limits=Limits(reload_seconds=0.01), device="cpu") as engine:
+        monkeypatch.setattr("weft.serve.reload.fingerprint", slow)
+        assert is_loading.wait(10)
+    assert not engine.is_busy

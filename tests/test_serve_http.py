@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,6 +32,7 @@ from weft.serve.inputs import plain
 from weft.serve.jobs import Media
 from weft.serve.keys import parse_keys, read_keys
 from weft.serve.media import safe_name, stored
+from weft.serve.protocol import num_undelivered
 from weft.serve.routes import Dialect, Failure, Route
 from weft.serve.server import bind, serve
 from weft.tasks.word_vectors.predict import Neighbors
@@ -287,6 +290,8 @@ def test_key_files(tmp_path):
     path = tmp_path / "keys"
     path.write_text("# clients\nabcdefgh\n\n12345678\n")
     assert read_keys(path) == ["abcdefgh", "12345678"]
+    path.write_bytes(b"\xef\xbb\xbfabcdefgh\r\n\r\n12345678\r\n")  # as of an editor of Windows
+    assert read_keys(path) == ["abcdefgh", "12345678"]
     with pytest.raises(UsageError, match=r"key_file: .*/none cannot be read: No such file or directory"):
         read_keys(tmp_path / "none")
     with pytest.raises(UsageError, match="key_file: contains no key"):
@@ -465,11 +470,12 @@ def test_tables_of_other_dialects(engine):
 
 
 @pytest.fixture
-def server(runs) -> Iterator[tuple[Engine, int, Services]]:
+def server(runs, request) -> Iterator[tuple[Engine, int, Services]]:
     """A server in a thread."""
-    limits = Limits(head_seconds=0.4, max_connections=3, max_queue=300)
+    limits = Limits(head_seconds=0.4, max_connections=3, max_queue=300, **getattr(request, "param", {}))
     engine = Engine({"lm": runs.get("lm")}, limits=limits, device="cpu")
     services, listener, stop = create_services(engine), bind("127.0.0.1", 0), threading.Event()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of its connections; otherwise megabytes
     port = listener.getsockname()[1]
     thread = threading.Thread(
         target=serve, args=(create_app(services), services, listener, Log(lambda line: None), stop.is_set)
@@ -545,6 +551,69 @@ def test_a_client_that_goes_away_before_the_answer(server):
     wait_until(lambda: engine.num_rows == 2)
     connection.close()
     wait_until(lambda: engine.num_rows == 0 and engine.num_running == 0)
+
+
+def test_the_next_request_may_come_with_the_one_before(server):
+    _, port, _ = server
+    body = '{"prompts": ["the"], "options": {"max_new_tokens": 1}}'
+    head = HEAD.replace(str(len(STREAM)), str(len(body)))
+    last = head.replace("Host", "Connection: close\r\nHost")
+    connection = open_socket(port, head + body + last + body[:10])  # the body of the second one is not complete
+    answer = b""
+    while b"continuations" not in answer:
+        answer += connection.recv(65536)
+    connection.sendall(body[10:].encode())
+    assert "continuations" in read_all(connection)
+    # what comes after the last request changes nothing
+    body = STREAM.replace("2000", "300")
+    connection = open_socket(port, HEAD.replace(str(len(STREAM)), f"{len(body)}\r\nConnection: close") + body)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+    connection.sendall(b"\r\n")
+    assert "[DONE]" in read_all(connection)
+
+
+@pytest.mark.parametrize("server", [{"idle_seconds": 0.3}], indirect=True)
+def test_an_answer_that_is_not_read(server):
+    """It does not keep its connection, and a client that reads slowly gets all of it."""
+    _, port, services = server
+    requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 9
+    last = requests[: len(requests) // 9].replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+    unread, slow = [socket.socket() for _ in range(2)]
+    for connection in (unread, slow):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.connect(("127.0.0.1", port))
+    unread.sendall(requests.encode())
+    slow.sendall((requests + last).encode())
+    answer = b""
+    while part := slow.recv(8192):
+        answer += part
+        time.sleep(0.01)
+    slow.close()
+    assert answer.count(b"200 OK") == 10 and answer.endswith(b"}")
+    wait_until(lambda: services.http.active == 0)
+    assert read_all(unread).count("200 OK") < 9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for it")
+def test_bytes_in_the_buffer_of_the_system_are_not_delivered():
+    """To a slow client, they are sent for minutes, in which the buffer of the connection does not become smaller."""
+    with socket.socket() as listener, socket.socket() as client:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while connection.send(bytes(1 << 16)):
+                pass
+        transport: Any = SimpleNamespace(get_write_buffer_size=lambda: 7, get_extra_info=lambda name: connection)
+        before = num_undelivered(transport)
+        received = sum(len(client.recv(1 << 14)) for _ in range(8))
+        wait_until(lambda: before - received <= num_undelivered(transport) < before)
+        connection.close()
+        assert num_undelivered(transport) == 7
 
 
 def test_answers_are_sent_at_once(server):

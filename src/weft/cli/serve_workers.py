@@ -17,6 +17,19 @@ RESTART_SECONDS = 1.0
 POLL_SECONDS = 0.1
 
 
+def end_workers(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> list[int]:
+    """Tell the workers to end, and return their exit codes. Each further entry of `signals` is passed on: the second one ends
+    them at once."""
+    num_sent = 0
+    while any(worker.poll() is None for worker in workers):
+        if not num_sent or num_sent < len(signals):
+            num_sent = max(1, len(signals))
+            for worker in workers:
+                worker.terminate()
+        time.sleep(POLL_SECONDS)
+    return [worker.wait() for worker in workers]
+
+
 def run_workers(words: Sequence[str], listener: socket.socket, count: int, variable: str) -> int:
     """Run `count` workers with these arguments until a signal ends them; returns the exit code. Workers find the number of the
     socket in the environment, in `variable`."""
@@ -44,9 +57,7 @@ def run_workers(words: Sequence[str], listener: socket.socket, count: int, varia
                 time.sleep(RESTART_SECONDS)
                 workers[index] = start()
     finally:
-        for worker in workers:
-            worker.terminate()
-        codes = [worker.wait() for worker in workers]
+        codes = end_workers(workers, stop)
         for number, handler in previous.items():
             signal.signal(number, handler)
     return max(codes)

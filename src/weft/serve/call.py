@@ -162,14 +162,18 @@ class Call:
     async def result(self, name: str, job: Job) -> Any:
         """The result of a job. If the client goes away, the job is given up."""
         loop = asyncio.get_running_loop()
+        # set when the job ends, the client goes away or the time is over. It is awaited itself: `asyncio.wait` would take two
+        # more turns of the loop, in each of which the thread of the engine may take the interpreter
         ended: asyncio.Future[None] = loop.create_future()
         self.fields |= {"run": name, "operation": job.operation}
         ticket = self.engine.submit(name, job, on_end=lambda _: _tell(loop, lambda: _resolve(ended)))
         gone = asyncio.ensure_future(self._disconnected())
+        gone.add_done_callback(lambda _: _resolve(ended))
+        timeout = self.limits.request_seconds + GRACE_SECONDS
+        timer = loop.call_later(timeout, _resolve, ended)
         try:
-            timeout = self.limits.request_seconds + GRACE_SECONDS
-            await asyncio.wait([gone, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
+            await ended
+            if ticket.has_ended:
                 self._count(ticket)
                 return ticket.result(0)
             if gone.done():
@@ -177,8 +181,8 @@ class Call:
             problem = f"not ready after {timeout:g} seconds"
             raise Unavailable(f"run {name}", problem, "ask for less", retry_after=1)
         finally:
+            timer.cancel()
             gone.cancel()
-            ended.cancel()
             _give_up(ticket)
 
     async def _unless_gone(self, result: Awaitable[R]) -> R:

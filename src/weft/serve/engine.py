@@ -30,7 +30,7 @@ from weft.tasks.spec import InvalidInput, raise_first_invalid
 
 POLL_SECONDS = 0.05  # between checks of deadlines
 MAX_RETRY_SECONDS = 60
-JOIN_SECONDS = 5.0  # at the end, for the current call; a process does not wait longer for its thread
+JOIN_SECONDS = 5.0  # at the end, for the current call and for a run that is loaded
 Runs = Mapping[str, str | Path]
 
 
@@ -157,6 +157,11 @@ class Engine:
         """Whether requests are accepted and computed."""
         return self._thread.is_alive() and not self._is_stopping
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread of the engine runs, which computes or loads even after `close`."""
+        return self._thread.is_alive() or self._reloader.is_alive
+
     def _retry_seconds(self) -> int:
         """An estimate of the seconds until a waiting request has started."""
         return max(1, min(MAX_RETRY_SECONDS, round(self.num_waiting * self.counters.mean_seconds / self.limits.max_rows)))
@@ -240,13 +245,14 @@ class Engine:
         until = time.monotonic() + seconds
         while self._live and self._thread.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
-        self._reloader.close()
         self.abort()
         with self._condition:
             self._worker.is_closed = True
             self._condition.notify()
+        until = time.monotonic() + JOIN_SECONDS
         if threading.current_thread() is not self._thread:
             self._thread.join(JOIN_SECONDS)
+        self._reloader.close(max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Engine:
         return self

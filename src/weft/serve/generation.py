@@ -140,6 +140,8 @@ class SampleRow:
             self._num_forced = len(tokens) - num_opening
             self.request = forced(self.request, num_opening)
         self._text, self._tokens, self._num_sent = SampledText(decoding, tokens), list[TokenRecord](), 0
+        # otherwise the text is decoded at once at the end
+        self._is_read = source.ticket.wants_events or bool(decoding.options.stop)
 
     def _record(self, event: Event, top: Sequence[tuple[int, float]]) -> TokenRecord:
         text = self.source.token_text
@@ -149,10 +151,12 @@ class SampleRow:
         if len(self._prompt_tokens) < self._num_forced:
             self._prompt_tokens.append(self._record(event, top))
             return False
-        chunk = self._text.push(event)
+        self._text.push(event)
         if event.token != NO_TOKEN:
             self._tokens.append(self._record(event, top))
             self.source.ticket.output_tokens += 1
+            self.source.ticket.note_token()
+        chunk = self._text.read() if self._is_read else ""
         if event.finish_reason is not None or self._text.has_stopped:
             rest, continuation = self._text.finish()
             self._send(chunk + rest, continuation.finish_reason)
@@ -166,7 +170,6 @@ class SampleRow:
 
     def _send(self, text: str, finish_reason: str | None) -> None:
         ticket = self.source.ticket
-        ticket.note_token()
         if ticket.wants_events:
             ticket.emit(Chunk(self.prompt, self.sample, text, self._tokens[self._num_sent :], finish_reason))
             self._num_sent = len(self._tokens)

@@ -7,7 +7,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -51,6 +51,7 @@ def request_id(request: Request) -> str:
     return given if is_valid else secrets.token_hex(8)
 
 
+@lru_cache(maxsize=64)
 def _is_local(host: str) -> bool:
     """Whether the host of a request is an address, or a name of this machine: a foreign page can have a name of its own that
     points here, but not one of these."""

@@ -51,7 +51,7 @@ def parse_keys(text: str, where: str) -> list[str]:
 def read_keys(path: Path) -> list[str]:
     """The keys of a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError("key_file", f"{path} cannot be read: {reason}") from None

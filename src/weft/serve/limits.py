@@ -43,7 +43,7 @@ class Limits(Config):
     body_seconds: float = Field(default=20.0, gt=0.0)
     """Seconds until the body of a request must be there. Status 408 otherwise."""
     idle_seconds: float = Field(default=30.0, gt=0.0)
-    """Seconds that a connection may be idle between requests."""
+    """Seconds that a connection may be idle between requests, or not read its answer."""
     drain_seconds: float = Field(default=30.0, ge=0.0)
     """Seconds that running requests have after SIGTERM or Ctrl-C."""
     max_connections: int = Field(default=512, ge=1)

@@ -34,10 +34,10 @@ LIMITED = {
 
 def check_options(options: Any, limits: Limits) -> None:
     """Refuse options of prediction or generation beyond the limits."""
-    values, maxima = options.model_dump(include={*LIMITED, "stop"}), limits.model_dump()
+    values = dict(options)
     for name, limit in LIMITED.items():
-        if (values.get(name) or 0) > maxima[limit]:
-            raise UsageError(name, f"{values[name]:,} is more than the limit of {maxima[limit]:,}")
+        if (values.get(name) or 0) > (maximum := getattr(limits, limit)):
+            raise UsageError(name, f"{values[name]:,} is more than the limit of {maximum:,}")
     stops = values.get("stop") or []
     if len(stops) > limits.max_stops:
         raise UsageError("stop", f"{len(stops)} are more than the limit of {limits.max_stops}")

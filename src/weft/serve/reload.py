@@ -28,11 +28,20 @@ class Reloader:
         self._worker, self._condition, self._options, self._limits, self._log = worker, condition, options, limits, log
         self._damaged: dict[str, Fingerprint] = {}
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="weft-reload", daemon=True)
         if limits.reload_seconds:
-            threading.Thread(target=self._loop, name="weft-reload", daemon=True).start()
+            self._thread.start()
 
-    def close(self) -> None:
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def close(self, seconds: float) -> None:
+        """End the thread, and wait up to `seconds` if it loads a run."""
         self._stop.set()
+        if self.is_alive and threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
 
     def _loop(self) -> None:
         while not self._stop.wait(self._limits.reload_seconds):

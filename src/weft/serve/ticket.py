@@ -92,7 +92,7 @@ class Ticket(Generic[R]):
             self.timing.started = time.monotonic()
 
     def note_token(self) -> None:
-        """Note that there is text."""
+        """Note that there is a token."""
         if self.timing.first_token is None:
             self.timing.first_token = time.monotonic()
 

@@ -116,7 +116,8 @@ class Worker:
             batch = served.gather.take()
             if batch is not None:
                 self._compute(served, batch, finish)
-        self._old = [served for served in self._old if served.has_work]
+        for served in [served for served in self._old if not served.has_work]:
+            self._old.remove(served)  # in place: `replace` may add another one meanwhile
 
     def _step(self, served: ServedRun, lane: Lane, finish: Finish) -> None:
         try:

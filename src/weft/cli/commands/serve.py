@@ -207,6 +207,8 @@ class Serve(ThreadedCommand):
         if SOCKET not in os.environ:
             self._announce(listener)
         serve(app, services, listener, log)
+        if engine.is_busy:
+            os._exit(0)  # PyTorch aborts the process if the interpreter ends while another thread is in it
         return 0
 
     def _announce(self, listener: socket.socket) -> None:
