@@ -147,6 +147,8 @@ def decode_until_stop(
 ) -> tuple[str, bool]:
     """The text that `tokens` add to a prompt, up to the first stop string, and whether one occurred. Equal to the concatenated
     stream."""
+    if not stops:
+        return added_text(tokenizer, prompt, tokens), False
     text = StreamingText(tokenizer, prompt, stops)
     chunks = [text.push(token) for token in tokens]
     return "".join([*chunks, text.finish()]), text.has_stopped

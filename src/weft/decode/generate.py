@@ -98,35 +98,45 @@ def sampling_request(job: Job, processor: LogitsProcessor | None, prompt: Sequen
 
 
 class SampledText:
-    """A continuation that grows by the events of an engine."""
+    """A continuation that grows by the events of an engine. Its text is decoded when it is read: at once at the end, unless it
+    is streamed or may contain a stop string."""
 
     def __init__(self, job: Job, prompt: Sequence[int]) -> None:
+        self._job, self._prompt = job, prompt
         self._text = StreamingText(job.tokenizer, prompt, job.options.stop)
         self._chunks, self._tokens, self._log_prob = list[str](), list[int](), 0.0
+        self._num_read = 0  # tokens
         self._finish_reason: FinishReason = "length"
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop string has occurred."""
+        """Whether a stop string has occurred in the text read so far."""
         return self._text.has_stopped
 
-    def push(self, event: Event) -> str:
-        """Add a token and return the text that is now final."""
+    def push(self, event: Event) -> None:
+        """Add a token."""
         if event.finish_reason is not None:
             self._finish_reason = event.finish_reason
-        if event.token == NO_TOKEN:
-            return ""
-        self._tokens.append(event.token)
-        self._log_prob += event.log_prob
-        chunk = self._text.push(event.token)
+        if event.token != NO_TOKEN:
+            self._tokens.append(event.token)
+            self._log_prob += event.log_prob
+
+    def read(self) -> str:
+        """The text that has become final since the last call."""
+        chunk = "".join([self._text.push(token) for token in self._tokens[self._num_read :]])
         self._chunks.append(chunk)
+        self._num_read = len(self._tokens)
         return chunk
 
     def finish(self) -> tuple[str, Continuation]:
         """The rest of the text, and the whole continuation."""
-        rest = self._text.finish()
-        reason = "stop" if self.has_stopped else self._finish_reason
-        text = "".join([*self._chunks, rest])
+        if self._num_read:
+            rest = self.read() + self._text.finish()
+            text, has_stopped = "".join([*self._chunks[:-1], rest]), self.has_stopped
+        else:
+            rest, has_stopped = decode_until_stop(self._job.tokenizer, self._prompt, self._tokens, self._job.options.stop)
+            text = rest
+        reason = "stop" if has_stopped else self._finish_reason
         return rest, Continuation(text, self._tokens, self._log_prob, self._log_prob, reason)
 
 
@@ -147,6 +157,8 @@ def _sample(job: Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, in
         for event in engine.step():
             texts[event.row].push(event)
         if job.options.stop:
+            for row in engine.running:
+                texts[row].read()
             engine.cancel_all(row for row in engine.running if texts[row].has_stopped)
     return [text.finish()[1] for text in texts]
 
@@ -211,8 +223,8 @@ def _stream_chunks(job: Job, prompt: list[int]) -> Iterator[str]:
     engine = _engine(job, [prompt], [(0, 0)])
     while engine.running and not text.has_stopped:
         (event,) = engine.step()
-        chunk = text.push(event)
-        if chunk:
+        text.push(event)
+        if chunk := text.read():
             yield chunk
     rest, _ = text.finish()
     if rest:

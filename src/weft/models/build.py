@@ -13,6 +13,7 @@ from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bidirectional import Bidirectional
 from weft.nn.choices import ROPE_THETA
 from weft.nn.conformer import ConvModule, HalfStep
+from weft.nn.dropout import IntegerDropout
 from weft.nn.experts import ChoosesExperts, Experts, HasMatrices, MixtureOfExperts, Router
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
@@ -155,7 +156,7 @@ def build_stack(
     *,
     input_size: int,
     dropout_on_top: bool = True,
-    dropout_type: Callable[[float], nn.Module] = nn.Dropout,
+    dropout_type: Callable[[float], nn.Module] = IntegerDropout,
 ) -> Stack:
     """A stack of these mixers, each in a layer with the norm, skip connection and dropout of the configuration.
 
@@ -225,7 +226,7 @@ def stack(
     context_length: int,
     input_size: int | None = None,
     dropout_on_top: bool = True,
-    dropout_type: Callable[[float], nn.Module] = nn.Dropout,
+    dropout_type: Callable[[float], nn.Module] = IntegerDropout,
 ) -> Stack:
     """The stack of a resolved configuration. `context_length` is the number of positions it is trained with."""
     input_size, mixers = input_size or config.hidden_size, list[nn.Module]()

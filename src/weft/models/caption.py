@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.caption_config import CaptionConfig, CaptionEncoderConfig, FrameShape
 from weft.models.frame_to_text import FrameToText, encoder_layers, frame_to_text
+from weft.nn.dropout import IntegerDropout
 from weft.nn.stack import Stack
 from weft.nn.vision import FeatureFront, ImageAugment, TimeMask, VisionFront, grid_size
 from weft.text.tokenizers import Tokenizer
@@ -33,7 +34,7 @@ class CaptionFront(nn.Module):
     ) -> None:
         super().__init__()
         self.augment, self.time_mask = augment or nn.Identity(), time_mask or TimeMask(0, 0.0)
-        self.front, self.dropout = front, nn.Dropout(dropout)
+        self.front, self.dropout = front, IntegerDropout(dropout)
 
     def forward(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         y, position_mask = self.front(self.time_mask(self.augment(frames), mask), mask)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
 from weft.models.encoder_config import ClassifierConfig
+from weft.nn.dropout import IntegerDropout
 
 
 class LabelHead(nn.Module):
@@ -61,7 +62,7 @@ class Classifier(nn.Module):
 
     def __init__(self, encoder: TextEncoder, pooling: nn.Module, head: LabelHead, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.pooling, self.head, self.dropout = encoder, pooling, head, nn.Dropout(dropout)
+        self.encoder, self.pooling, self.head, self.dropout = encoder, pooling, head, IntegerDropout(dropout)
 
     @property
     def max_positions(self) -> int | None:

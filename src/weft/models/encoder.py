@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.encoder_config import TextEncoderConfig
+from weft.nn.dropout import IntegerDropout
 from weft.nn.stack import Stack
 from weft.text.pipelines import SPECIALS, UNK
 
@@ -47,7 +48,7 @@ class TextEmbedder(nn.Module):
         self, embedding: nn.Embedding, *, segments: nn.Embedding | None = None, dropout: float = 0.0, word_dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.embedding, self.segments, self.dropout = embedding, segments, nn.Dropout(dropout)
+        self.embedding, self.segments, self.dropout = embedding, segments, IntegerDropout(dropout)
         self.word_dropout = WordDropout(word_dropout)
 
     def forward(self, text: EncoderInput) -> tuple[Tensor, Tensor]:

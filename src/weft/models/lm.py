@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.config import LanguageModelConfig
 from weft.nn.decode_step import StackStep, Step, guarded
-from weft.nn.dropout import ActivationPenalty, VariationalDropout, WordTypeDropout
+from weft.nn.dropout import ActivationPenalty, IntegerDropout, VariationalDropout, WordTypeDropout
 from weft.nn.lm_head import LMHead
 from weft.nn.recurrent import last_token_state
 from weft.nn.stack import Stack
@@ -134,7 +134,7 @@ class LanguageModel(nn.Module):
 def language_model(config: LanguageModelConfig, *, vocab_size: int, context_length: int, vocabulary: str) -> LanguageModel:
     """The model of a resolved configuration, initialized with torch's default random generator."""
     embedding = nn.Embedding(vocab_size, config.hidden_size)
-    dropout_type = VariationalDropout if config.variational_dropout else nn.Dropout
+    dropout_type = VariationalDropout if config.variational_dropout else IntegerDropout
     stack = build.stack(
         config,
         context_length=context_length,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
 from weft.models.encoder_config import QAConfig
+from weft.nn.dropout import IntegerDropout
 from weft.text.tokenizers import Tokenizer
 
 
@@ -53,7 +54,7 @@ class QANetwork(nn.Module):
 
     def __init__(self, encoder: TextEncoder, head: QAHead, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.head, self.dropout = encoder, head, nn.Dropout(dropout)
+        self.encoder, self.head, self.dropout = encoder, head, IntegerDropout(dropout)
 
     @property
     def max_positions(self) -> int | None:

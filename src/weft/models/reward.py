@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
 from weft.models.reward_config import RewardConfig
+from weft.nn.dropout import IntegerDropout
 
 
 class RewardHead(nn.Module):
@@ -32,7 +33,7 @@ class RewardModel(nn.Module):
 
     def __init__(self, encoder: TextEncoder, pooling: nn.Module, head: RewardHead, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.pooling, self.head, self.dropout = encoder, pooling, head, nn.Dropout(dropout)
+        self.encoder, self.pooling, self.head, self.dropout = encoder, pooling, head, IntegerDropout(dropout)
 
     @property
     def max_positions(self) -> int | None:

@@ -29,6 +29,7 @@ from weft.nn.cross_attention import (
     StepwiseDecoder,
 )
 from weft.nn.decode_step import StackStep, Step, guarded
+from weft.nn.dropout import IntegerDropout
 from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
 from weft.nn.pointer_generator import PointerGeneratorOutput, VocabularyOutput
@@ -47,7 +48,7 @@ class TokenEmbedder(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, *, scale: float = 1.0, dropout: float = 0.0) -> None:
         super().__init__()
-        self.embedding, self.scale, self.dropout = embedding, scale, nn.Dropout(dropout)
+        self.embedding, self.scale, self.dropout = embedding, scale, IntegerDropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.embedding(tokens) * self.scale
@@ -248,7 +249,7 @@ def recurrent_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
     side, memory_size = config.decoder, config.encoder.hidden_size
     inner = recurrent_layers(config)
     mixers: list[nn.Module] = [inner]
-    dropout = nn.Dropout(side.dropout)
+    dropout = IntegerDropout(side.dropout)
     if config.feed_context:
         mixers = [ContextConcat(), inner]
     elif config.attention != "none":
@@ -260,7 +261,7 @@ def recurrent_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
             mixers = [StepwiseDecoder(inner, AttentionBeforeStep(attention, gate=gate))]
         else:  # dropout is inside the attentional output, so that input feeding sees the same vector as the output layer
             output = AttentionalOutput(attention, side.hidden_size, memory_size=memory_size, dropout=side.dropout)
-            dropout = nn.Dropout(0.0)
+            dropout = IntegerDropout(0.0)
             mixers = [StepwiseDecoder(inner, InputFeeding(output))] if config.input_feeding else [inner, output]
     layers = [Layer(mixer, NoSkip(), norm=nn.Identity()) for mixer in mixers]
     positions = build.input_position_encoding(side.position_encoding, side.input_dim(), max_positions=max_positions)

@@ -15,6 +15,7 @@ from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, WordDropout, encoder_stack, text_embedder, text_encoder
 from weft.models.encoder_config import TaggerConfig
 from weft.nn.crf import CRF, LinearTagHead
+from weft.nn.dropout import IntegerDropout
 
 SHORT_FRACTION = 0.9  # fraction of the words of a batch that are encoded without the longest words, to save padding
 HASH_MULTIPLIER = 6364136223846793005  # Knuth's, for linear congruential generators
@@ -84,7 +85,7 @@ class WordEmbedder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding, self.char_encoder, self.add_chars = embedding, char_encoder, add_chars
-        self.dropout, self.word_dropout = nn.Dropout(dropout), WordDropout(word_dropout)
+        self.dropout, self.word_dropout = IntegerDropout(dropout), WordDropout(word_dropout)
 
     def forward(self, words: TaggerInput) -> tuple[Tensor, Tensor]:
         """Embeddings (B, S, D) and token mask (B, S)."""
@@ -104,7 +105,7 @@ class Tagger(nn.Module):
 
     def __init__(self, encoder: TextEncoder, head: CRF | LinearTagHead, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.head, self.dropout = encoder, head, nn.Dropout(dropout)
+        self.encoder, self.head, self.dropout = encoder, head, IntegerDropout(dropout)
 
     @property
     def max_positions(self) -> int | None:

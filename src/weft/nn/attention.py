@@ -15,10 +15,18 @@ from torch import Tensor, nn
 from weft.nn.attention_step import SelfAttentionStep
 from weft.nn.choices import GATED_ACTIVATIONS
 from weft.nn.decode_step import FeedForwardStep, MixerStep
+from weft.nn.linear import OneDNNLinear
 from weft.nn.memory import Memory
 from weft.nn.packing import in_same_text, is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
 from weft.nn.state import BeamCache, KVCache
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether a kernel of weft takes the place of what torch.compile makes of its plain functions: in training with half
+    precision on a GPU."""
+    is_half = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+    return is_half and torch.is_grad_enabled() and torch.compiler.is_compiling()
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -74,8 +82,8 @@ class SelfAttention(nn.Module):
         self.context_length = context_length if isinstance(context_length, int) else None
         self.positions = positions or PositionEncoding()
         self.qk_norm = qk_norm or nn.Identity()  # applied to queries and keys
-        self.to_qkv = nn.Linear(dim, 3 * num_heads * head_dim)
-        self.to_out = nn.Linear(num_heads * head_dim, dim)
+        self.to_qkv = OneDNNLinear(dim, 3 * num_heads * head_dim)
+        self.to_out = OneDNNLinear(num_heads * head_dim, dim)
         self.attend = ScaledDotProductAttention(dropout)
 
     def position_encoding(self) -> PositionEncoding:
@@ -91,8 +99,7 @@ class SelfAttention(nn.Module):
             raise ValueError("bidirectional layers need the whole sequence at once")
         if isinstance(state, BeamCache):
             return self._step_beams(x, state)
-        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, H, T, E)
-        qk, v = qkv[:2], qkv[2]
+        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, E)
         positions = torch.arange(x.size(1), device=x.device)[None]  # (1 or B, T)
         if state is not None:
             state = KVCache(*state)  # a state that was read from a file is a plain tuple
@@ -100,7 +107,7 @@ class SelfAttention(nn.Module):
         texts = token_mask if token_mask is not None and is_packed(token_mask) else None
         if texts is not None:
             positions, token_mask = positions_in_texts(texts), texts > 0
-        q, k = self.positions.rotate(self.qk_norm(qk), positions, None if state is not None else x.size(1))
+        q, k, v = self.heads(qkv, positions, None if state is not None else x.size(1))
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
@@ -119,6 +126,19 @@ class SelfAttention(nn.Module):
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         y = self.attend(q, k, v, mask, mask is None and not self.bidirectional)
         return self.to_out(y.transpose(1, 2).flatten(2)), self.trim_cache(k, v, key_positions)
+
+    def heads(self, qkv: Tensor, positions: Tensor, bound: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (B, H, T, E) from their projection (B, T, 3, H, E). All positions are below `bound`, if it
+        is given."""
+        table = self.positions.stored_rotations(bound) if has_kernels(qkv) else None
+        if table is not None:
+            from weft.nn.attention_input import attention_input  # defining its operators takes time, and few models need them
+
+            return attention_input(qkv.contiguous(), table, positions, normalizes=isinstance(self.qk_norm, nn.RMSNorm))
+        # not slices: their backward pass fills the rest with zeros
+        qk, v = torch.split(qkv.permute(2, 0, 3, 1, 4), [2, 1])
+        q, k = self.positions.rotate(self.qk_norm(qk), positions, bound)
+        return q, k, v.squeeze(0)
 
     def _step_beams(self, x: Tensor, cache: BeamCache) -> tuple[Tensor, BeamCache]:
         """`forward` for one more token of each hypothesis (A * K, 1, D), which become the K queries of their sentence."""
@@ -203,6 +223,18 @@ class PrunedAttention(nn.Module):
         return ()
 
 
+class FusedGELU(nn.GELU):
+    """x P(X <= x), where X is normally distributed (Hendrycks and Gimpel 2016), by one kernel where that is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not has_kernels(x):
+            return F.gelu(x)
+        from weft.nn.fused_gelu import fused_gelu  # defining its operators takes time, and few models need them
+
+        y: Tensor = fused_gelu(x)
+        return y
+
+
 class SwiGLU(nn.Module):
     """silu(a) * b, where a and b are the halves of the input (Shazeer 2020)."""
 
@@ -234,7 +266,7 @@ class TanhGELU(nn.Module):
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "gelu": nn.GELU,
+    "gelu": FusedGELU,
     "gelu-tanh": TanhGELU,
     "relu": nn.ReLU,
     "squared-relu": SquaredReLU,
@@ -255,9 +287,9 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, *, ffn_dim: int, activation: str = "gelu", bias: bool = True) -> None:
         super().__init__()
         num_inputs = 2 if activation in GATED_ACTIVATIONS else 1
-        self.up_proj = nn.Linear(dim, num_inputs * ffn_dim, bias=bias)
+        self.up_proj: nn.Linear = OneDNNLinear(dim, num_inputs * ffn_dim, bias=bias)
         self.activation = ACTIVATIONS[activation]()
-        self.to_out = nn.Linear(ffn_dim, dim, bias=bias)
+        self.to_out: nn.Linear = OneDNNLinear(ffn_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         return self.to_out(self.activation(self.up_proj(x))), ()

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.decode_step import Shared, lean, lean_into
+from weft.nn.decode_step import Shared, lean, lean_linear, lean_sum
 from weft.nn.positions import PositionEncoding
 from weft.nn.state import BeamCache, KVCache, SharedState
 
@@ -163,7 +163,7 @@ def buffer_of(cache: KVCache | BeamCache, width: int, shared: Shared) -> Buffer:
 
 
 class Projection(NamedTuple):
-    """Where a step writes queries, keys and values, and views of it."""
+    """The queries, keys and values of a step, and views of them."""
 
     output: Tensor  # (B, 3 * H * E)
     qkv: Tensor  # (B, 3, H, T, E)
@@ -171,9 +171,8 @@ class Projection(NamedTuple):
     kv: Tensor  # (B, 2, H, T, E)
 
     @classmethod
-    def allocate(cls, x: Tensor, num_heads: int, size: int, width: int) -> Projection:
-        """For inputs (B * T, D), heads of this size, and T = width."""
-        output = x.new_empty(x.size(0), 3 * num_heads * size)
+    def view(cls, output: Tensor, num_heads: int, size: int, width: int) -> Projection:
+        """The parts of the output (B * T, 3 * H * E) of a linear layer, for heads of this size, and T = width."""
         qkv = output.view(-1, width, 3, num_heads, size).permute(0, 2, 3, 1, 4)
         return cls(output, qkv, qkv.select(1, 0), qkv.narrow(1, 1, 2))
 
@@ -198,19 +197,19 @@ class SelfAttentionStep:
     def __init__(self, mixer: SelfAttention) -> None:
         head_dim = mixer.to_out.in_features // mixer.num_heads
         self.mixer, self.encoding = mixer, Encoding(mixer.positions, (mixer.num_heads, head_dim))
-        self.to_qkv, self.to_out = lean_into(mixer.to_qkv), lean(mixer.to_out)
+        self.to_qkv, self.to_out = lean_linear(mixer.to_qkv), lean_sum(mixer.to_out)
         self.qk_norm = None if type(mixer.qk_norm) is nn.Identity else lean(mixer.qk_norm)
         self.is_plain = self.qk_norm is None and self.encoding.key is None  # queries and keys stay what they are
         self.num_heads, self.sizes, self.scale = mixer.num_heads, (mixer.num_heads, head_dim), mixer.attend.scale
         self.context_length = mixer.context_length
         self.has_bias = self.encoding.has_bias
 
-    def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
+    def __call__(self, x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
         if state is None:
             empty = x.new_empty(x.size(0), self.num_heads, 0, self.sizes[1])
             state = KVCache(empty, empty, empty.new_empty(x.size(0), 0, dtype=torch.long))
         if isinstance(state, BeamCache):
-            return self._step_beams(x, state, shared)
+            return self._step_beams(x, state, shared, residual)
         cache: KVCache = state if isinstance(state, KVCache) else KVCache(*state)  # it was read from a file
         buffer = buffer_of(cache, 1, shared)
         columns = buffer.columns
@@ -221,7 +220,7 @@ class SelfAttentionStep:
             y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)  # (B, H, 1, E)
         else:
             y = self._attend(q, k, v, columns)
-        output = self.to_out(y.reshape(x.size(0), -1))
+        output = self.to_out(y.reshape(x.size(0), -1), residual)
         if context_length is not None and columns.length >= 2 * context_length:
             return output, self.mixer.trim_cache(k, v, columns.view)
         new = BufferedKVCache(k, v, columns.view)
@@ -233,8 +232,11 @@ class SelfAttentionStep:
         width = buffer.columns.width
         projection: Projection | None = shared.scratch.get((self.sizes, width))
         if projection is None:
-            projection = shared.scratch[self.sizes, width] = Projection.allocate(x, *self.sizes, width)
-        self.to_qkv(x, projection.output)
+            output = x.new_empty(x.size(0), 3 * self.sizes[0] * self.sizes[1])
+            projection = shared.scratch[self.sizes, width] = Projection.view(output, *self.sizes, width)
+        output = self.to_qkv(x, projection.output)
+        if output is not projection.output:
+            projection = Projection.view(output, *self.sizes, width)
         if self.is_plain:
             return projection.q, *buffer.append(projection.kv)
         qk = self._normalized(projection.qkv, buffer.columns)
@@ -260,7 +262,7 @@ class SelfAttentionStep:
             mask = bias if mask is None or bias is None else bias + mask
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
 
-    def _step_beams(self, x: Tensor, cache: BeamCache, shared: Shared) -> tuple[Tensor, BeamCache]:
+    def _step_beams(self, x: Tensor, cache: BeamCache, shared: Shared, residual: Tensor | None) -> tuple[Tensor, BeamCache]:
         """The tokens of the K beams are K columns of their sentence."""
         num_beams = cache.visible.size(1)
         buffer = buffer_of(cache, num_beams, shared)
@@ -275,7 +277,7 @@ class SelfAttentionStep:
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)  # (A, H, K, E)
         new = BufferedBeamCache(k, v, positions, beams.visible)
         new.buffer = buffer
-        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1)), new
+        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1), residual), new
 
     def _beam_mask(self, before: Tensor, columns: Columns, shared: Shared) -> BeamMask:
         known: BeamMask | None = shared.beams
@@ -296,15 +298,17 @@ class CrossAttentionStep:
 
     def __init__(self, mixer: CrossAttention) -> None:
         self.num_heads, self.scale = mixer.num_heads, mixer.attend.scale
-        self.to_q, self.qk_norm, self.to_out = lean(mixer.to_q), lean(mixer.qk_norm), lean(mixer.to_out)
+        self.to_q, self.qk_norm, self.to_out = lean(mixer.to_q), lean(mixer.qk_norm), lean_sum(mixer.to_out)
         self.source_mask: Tensor | None = None  # of the latest step, and the same as it is added to the scores
         self.mask: Tensor | None = None
 
-    def __call__(self, x: Tensor, state: SharedState, shared: Shared) -> tuple[Tensor, SharedState]:
+    def __call__(
+        self, x: Tensor, state: SharedState, shared: Shared, residual: Tensor | None = None
+    ) -> tuple[Tensor, SharedState]:
         k, v, source_mask = state.parts
         if self.source_mask is not source_mask:
             mask = None if bool(source_mask.all()) else additive(source_mask, k.dtype)[:, None, None]
             self.source_mask, self.mask = source_mask, mask
         q = self.to_q(x).view(k.size(0), -1, self.num_heads, k.size(-1)).transpose(1, 2)  # (A, H, K, E)
         y = F.scaled_dot_product_attention(self.qk_norm(q), k, v, attn_mask=self.mask, scale=self.scale)
-        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1)), state
+        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1), residual), state

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from weft.nn.attention import ScaledDotProductAttention
 from weft.nn.attention_step import CrossAttentionStep
 from weft.nn.decode_step import MixerStep
+from weft.nn.dropout import IntegerDropout
 from weft.nn.input_feeding import HasLSTMWeights, InputFeedingParts
+from weft.nn.linear import OneDNNLinear
 from weft.nn.memory import Memory
 from weft.nn.stack import Stack
 from weft.nn.state import SharedState, tree_leaves, where
@@ -55,9 +57,9 @@ class CrossAttention(nn.Module):
         self.num_heads, self.summary_only = num_heads, summary_only
         self.to_source = not summary_only
         self.qk_norm = qk_norm or nn.Identity()  # applied to queries and keys
-        self.to_q = nn.Linear(dim, num_heads * head_dim)
-        self.to_kv = nn.Linear(memory_size or dim, 2 * num_heads * head_dim)
-        self.to_out = nn.Linear(num_heads * head_dim, dim)
+        self.to_q = OneDNNLinear(dim, num_heads * head_dim)
+        self.to_kv = OneDNNLinear(memory_size or dim, 2 * num_heads * head_dim)
+        self.to_out = OneDNNLinear(num_heads * head_dim, dim)
         self.attend = ScaledDotProductAttention(dropout)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
@@ -143,7 +145,7 @@ class AttentionalOutput(nn.Module):
 
     def __init__(self, attention: SourceAttention, dim: int, *, memory_size: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention, self.join, self.dropout = attention, nn.Linear(memory_size + dim, dim), nn.Dropout(dropout)
+        self.attention, self.join, self.dropout = attention, nn.Linear(memory_size + dim, dim), IntegerDropout(dropout)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
         return self.attention.init_state(memory)

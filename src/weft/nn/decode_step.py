@@ -19,6 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.dropout import IntegerDropout
+from weft.nn.linear import is_linear
+from weft.nn.packed_linear import Product, Sum, bind_linear, bind_sum
 from weft.nn.skip_connections import Residual
 
 Function = Callable[[Tensor], Tensor]
@@ -39,13 +42,16 @@ class Shared:
         self.scratch = {} if scratch is None else scratch
 
 
-# the mixer of a layer: normalized inputs (B, D) and its state, to outputs (B, D) and the new state
-MixerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
+class MixerStep(Protocol):
+    """The mixer of a layer for one position."""
+
+    def __call__(self, x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Normalized inputs (B, D) and the state of the layer, to outputs (B, D), added to `residual`, and the new state."""
 
 
 @runtime_checkable
 class HasLeanStep(Protocol):
-    """A mixer with a fast version of its forward for one position. The caller may overwrite the outputs of a step."""
+    """A mixer with a fast version of its forward for one position."""
 
     def lean_step(self) -> MixerStep: ...
 
@@ -53,38 +59,42 @@ class HasLeanStep(Protocol):
 def lean(module: nn.Module) -> Function:
     """The function that a module computes in eval mode, without the overhead of calling it. The weights are bound: they may
     change in place, but they may not be replaced."""
-    if type(module) is nn.Linear:
-        weight, bias = module.weight.t(), module.bias
-        return (lambda x: torch.mm(x, weight)) if bias is None else (lambda x: torch.addmm(bias, x, weight))
+    if is_linear(module):
+        return bind_linear(module.weight, module.bias)
     if type(module) is nn.LayerNorm:
         shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
         return lambda x: torch.layer_norm(x, shape, scale, shift, eps)
     if type(module) is nn.ReLU:
         return torch.relu
-    if type(module) in (nn.Identity, nn.Dropout):
+    if type(module) in (nn.Identity, nn.Dropout, IntegerDropout):
         return lambda x: x
     function: Function = module.forward
     return function
 
 
-def lean_into(module: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
-    """`lean` of a linear layer, which writes its output into the second argument."""
-    if type(module) is not nn.Linear:
-        forward = module.forward
-        return lambda x, output: output.copy_(forward(x))
-    weight, bias = module.weight.t(), module.bias
-    if bias is None:
-        return lambda x, output: torch.mm(x, weight, out=output)
-    return lambda x, output: torch.addmm(bias, x, weight, out=output)
+def lean_linear(module: nn.Linear) -> Product:
+    """`lean` of a linear layer, which may write its output into the second argument."""
+    if is_linear(module):
+        return bind_linear(module.weight, module.bias)
+    forward = module.forward
+    return lambda x, output=None: forward(x)
+
+
+def lean_sum(module: nn.Linear) -> Sum:
+    """`lean` of a linear layer whose output is added to the second argument."""
+    if is_linear(module):
+        return bind_sum(module.weight, module.bias)
+    forward = module.forward
+    return lambda x, residual=None: forward(x) if residual is None else forward(x) + residual
 
 
 def forward_step(mixer: nn.Module) -> MixerStep:
     """The forward of a mixer for a sequence of one position."""
     forward = mixer.forward
 
-    def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
+    def step(x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
         y, state = forward(x.unsqueeze(1), state, None)
-        return y.squeeze(1), state
+        return y.squeeze(1) if residual is None else y.squeeze(1) + residual, state
 
     return step
 
@@ -97,17 +107,14 @@ class DecoderLayer(Protocol):
     connection: Any
 
 
-def _layer_step(layer: DecoderLayer) -> MixerStep:
+LayerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
+
+
+def _layer_step(layer: DecoderLayer) -> LayerStep:
     norm, connection = lean(layer.norm), layer.connection
-    fast = layer.mixer.lean_step() if isinstance(layer.mixer, HasLeanStep) else None
-    mixer = fast or forward_step(layer.mixer)
-    if type(connection) is Residual and fast is not None:  # the most frequent layers, without calls
-
-        def residual_step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
-            y, state = mixer(norm(x), state, shared)
-            return y.add_(x), state
-
-        return residual_step
+    mixer = layer.mixer.lean_step() if isinstance(layer.mixer, HasLeanStep) else forward_step(layer.mixer)
+    if type(connection) is Residual:  # the most frequent one
+        return lambda x, state, shared: mixer(norm(x), state, shared, x)
     mixer_input, connect = connection.mixer_input, connection.forward
 
     def step(x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, Any]:
@@ -129,22 +136,22 @@ class FeedForwardStep:
     """`FeedForward.forward` for one position."""
 
     def __init__(self, mixer: FeedForwardLayer) -> None:
-        self.up_proj, self.activation, self.to_out = lean_into(mixer.up_proj), lean(mixer.activation), lean(mixer.to_out)
+        self.up_proj, self.activation, self.to_out = lean_linear(mixer.up_proj), lean(mixer.activation), lean_sum(mixer.to_out)
         self.size, activation = mixer.up_proj.out_features, mixer.activation
         self.is_relu = type(activation) is nn.ReLU
         self.is_gelu = isinstance(activation, nn.GELU) and activation.approximate == "none"
 
-    def __call__(self, x: Tensor, state: Any, shared: Shared) -> tuple[Tensor, tuple[()]]:
+    def __call__(self, x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         key = "feed-forward", self.size
-        hidden, swapped = shared.scratch.get(key) or shared.scratch.setdefault(key, self._scratch(x))
-        self.up_proj(x, hidden)
-        if swapped is not None:
+        scratch, swapped = shared.scratch.get(key) or shared.scratch.setdefault(key, self._scratch(x))
+        hidden = self.up_proj(x, scratch)
+        if swapped is not None and hidden is scratch:
             F.gelu(swapped, out=swapped)  # type: ignore[call-arg]  # which the stub of torch omits
         elif self.is_relu:
             torch.relu_(hidden)
         else:
             hidden = self.activation(hidden)
-        return self.to_out(hidden), ()
+        return self.to_out(hidden, residual), ()
 
     def _scratch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The hidden vectors, and a view of them that GELU overwrites: torch leaves a contiguous tensor to oneDNN, which takes

@@ -1,13 +1,53 @@
-"""Dropout for recurrent language models, and the penalties on their activations (Merity et al. 2018, "AWD-LSTM").
+"""Dropout, its variants for recurrent language models, and the penalties on their activations (Merity et al. 2018, "AWD-LSTM").
 
 Shapes: B batch size, T sequence length, D hidden size, V vocabulary size.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+MIN_ELEMENTS = 1 << 15  # with fewer, the function of torch is as fast
+LEVELS = 1 << 16  # values of a random 16-bit integer
+
+
+class _IntegerMask(torch.autograd.Function):
+    """Sets an element to zero if its random 16-bit integer is among the lowest `num_dropped` of 65,536 values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, num_dropped: int) -> Tensor:
+        # the generator takes most of the time, so four integers are made from each of its numbers
+        numbers = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+        integers = numbers.view(torch.int16)[: x.numel()].view(x.shape)  # from -LEVELS / 2
+        factor = LEVELS / (LEVELS - num_dropped)
+        # written as float32: conversion from bool is slow
+        mask = torch.ge(integers, num_dropped - LEVELS // 2, out=x.new_empty(x.shape)).mul_(factor)
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return grad * mask, None
+
+
+class IntegerDropout(nn.Dropout):
+    """`nn.Dropout`; on a CPU it draws large masks from random integers, with a probability rounded to 1 / 65,536."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        num_dropped = round(self.p * LEVELS)
+        is_large = self.training and x.device.type == "cpu" and x.numel() >= MIN_ELEMENTS
+        is_plain = is_large and x.dtype == torch.float32 and not torch.compiler.is_compiling()
+        if not is_plain or not 0 < num_dropped < LEVELS:
+            return F.dropout(x, self.p, self.training)
+        output: Tensor = _IntegerMask.apply(x, num_dropped)  # type: ignore[no-untyped-call]
+        return output
 
 
 class VariationalDropout(nn.Module):

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.nn.linear import product
+
 MIN_LOGITS = 1 << 22  # with fewer, the two functions that it replaces are as fast
 CHUNK_LOGITS = 1 << 19  # logits that fit the cache
 
@@ -48,7 +50,7 @@ def _losses_and_gradients(logits: Tensor, labels: Tensor, label_smoothing: float
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-        logits = torch.mm(x, weight.t())
+        logits = product(x, weight)
         loss = x.new_empty(len(x))
         chunk_size = max(1, CHUNK_LOGITS // len(weight))
         for low in range(0, len(x), chunk_size):
@@ -63,7 +65,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         x, weight, gradients = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         # the gradients of the losses scale the small factor of each product
-        grad_x = torch.mm(gradients, weight).mul_(grad[:, None]) if need_x else None
+        grad_x = product(gradients, weight.t()).mul_(grad[:, None]) if need_x else None
         grad_weight = torch.mm(gradients.t(), x * grad[:, None]) if need_weight else None
         grad_bias = torch.mv(gradients.t(), grad) if need_bias else None
         return grad_x, grad_weight, grad_bias, None, None

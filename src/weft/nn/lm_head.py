@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.linear_cross_entropy import can_fuse, linear_cross_entropy
+from weft.nn.packed_linear import bind_linear
 
 MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed: 128 MB
 # in training on a GPU, logits in chunks of this many, if all of them, with what is computed from them, would take a large part
@@ -78,10 +79,10 @@ class LMHead(nn.Module):
 
     def lean(self) -> Callable[[Tensor], Tensor]:
         """`forward` with bound weights, for vectors (B, D) of their dtype and without gradients; see `weft.nn.decode_step`."""
-        weight, bias, softcap = self.weight.t(), self.bias, self.logit_softcap
+        product, softcap = bind_linear(self.weight, self.bias), self.logit_softcap
 
         def log_probs(x: Tensor) -> Tensor:
-            logits = torch.addmm(bias, x, weight).float()
+            logits = product(x).float()
             if softcap is not None:
                 logits = softcap * torch.tanh(logits / softcap)
             return torch.log_softmax(logits, -1, out=logits)

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.linear import is_linear
+
 SCALE = 2.0
 A, B = "lora_a", "lora_b"
 
@@ -37,7 +39,7 @@ def add_adapters(model: nn.Module, part: nn.Module, rank: int) -> int:
     """Freeze all weights of a model and add adapters to the linear layers of a part of it. Returns their number."""
     model.requires_grad_(False)
     owners = [(owner, name, module) for owner in part.modules() for name, module in owner.named_children()]
-    linear = [(owner, name, module) for owner, name, module in owners if type(module) is nn.Linear]
+    linear = [(owner, name, module) for owner, name, module in owners if is_linear(module)]
     for owner, name, module in linear:
         setattr(owner, name, LoRALinear(module, rank))
     return len(linear)

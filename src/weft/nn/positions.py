@@ -80,6 +80,10 @@ class PositionEncoding(nn.Module):
         """Rotate queries or keys, (..., B, H, T, E). All positions are below `bound`, if it is given."""
         return x
 
+    def stored_rotations(self, bound: int | None) -> Tensor | None:
+        """The factors of `rotation` for the positions below `bound` and others, (2, P, E), if they are stored."""
+        return None
+
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
         """The factors of `rotate` for positions (B, T), both (B, T, E): x becomes cos * x + sin * (x with swapped halves)."""
         return None
@@ -213,8 +217,8 @@ class RotaryEmbedding(PositionEncoding):
     """Rotary position embedding (RoPE; Su et al. 2021): coordinates i and i + E/2 of queries and keys are rotated by the angle
     p / theta^(2i/E), so that their dot products depend on distances only.
 
-    The cosines and sines of the first `num_stored` positions, (2, num_stored, E / 2), are stored: compiled code would compute
-    them again in every row and head.
+    The factors of the first `num_stored` positions, (2, num_stored, E), are stored: compiled code would compute them again in
+    every row and head.
     """
 
     frequencies: Tensor
@@ -226,20 +230,31 @@ class RotaryEmbedding(PositionEncoding):
         # on a CPU, also for the meta device, where torch imports its compiler for arithmetic
         frequencies = theta ** (-torch.arange(half, device="cpu") / half)
         angle = angles(torch.arange(min(num_stored, MAX_TABLE), device="cpu"), frequencies)
-        table, device = torch.stack([angle.cos(), angle.sin()]).float(), torch.get_default_device()
+        table, device = torch.stack(_factors(angle.cos(), angle.sin())).float(), torch.get_default_device()
         self.register_buffer("frequencies", frequencies.to(device), persistent=False)
         self.register_buffer("table", table.to(device), persistent=False)
 
+    def stored_rotations(self, bound: int | None) -> Tensor | None:
+        return self.table if bound is not None and bound <= self.table.size(1) else None
+
     def rotate(self, x: Tensor, positions: Tensor, bound: int | None = None) -> Tensor:
-        if bound is not None and bound <= self.table.size(1) and x.dtype != torch.float64:
-            cos, sin = self.table[:, positions][:, :, None]  # (B, 1, T, E / 2)
+        table = self.stored_rotations(bound)
+        if table is not None and x.dtype != torch.float64:
+            cos, sin = table[:, positions]  # (B, T, E)
         else:
-            cos, sin = cos_and_sin(angles(positions, self.frequencies)[:, None])
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+            cos, sin = _factors(*cos_and_sin(angles(positions, self.frequencies)))
+        cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+        swapped: Tensor = (
+            torch.unflatten(x, -1, (2, -1)).flip(-2).flatten(-2)
+        )  # one load in compiled code; concatenated halves are two
+        rotated: Tensor = x * cos + swapped * sin
+        return rotated
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
         angle = angles(positions, self.frequencies)
-        cos, sin = angle.cos(), angle.sin()
-        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+        return _factors(angle.cos(), angle.sin())
+
+
+def _factors(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors of x and of x with swapped halves, (..., E), from cosines and sines (..., E / 2)."""
+    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

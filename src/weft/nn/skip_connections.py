@@ -7,6 +7,11 @@ import torch
 from torch import Tensor, nn
 
 
+def norm_input(x: Tensor, norm: nn.Module) -> Tensor:
+    """x in the precision of the norm that reads it. Under autocast, torch sees to that for LayerNorm, but not for RMSNorm."""
+    return x.to(norm.weight.dtype) if isinstance(norm, nn.RMSNorm) else x
+
+
 class NoSkip(nn.Module):
     """y: no skip connection."""
 
@@ -44,7 +49,7 @@ class PostNormResidual(nn.Module):
         return x
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        output: Tensor = self.norm(x + y)
+        output: Tensor = self.norm(norm_input(x + y, self.norm))
         return output
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.dropout import IntegerDropout
 from weft.nn.spectrogram import LogMel, RunningNorm, SpecAugment, SpeedPerturbation, normalize_utterance
 
 FULL_SCALE = 32768.0  # of 16-bit samples
@@ -96,7 +97,7 @@ class SpeechFront(nn.Module):
     ) -> None:
         super().__init__()
         self.log_mel, self.subsampling, self.running_norm = log_mel, subsampling, running_norm
-        self.spec_augment, self.speed, self.dropout = spec_augment, speed, nn.Dropout(dropout)
+        self.spec_augment, self.speed, self.dropout = spec_augment, speed, IntegerDropout(dropout)
 
     def features(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Normalized log-mel features (B, T, F) and their mask, from 16-bit samples (B, T, hop) and their mask (B, T)."""

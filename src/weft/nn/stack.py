@@ -17,7 +17,7 @@ from weft.nn.experts import expert_layers
 from weft.nn.memory import Memory
 from weft.nn.packing import is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
-from weft.nn.skip_connections import Connection
+from weft.nn.skip_connections import Connection, norm_input
 
 
 @runtime_checkable
@@ -81,13 +81,22 @@ class Layer(nn.Module):
         return self._forward(x, None, token_mask)[0]
 
     def _forward(self, x: Tensor, state: Any, token_mask: Tensor | None) -> tuple[Tensor, Any]:
-        y, state = self.mixer(self.norm(self.connection.mixer_input(x)), state, token_mask)
+        normed = self.norm(norm_input(self.connection.mixer_input(x), self.norm))
+        y, state = self.mixer(normed, state, token_mask)
         return self.connection(x, self.dropout(y) if self.training else y), state
 
     def init_state(self, memory: Memory) -> Any:
         """The state of the mixer before the first target token."""
         mixer: Any = self.mixer
         return mixer.init_state(memory)
+
+
+def in_half_precision(x: Tensor) -> Tensor:
+    """The input of the first layer under autocast to bfloat16, in bfloat16: then the sums of skip connections are as well, and
+    compiled code, which joins casts with what is around them, moves half of the bytes. float16 could overflow."""
+    kind = x.device.type
+    is_half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.bfloat16
+    return x.bfloat16() if is_half else x
 
 
 def run_layers(layers: Sequence[Layer], x: Tensor, token_mask: Tensor | None) -> Tensor:
@@ -108,9 +117,14 @@ def layer_indices(model: nn.Module) -> dict[str, int]:
     return {name: index for name, index in indices.items() if index is not None}
 
 
-def _index_or_number(number: int, layer: Layer) -> tuple[int | None, int | None]:
-    """Equal for layers with the same layer index."""
-    return (layer.layer_index, None) if layer.layer_index is not None else (None, number)
+def by_layer_index(layers: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Neighboring layers with the same layer index together, all others alone."""
+
+    def index_or_number(numbered: tuple[int, Any]) -> tuple[int | None, int | None]:
+        number, layer = numbered
+        return (layer.layer_index, None) if layer.layer_index is not None else (None, number)
+
+    return [tuple(layer for _, layer in group) for _, group in groupby(enumerate(layers), index_or_number)]
 
 
 class Stack(nn.Module):
@@ -151,7 +165,10 @@ class Stack(nn.Module):
         if token_mask is not None and is_packed(token_mask):
             positions = positions_in_texts(token_mask)
         x = self.input_proj(self.positions.add_to(x, num_read + positions))
-        if self.compiled is not None and state is None and self.training and torch.is_grad_enabled():
+        trains = self.training and torch.is_grad_enabled()
+        if trains and (self.compiled is not None or torch.compiler.is_compiling()):
+            x = in_half_precision(x)
+        if self.compiled is not None and state is None and trains:
             new_states: list[Any] = [None] * len(self.layers)
             for region in self.regions:
                 x = self.compiled(region, x, token_mask)
@@ -161,7 +178,7 @@ class Stack(nn.Module):
                 x, layer_state = layer(x, layer_state, token_mask)
                 new_states.append(layer_state)
         num_new = x.size(1) if token_mask is None else token_mask.sum(1, keepdim=True)
-        return self.final_norm(x), ((num_read + num_new).expand(x.size(0), 1), tuple(new_states))
+        return self.final_norm(norm_input(x, self.final_norm)), ((num_read + num_new).expand(x.size(0), 1), tuple(new_states))
 
     def compile_region(self, compiler: Callable[[Any], Any]) -> None:
         """Compile the layers for training in which nobody reads their states: attention with the feed-forward layer after it,
@@ -171,8 +188,7 @@ class Stack(nn.Module):
             for layer in layers:
                 layer.compiled = compiler(Layer.output)
         else:
-            groups = groupby(enumerate(layers), lambda numbered: _index_or_number(*numbered))
-            self.compiled, self.regions = compiler(run_layers), [tuple(layer for _, layer in group) for _, group in groups]
+            self.compiled, self.regions = compiler(run_layers), by_layer_index(layers)
 
     def init_state(self, memory: Memory) -> tuple[None, tuple[Any, ...]]:
         """The state of a decoder before the first target token."""

@@ -43,10 +43,9 @@ def _loss_and_gradient(  # type: ignore[no-untyped-def]
     if HAS_CAP:
         inverse = 1.0 / cap
         target = cap * _tanh(target * inverse)
-    # each lane has a maximum and a sum of its own, which are joined at the end
-    largest = tl.full([BLOCK], -1e30, tl.float32)
+    highest = -1e30
     if IS_FIXED:
-        largest = tl.full([BLOCK], 0.0, tl.float32) + cap
+        highest = cap
     total = tl.zeros([BLOCK], tl.float32)
     sum_of_logits = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, vocab_size, BLOCK):
@@ -59,13 +58,12 @@ def _loss_and_gradient(  # type: ignore[no-untyped-def]
             sum_of_logits += tl.where(mask, x, 0.0)
         x = tl.where(mask, x, float("-inf"))
         if IS_FIXED:
-            total += tl.exp(x - largest)
-        else:
-            larger = tl.maximum(largest, x)
-            total = total * tl.exp(largest - larger) + tl.exp(x - larger)
-            largest = larger
-    highest = tl.max(largest, 0)
-    log_total = highest + tl.log(tl.sum(total * tl.exp(largest - highest), 0))
+            total += tl.exp(x - highest)
+        else:  # one maximum for all lanes: with one each, every logit would need two exponentials
+            higher = tl.maximum(highest, tl.max(x, 0))
+            total = total * tl.exp(highest - higher) + tl.exp(x - higher)
+            highest = higher
+    log_total = highest + tl.log(tl.sum(total, 0))
     value = log_total - (1.0 - smoothing) * target
     if SMOOTHS:
         value -= smoothing * tl.sum(sum_of_logits, 0) / vocab_size

@@ -54,7 +54,12 @@ def local_part(tensor: Tensor) -> LocalPart:
 
 def local(tensor: Tensor) -> Tensor:
     """The rows that this process holds, as a plain tensor that shares their memory."""
-    return local_part(tensor).tensor
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    with torch.no_grad():  # otherwise it is a view with a history
+        rows: Tensor = sharded.to_local()
+    return rows
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -78,12 +83,21 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 def from_rows(rows: Tensor, like: Tensor) -> Tensor:
     """A copy of the rows of this process as a tensor that is divided as `like` is; no exchange is needed."""
+    part = local(like)
+    return as_part(rows.to(part.device, part.dtype, copy=True), like)
+
+
+def as_part(rows: Tensor, like: Tensor) -> Tensor:
+    """The rows of this process as a tensor that is divided as `like` is and shares their memory; no exchange is needed. If
+    `like` is not sharded, they are the tensor."""
+    if not is_sharded(like):
+        return rows
     from torch.distributed.tensor import DTensor
 
     sharded: Any = like
-    part, _, shape = local_part(like)
+    shape = tuple(like.shape)
     result: Tensor = DTensor.from_local(
-        rows.to(part.device, part.dtype, copy=True),
+        rows,
         sharded.device_mesh,
         sharded.placements,
         run_check=False,

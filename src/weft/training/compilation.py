@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch._dynamo
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.nn.stack import HasRegion
@@ -55,8 +54,11 @@ def plan(loop: Loop, *, has_equal_shapes: bool, is_recorded: bool) -> Compilatio
 
 def compile_training(loop: Loop, compilation: Compilation) -> None:
     """Compile in place: weights and modules keep their names."""
-    torch._dynamo.config.recompile_limit = MAX_GRAPHS
     dynamic, loss_module = False if compilation.has_equal_shapes else None, loop.loss_module
+    if compilation.unit != "nothing" or compilation.muon:
+        import torch._dynamo as dynamo  # takes seconds
+
+        dynamo.config.recompile_limit = MAX_GRAPHS
     if compilation.unit == "model":
         loss_module.compile(backend=BACKEND, dynamic=dynamic)
     elif compilation.unit == "layer":

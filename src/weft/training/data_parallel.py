@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
-from weft.nn.stack import Recomputes
+from weft.nn.cross_attention import AttendsToMemory
+from weft.nn.stack import Recomputes, by_layer_index
 from weft.parallel.group import Group
 from weft.parallel.shards import whole
 from weft.training.loss_module import LossModule
@@ -122,9 +123,12 @@ class Sharded(Replica):
         self.exchanged_bytes = 3 * total * (group.size - 1) // group.size  # weights for both passes, and gradients
         self.gradient_factor = group.size  # it averages
         mesh = DeviceMesh.from_group(group.process_group, device.type)
-        for layer in outermost_layers(model):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=group.size > 1)  # one process alone has nothing to gather again
-            register_fsdp_forward_method(layer, "init_state")  # cross-attention projects the memory in it
+        for layers in sharded_together(model):
+            fully_shard(list(layers), mesh=mesh, reshard_after_forward=group.size > 1)  # one alone has nothing to gather again
+            for layer in layers:
+                # cross-attention projects the memory in it; the others would gather all of them for nothing
+                if len(layers) == 1 or isinstance(layer.mixer, AttendsToMemory):
+                    register_fsdp_forward_method(layer, "init_state")
         self.module: Any = fully_shard(loss_module, mesh=mesh)
 
     def backward(self, *, is_last: bool) -> AbstractContextManager[Any]:
@@ -153,12 +157,23 @@ class Sharded(Replica):
 
 
 def outermost_layers(model: nn.Module) -> list[Any]:
-    """The layers of a model whose weights are gathered together. Layers inside another layer are not listed: they may be called
-    once per position."""
+    """The layers of a model. Layers inside another layer are not listed: they may be called once per position."""
     found: list[Any] = []
     for module in model.children():
         found += [module] if isinstance(module, Recomputes) else outermost_layers(module)
     return found
+
+
+def sharded_together(model: nn.Module) -> list[tuple[Any, ...]]:
+    """The outermost layers whose weights are gathered together: attention and the feed-forward layer after it. Each exchange
+    takes the host some time."""
+    layers, found = list[Any](), list[tuple[Any, ...]]()
+    for module in model.children():
+        if isinstance(module, Recomputes):
+            layers.append(module)
+        else:
+            found += sharded_together(module)
+    return by_layer_index(layers) + found
 
 
 def checkpoint_activations(model: nn.Module) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.data.batching import BatchSampler
 from weft.data.prefetch import Prefetcher
 from weft.errors import TrainingInterrupted
-from weft.parallel.shards import local, whole
+from weft.parallel.shards import local
 from weft.training.config import TrainConfig
 from weft.training.data_parallel import Replica
 from weft.training.device_config import DeviceConfig as DeviceConfig
@@ -171,7 +171,10 @@ class Loop:
         torch._foreach_mul_([local(w.grad) for w in self.optimizers.weights if w.grad is not None], factor)
 
     def _gradient_norm(self) -> Tensor:
-        return whole(torch.nn.utils.get_total_norm([w.grad for w in self.optimizers.weights if w.grad is not None]))
+        norm = torch.nn.utils.get_total_norm([local(w.grad) for w in self.optimizers.weights if w.grad is not None])
+        if not self.optimizers.is_sharded:
+            return norm
+        return self.group.sum_(norm.double().square()).sqrt().to(norm.dtype)  # each process has some rows
 
     def train_step(self) -> None:
         """Make one optimizer step, and move the training state behind it."""

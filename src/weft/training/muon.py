@@ -56,6 +56,14 @@ class StepScalars(NamedTuple):
     decay: Tensor  # learning rate times weight decay
 
 
+def _nesterov(gradient: Tensor, buffer: Tensor, scalars: StepScalars, momentum: float) -> Tensor:
+    """Add a gradient that is yet to be scaled to the momentum buffer, and return Nesterov's momentum."""
+    # replaced, not multiplied: 0 times NaN is NaN
+    gradient = torch.where(scalars.keeps > 0, gradient * scalars.factor, 0.0)
+    buffer.lerp_(gradient, (1.0 - momentum) * scalars.keeps)
+    return torch.lerp(gradient, buffer, momentum)
+
+
 def scaled_update(
     weights: list[Tensor],
     gradients: list[Tensor],
@@ -66,13 +74,15 @@ def scaled_update(
     orthogonalize: Callable[[Tensor], Tensor] = orthogonalize,
 ) -> None:
     """The step of `Muon` for weights of one shape, with gradients that are yet to be scaled, without waiting for a number."""
-    factor, keeps, lr, decay = scalars
-    # replaced, not multiplied: 0 times NaN is NaN
-    gradient = torch.where(keeps > 0, torch.stack(gradients) * factor, 0.0)
-    buffer = torch.stack(buffers).lerp_(gradient, (1.0 - momentum) * keeps)
-    nesterov = torch.lerp(gradient, buffer, momentum)
+    _, keeps, lr, decay = scalars
+    if torch.compiler.is_compiling():  # one kernel per weight: those of a stack would begin with copies
+        parts = [_nesterov(*pair, scalars, momentum) for pair in zip(gradients, buffers, strict=True)]
+        nesterov = torch.stack(parts)
+    else:
+        buffer = torch.stack(buffers)
+        nesterov = _nesterov(torch.stack(gradients), buffer, scalars, momentum)
+        torch._foreach_copy_(buffers, list(buffer.unbind()))
     updates = orthogonalize(nesterov.flatten(0, -3)).view_as(nesterov)
-    torch._foreach_copy_(buffers, list(buffer.unbind()))
     torch._foreach_mul_(weights, 1.0 - decay * keeps)
     torch._foreach_add_(weights, list((updates * (-lr * keeps)).unbind()))
 
@@ -123,8 +133,7 @@ class Muon(torch.optim.Optimizer):
         nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
         # a weight with three axes has one matrix per expert
         matrices = torch.stack(list(nesterov)).flatten(0, -3)
-        rows = shape[0] if len(shape) == 2 and is_sharded(weights[0]) else None
-        updates = orthogonalize_together(matrices, self.group, sharded_rows=rows, replicated=not is_sharded(weights[0]))
+        updates = self._shared_work(weights[0])(matrices)
         updates = updates.view(len(weights), *nesterov[0].shape)
         parts = [local(weight) for weight in weights]
         torch._foreach_mul_(parts, 1.0 - group["lr"] * group["weight_decay"])
@@ -132,19 +141,23 @@ class Muon(torch.optim.Optimizer):
 
     def _scaled_update(self, group: dict[str, Any], weights: list[Tensor], scale: Tensor, skips: Tensor) -> None:
         """`_update` with gradients that are divided by `scale`, if `skips` is 0."""
-        lr, gradients = group["lr"], [weight.grad for weight in weights if weight.grad is not None]
+        lr, gradients = group["lr"], [local(weight.grad) for weight in weights if weight.grad is not None]
         scalars = StepScalars(
             scale.reciprocal(),
             1.0 - skips,
             skips.new_full((), _scaled_lr(lr, weights[0].shape)),
             skips.new_full((), lr * group["weight_decay"]),
         )
-        buffers, momentum = self._buffers(weights), group["momentum"]
+        parts, buffers, momentum = [local(weight) for weight in weights], self._buffers(weights), group["momentum"]
         if self.group.size == 1:
-            self.scaled_update(weights, gradients, buffers, scalars, momentum=momentum)
+            self.scaled_update(parts, gradients, buffers, scalars, momentum=momentum)
         else:
-            share = partial(orthogonalize_together, group=self.group, sharded_rows=None, replicated=True)
-            scaled_update(weights, gradients, buffers, scalars, momentum=momentum, orthogonalize=share)
+            scaled_update(parts, gradients, buffers, scalars, momentum=momentum, orthogonalize=self._shared_work(weights[0]))
+
+    def _shared_work(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """`orthogonalize` of weights of this shape, by all processes of the group."""
+        rows = weight.size(0) if weight.dim() == 2 and is_sharded(weight) else None
+        return partial(orthogonalize_together, group=self.group, sharded_rows=rows, replicated=not is_sharded(weight))
 
 
 def _scaled_lr(lr: float, shape: torch.Size) -> float:

@@ -149,6 +149,9 @@ class Generate(CacheOptions, EngineOptions, MixtureOptions):
     ] = False
 
     def run(self) -> int:
+        from weft.cli.memory import keep_freed_memory
+
+        keep_freed_memory()
         temperatures = self._temperatures()
         options = [self._options(value) for value in temperatures]
         self._check_generates()

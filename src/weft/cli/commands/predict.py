@@ -125,8 +125,10 @@ class Predict(EngineOptions, SearchOptions):
 
     def run(self) -> int:
         from weft.cli.group import joined
+        from weft.cli.memory import keep_freed_memory
         from weft.training.device import uses_gpu
 
+        keep_freed_memory()
         with joined("cuda" if uses_gpu(self.device) else "cpu", self.advice()) as group:
             self._check_shared(group)
             return self._predict(group)

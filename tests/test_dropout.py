@@ -1,0 +1,44 @@
+"""Dropout with masks from random integers: the distribution of torch's, and its gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from weft.nn.dropout import MIN_ELEMENTS, IntegerDropout
+
+
+@pytest.mark.parametrize("prob", [0.1, 0.5, 0.999])
+@pytest.mark.parametrize("shape", [(256, 1024), (3, 7, 12_485)])  # the second is no multiple of four
+def test_distribution(prob: float, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    x = torch.ones(shape, requires_grad=True)
+    y = IntegerDropout(prob)(x)
+    kept = y > 0
+    num_kept, expected = int(kept.sum()), (1 - prob) * x.numel()
+    assert abs(num_kept - expected) < 5 * (x.numel() * prob * (1 - prob)) ** 0.5
+    torch.testing.assert_close(y[kept].mean().item(), 1 / (1 - prob), rtol=0.01, atol=0)  # probabilities are rounded
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], y)  # the output for ones is the mask
+    # neighbors, some of them from one number of the generator, are independent
+    both = (kept.flatten()[1:] & kept.flatten()[:-1]).float().mean().item()
+    assert abs(both - (1 - prob) ** 2) < 0.01
+
+
+def test_small_inputs_and_other_dtypes_are_left_to_torch() -> None:
+    for x in (torch.ones(MIN_ELEMENTS - 1), torch.ones(MIN_ELEMENTS, dtype=torch.float64)):
+        outputs = []
+        for function in (IntegerDropout(0.3), lambda x: F.dropout(x, 0.3)):
+            torch.manual_seed(1)
+            outputs.append(function(x))
+        assert torch.equal(*outputs)
+
+
+def test_without_training_and_at_the_ends() -> None:
+    x = torch.randn(MIN_ELEMENTS)
+    assert torch.equal(IntegerDropout(0.5).eval()(x), x) and torch.equal(IntegerDropout(0.0)(x), x)
+    assert torch.equal(IntegerDropout(1.0)(x), torch.zeros_like(x))
+    torch.manual_seed(1)
+    first = IntegerDropout(0.5)(x)
+    torch.manual_seed(1)
+    assert torch.equal(IntegerDropout(0.5)(x), first)

@@ -1,0 +1,99 @@
+"""Linear layers whose products oneDNN computes equal F.linear; on other processors and for small products they are F.linear."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.nn import linear as module
+from weft.nn.linear import OneDNNLinear, is_linear, prefers_onednn, product, uses_onednn
+from weft.nn.linear_cross_entropy import linear_cross_entropy
+from weft.nn.lora import LoRALinear
+
+pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without oneDNN")
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every product by oneDNN, on any processor."""
+    monkeypatch.setattr(module, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(module, "MIN_MULTIPLICATIONS", 1)
+
+
+def results(x: Tensor, layer: nn.Linear, grad: Tensor) -> list[Tensor]:
+    """The output of a layer, and the gradients of its input and its weights."""
+    output = layer(x)
+    return [output.detach(), *torch.autograd.grad(output, [x, *layer.parameters()], grad)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (33, 17), (3, 7, 17), (2, 3, 5, 48)])
+def test_equals_torch(onednn: None, shape: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(1)
+    layer = OneDNNLinear(shape[-1], 19, bias=bias)
+    plain = nn.Linear(shape[-1], 19, bias=bias)
+    plain.load_state_dict(layer.state_dict())
+    grad = torch.randn(*shape[:-1], 19)
+    inputs = (
+        torch.randn(shape),
+        torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2],
+        torch.randn(shape[::-1]).permute(*range(len(shape))[::-1]),
+    )
+    for x in inputs:  # contiguous, with gaps, and transposed
+        assert uses_onednn(x, layer.weight)
+        first, second, expected = (results(x.detach().requires_grad_(), each, grad) for each in (layer, layer, plain))
+        torch.testing.assert_close(first, expected)
+        assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_frozen_weights_and_inputs_get_no_gradient(onednn: None) -> None:
+    layer, x = OneDNNLinear(8, 4), torch.randn(5, 8)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None and layer.bias.grad is not None and x.grad is None
+    layer.zero_grad()
+    layer.requires_grad_(False)
+    layer(x.requires_grad_()).sum().backward()
+    assert layer.weight.grad is None and layer.bias.grad is None
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(5, 8))
+
+
+def test_cross_entropy_by_onednn(onednn: None) -> None:
+    torch.manual_seed(1)
+    x, weight, bias = (torch.randn(shape, requires_grad=True) for shape in ((21, 16), (50, 16), (50,)))
+    labels = torch.randint(50, (21,))
+    losses = (
+        linear_cross_entropy(x, weight, bias, labels, 0.1),
+        F.cross_entropy(F.linear(x, weight, bias), labels, reduction="none", label_smoothing=0.1),
+    )
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*(torch.autograd.grad(loss.sum(), [x, weight, bias]) for loss in losses))
+
+
+def test_other_dtypes_autocast_and_compiled_code_are_left_to_torch(onednn: None) -> None:
+    for dtype in (torch.bfloat16, torch.float64):
+        layer, x = OneDNNLinear(8, 4, dtype=dtype), torch.randn(5, 8, dtype=dtype)
+        assert not uses_onednn(x, layer.weight) and torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+    compiled = torch.compile(OneDNNLinear(8, 4), backend="eager", fullgraph=True)
+    assert compiled(torch.randn(5, 8)).shape == (5, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert OneDNNLinear(8, 4)(torch.randn(5, 8)).dtype == torch.bfloat16
+
+
+def test_the_choice_depends_on_the_processor_and_the_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = torch.empty(1024, 512), torch.empty(512, 512)
+    for prefers in (True, False):
+        monkeypatch.setattr(module, "prefers_onednn", lambda prefers=prefers: prefers)
+        assert uses_onednn(x, weight) is prefers and not uses_onednn(x[:64], weight)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "CPU_INFO", module.CPU_INFO / "missing")
+        assert not prefers_onednn.__wrapped__()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert not prefers_onednn.__wrapped__()
+    assert product(x, weight).shape == (1024, 512)
+
+
+def test_is_linear() -> None:
+    assert is_linear(OneDNNLinear(2, 2)) and is_linear(nn.Linear(2, 2))
+    assert not is_linear(LoRALinear(OneDNNLinear(2, 2), 1)) and not is_linear(nn.Identity())

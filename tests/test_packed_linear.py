@@ -1,0 +1,49 @@
+"""Packed weights give the same products as plain ones, and follow the weights when they change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.nn import packed_linear
+from weft.nn.packed_linear import MIN_PACKED_NUMBERS, bind_linear
+from weft.training.optimizers import Optimizers
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    if not torch._C._has_mkldnn:
+        pytest.skip("torch without oneDNN")
+    monkeypatch.setattr(packed_linear, "prefers_onednn", lambda: True)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@torch.no_grad()
+def test_packed_products_equal_plain_ones(onednn, has_bias):
+    torch.manual_seed(1)
+    weight = torch.nn.Parameter(torch.randn(MIN_PACKED_NUMBERS // 64, 64))
+    bias = torch.nn.Parameter(torch.randn(len(weight))) if has_bias else None
+    product, x = bind_linear(weight, bias), torch.randn(40, 64)
+    for _ in range(2):
+        expected = torch.nn.functional.linear(x, weight, bias)
+        for rows in (1, 2, 5, 40):
+            torch.testing.assert_close(product(x[:rows]), expected[:rows], atol=1e-4, rtol=1e-4)
+        weight.mul_(2)  # as an optimizer does
+
+
+@torch.no_grad()
+def test_a_row_does_not_depend_on_the_others(onednn):
+    weight = torch.randn(MIN_PACKED_NUMBERS // 64, 64)
+    product, x = bind_linear(weight, None), torch.randn(40, 64)
+    torch.testing.assert_close(product(x[7:9]), product(x)[7:9], atol=1e-5, rtol=1e-5)
+
+
+def test_an_optimizer_step_is_noticed(onednn):
+    """Fused optimizers of torch do not count their changes."""
+    layer, x = torch.nn.Linear(512, 512), torch.randn(3, 512)
+    product = bind_linear(layer.weight, layer.bias)
+    optimizers = Optimizers([torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)], {layer.weight: "w", layer.bias: "b"})
+    product(x)
+    layer.weight.grad = torch.ones_like(layer.weight)
+    optimizers.step(1.0)
+    torch.testing.assert_close(product(x), layer(x).detach(), rtol=1e-4, atol=1e-4)
