@@ -13,6 +13,8 @@ SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # bytecode is compiled when a module is first imported: most modules never are, and the installation is minutes shorter
 export PIP_NO_COMPILE := 1
+# and saved, whatever the environment says: otherwise every process that a test starts would compile all of torch again
+export PYTHONDONTWRITEBYTECODE :=
 # tests of a file share what they train; files in their order, for by default those of few tests, which may be long, come last
 SHARED := --dist loadfile --no-loadscope-reorder
 # where there is a browser, no test may leave it out

@@ -16,7 +16,7 @@ IMPORTS = time.time()
 import torch  # noqa: E402
 from _gpu_profile import PartTimes, StepProfiler  # noqa: E402
 
-from weft.nn import lm_head, positions  # noqa: E402
+from weft.nn import lm_head, positions, stack  # noqa: E402
 from weft.parallel.group import Group  # noqa: E402
 from weft.runs.job import train  # noqa: E402
 from weft.training import compilation, neural  # noqa: E402
@@ -100,6 +100,8 @@ def apply_variant(job: dict[str, Any]) -> None:
         lm_head.MIN_FUSED_VOCABULARY = 10**9
     if job.get("rotations") == "computed":
         positions.MAX_TABLE = 0
+    if job.get("sums") == "float":
+        stack.in_half_precision = lambda x: x
     Loop.asynchronous_devices = () if job.get("plain") else ("cpu", "cuda")
     if job.get("replica"):
         trainer: Any = neural

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,28 +96,73 @@ def throughput(server: Server, url: str, bodies: Sequence[dict[str, Any]], clien
     return len(bodies) / cpu, len(bodies) / seconds
 
 
-def raw_seconds(url: str, path: str, body: dict[str, Any] | None, count: int) -> list[float]:
-    """Sorted seconds of requests over one connection, one after the other, by a client that only sends and receives."""
-    host, port = url.removeprefix("http://").split(":")
-    content = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
-    request = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
-    seconds = list[float]()
-    with socket.create_connection((host, int(port))) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(count):
+class RawClient:
+    """A client with one connection that only sends and receives; its requests are written once."""
+
+    def __init__(self, url: str) -> None:
+        self._host, port = url.removeprefix("http://").split(":")
+        self._connection = socket.create_connection((self._host, int(port)))
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._connection.close()
+
+    def request(self, path: str, body: dict[str, Any] | None) -> bytes:
+        """The bytes of a request: POST with a body, and GET without."""
+        content = b"" if body is None else json.dumps(body).encode()
+        lines = [
+            f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",
+            f"Host: {self._host}",
+            "Content-Type: application/json",
+        ]
+        return "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
+
+    def send(self, request: bytes) -> None:
+        """Send a request and read the answer."""
+        self._connection.sendall(request)
+        answer = b""
+        while (end := answer.find(b"\r\n\r\n")) < 0:
+            answer += self._connection.recv(1 << 16)
+        length = int(re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)[1])  # type: ignore[index]
+        while len(answer) < end + 4 + length:
+            answer += self._connection.recv(1 << 16)
+        if b" 200 " not in answer[:20]:
+            raise SystemExit(f"a request failed: {answer[:200]!r}")
+
+
+async def in_turns(calls: Sequence[tuple[str, Callable[[], Any]]], count: int) -> dict[str, list[float]]:
+    """Sorted milliseconds of the calls with each name; all of them in turn, `count` times, so that a busy machine slows all of
+    them down. What a call returns is awaited, if it can be."""
+    times: dict[str, list[float]] = {name: [] for name, _ in calls}
+    for _ in range(count):
+        for name, call in calls:
             start = time.perf_counter()
-            connection.sendall(request)
-            answer = b""
-            while (end := answer.find(b"\r\n\r\n")) < 0:
-                answer += connection.recv(1 << 16)
-            length = int(re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)[1])  # type: ignore[index]
-            while len(answer) < end + 4 + length:
-                answer += connection.recv(1 << 16)
-            seconds.append(time.perf_counter() - start)
-            if b" 200 " not in answer[:20]:
-                raise SystemExit(f"a request failed: {answer[:200]!r}")
-    return sorted(seconds)
+            result = call()
+            if inspect.isawaitable(result):
+                await result
+            times[name].append(1000 * (time.perf_counter() - start))
+    return {name: sorted(values) for name, values in times.items()}
+
+
+class OtherLoad:
+    """The share of the machine's CPU time that other programs use from now on."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = servers
+        self._start = self._now()
+
+    def _now(self) -> tuple[float, float]:
+        fields = [int(field) / TICKS for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        ours = time.process_time() + sum(server.cpu() for server in self._servers)
+        idle = fields[3] + fields[4]
+        return sum(fields), sum(fields) - idle - ours
+
+    def share(self) -> float:
+        total, others = (now - start for now, start in zip(self._now(), self._start, strict=True))
+        return others / total
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
@@ -147,14 +193,28 @@ async def flood(url: str, body: dict[str, Any], rate: float, seconds: float) -> 
     return results
 
 
-def overload(server: Server, bodies: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    """Five times as many requests as the server can answer."""
-    url = f"{server.url}/v1/runs/lm/generate"
-    throughput(server, url, bodies, args.clients)  # warm up
-    before = [throughput(server, url, bodies, args.clients) for _ in range(args.rounds)]
-    sustainable, memory = statistics.median(per_second for _, per_second in before), server.memory()
+def _in_turn(
+    servers: Sequence[Server], bodies: list[dict[str, Any]], args: argparse.Namespace
+) -> list[list[tuple[float, float]]]:
+    """The throughput of each server, `--rounds` times; they take turns, and the first one changes."""
+    rates: list[list[tuple[float, float]]] = [[] for _ in servers]
+    for number in range(args.rounds):
+        for index in range(len(servers))[:: 1 if number % 2 else -1]:
+            url = f"{servers[index].url}/v1/runs/lm/generate"
+            rates[index].append(throughput(servers[index], url, bodies, args.clients))
+    return rates
+
+
+def overload(server: Server, twin: Server, bodies: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Five times as many requests as the server can answer. Its twin gets none of them, and tells whether the machine itself
+    became slower."""
+    for each in (server, twin):
+        throughput(each, f"{each.url}/v1/runs/lm/generate", bodies, args.clients)  # warm up
+    load = OtherLoad([server, twin])
+    before = _in_turn([server, twin], bodies, args)
+    sustainable, memory = statistics.median(per_second for _, per_second in before[0]), server.memory()
     start = time.perf_counter()
-    results = asyncio.run(flood(url, bodies[0], 5 * sustainable, args.seconds))
+    results = asyncio.run(flood(f"{server.url}/v1/runs/lm/generate", bodies[0], 5 * sustainable, args.seconds))
     seconds = time.perf_counter() - start
     answered = sorted(time for status, time in results if status == 200)
     refused = sorted(time for status, time in results if status == 429)
@@ -169,9 +229,11 @@ def overload(server: Server, bodies: list[dict[str, Any]], args: argparse.Namesp
             print(f"  {name}: p50, p95, p99 {quantiles[0]:.0f}, {quantiles[1]:.0f}, {quantiles[2]:.0f} ms")
     grown = server.memory() - memory
     time.sleep(2)
-    after = [throughput(server, url, bodies, args.clients) for _ in range(args.rounds)]
-    print(f"  memory grew by {grown:.0f} MB; requests before and from 2 s after:", end=" ")
-    for unit, index in (("per CPU second", 0), ("per second", 1)):
-        rates = [[rate[index] for rate in rates] for rates in (before, after)]
-        ratio = statistics.median(rates[1]) / statistics.median(rates[0])
-        print(f"{spread(rates[0])} and {spread(rates[1])} {unit} ({ratio:.2f} times)", end="; " if not index else "\n")
+    after = _in_turn([server, twin], bodies, args)
+    print(f"  memory grew by {grown:.0f} MB; requests per CPU second before and from 2 s after:", end=" ")
+    ratios = list[float]()
+    for name, index in (("the server", 0), ("its twin", 1)):
+        rates = [[rate for rate, _ in rounds[index]] for rounds in (before, after)]
+        ratios.append(statistics.median(rates[1]) / statistics.median(rates[0]))
+        print(f"{name} {spread(rates[0])} and {spread(rates[1])} ({ratios[-1]:.2f} times)", end=", ")
+    print(f"{ratios[0] / ratios[1]:.2f} times relative to its twin; other programs used {load.share():.0%} of the CPU time")

@@ -55,11 +55,12 @@ WORDS: dict[str, dict[str, Any]] = {
     "flash": {"attention": "flash"},  # instead of cuDNN
     "plainloss": {"loss": "plain"},
     "computed": {"rotations": "computed"},
+    "float": {"sums": "float"},  # those of skip connections, instead of bfloat16
     "muon": {"muon": True},  # compiled
     "eagermuon": {"muon": False},
     "plain": {"plain": True},  # the host waits for the numbers of each step
 }
-VARIANTS = ("nothing", "layer", "model", "layer,unrecorded", "layer,flash", "layer,plainloss", "layer,computed")
+VARIANTS = ("nothing", "layer", "model", "layer,unrecorded", "layer,flash", "layer,plainloss", "layer,computed", "layer,float")
 REPLICA_TARGETS = {"ddp": 0.98, "fsdp": 0.95}
 
 
@@ -71,11 +72,15 @@ class Size(NamedTuple):
     context: int
     vocab_size: int  # 0: characters
     dropout: float
-    steps: int
+    steps: int  # that are measured
+    max_steps: int  # of the training that they belong to: weft compiles more of a long one
 
 
-SIZES = {"small": Size(6, 6, 384, 64, 256, 0, 0.2, 200), "large": Size(12, 12, 768, 32, 1024, 50_304, 0.0, 110)}
-TINY = {"small": Size(1, 2, 16, 2, 16, 0, 0.1, 70), "large": Size(1, 2, 16, 2, 32, 64, 0.0, 70)}
+SIZES = {
+    "small": Size(6, 6, 384, 64, 256, 0, 0.2, 200, 5000),
+    "large": Size(12, 12, 768, 32, 1024, 50_304, 0.0, 110, 20_000),
+}
+TINY = {"small": Size(1, 2, 16, 2, 16, 0, 0.1, 70, 70), "large": Size(1, 2, 16, 2, 32, 64, 0.0, 70, 70)}
 
 
 class Benchmark:
@@ -191,9 +196,12 @@ class Benchmark:
         model |= {"dropout": size.dropout, "bias": False, "head_bias": False, "tie_embeddings": True}
         model |= {} if arch == "transformer" else {"zero_init": False}  # not possible with tied embeddings
         tokenizer = {"type": "whitespace", "vocab_size": size.vocab_size} if size.vocab_size else {"type": "char"}
-        # a longer training, of which the first steps are measured: a short one is not compiled
-        max_steps = size.steps if self.args.tiny else 5000
-        train = {"max_steps": max_steps, "batch_tokens": size.rows * size.context, "num_validations": 1, "device": self.device}
+        train = {
+            "max_steps": size.max_steps,
+            "batch_tokens": size.rows * size.context,
+            "num_validations": 1,
+            "device": self.device,
+        }
         data = {"train": str(self.text(size)), "valid": 0.1, "context_length": size.context}
         return {"task": "lm", "recommend": False, "data": data, "tokenizer": tokenizer, "model": model, "train": train}
 

@@ -260,8 +260,7 @@ def main() -> None:
     require_data(parser, args.data)
     if args.one:
         set_threads(1)
-        if args.one != "decode":
-            keep_freed_memory()  # as the command `weft train`
+        keep_freed_memory()  # as the commands `weft train` and `weft predict`
         print(json.dumps(decode(args) if args.one == "decode" else train(args.one, args)))
         return
     with tempfile.TemporaryDirectory() as directory:

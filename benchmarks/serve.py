@@ -11,10 +11,12 @@ the client. Throughput is per CPU second of the server, since both share the mac
   `--clients` at once; the median of `--rounds` measurements with the smallest and the largest.
 - engine: the same as seq2seq without HTTP, by callers of the engine in this process.
 - static: the engine in this process with all requests at once, against one call of `Run.generate` and `Run.predict`.
-- overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99, with a client that only
-  sends and receives, and with httpx; the time of `/healthz`, which asks no engine; CPU share of HTTP.
+- overhead: the time of a request over HTTP at batch 1, minus that of a call of the engine, p50 and p99, with httpx, and with a
+  client that only sends and receives; the time of `/healthz`, which asks no engine. Request by request, all of them take turns.
+  CPU share of HTTP.
 - overload: 5 times the sustainable rate of requests for `--seconds`, with as many rows and places in the queue as clients:
-  answers, refusals, and how long each takes; memory; throughput before and from two seconds later, `--rounds` times each.
+  answers, refusals, and how long each takes; memory; throughput before and from two seconds later, `--rounds` times each, in
+  turns with a second server that has had no overload.
 - gone: 1,000 streams whose clients leave at a random moment: rows, memory and descriptors afterwards.
 - equal: 1,000 requests with different options from `--clients` clients, against `Run.generate` and `Run.predict` alone.
 """
@@ -29,14 +31,14 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 from _common import SHARED_DATA, require_data
-from _serve import Server, overload, raw_seconds, send_all, spread, throughput
+from _serve import OtherLoad, RawClient, Server, in_turns, overload, send_all, spread, throughput
 from translation_models import MODELS, train_model
 
 import weft
@@ -139,43 +141,52 @@ def compare_callers(runs: dict[str, Path], sources: list[str], args: argparse.Na
     print(f"{args.clients} callers {spread(together)}, {ratio:.1f} times", flush=True)
 
 
-def engine_seconds(run: Path, count: int) -> list[float]:
-    """Sorted seconds of calls of the engine."""
-    with Engine({"lm": run}, limits=Limits(max_queue=1000), device="cpu") as engine:
-        times = list[float]()
-        for _ in range(count):
-            start = time.perf_counter()
-            engine.generate("lm", "", max_new_tokens=1, temperature=0)
-            times.append(time.perf_counter() - start)
-    return sorted(times[5:])
+async def overhead_times(server: Server, run: Path, rounds: int, count: int) -> list[dict[str, list[float]]]:
+    """Sorted milliseconds of one short request by the engine in this process and by the server; `rounds` times."""
+    path, body = "/v1/runs/lm/generate", {"prompts": [""], "options": {"max_new_tokens": 1, "temperature": 0}}
+    url = f"{server.url}{path}"
+    with (
+        Engine({"lm": run}, device="cpu") as engine,
+        RawClient(server.url) as raw,
+        httpx.Client() as client,
+    ):
+        async with httpx.AsyncClient() as async_client:
+            generate, health = raw.request(path, body), raw.request("/healthz", None)
+            engine_call = ("engine", lambda: engine.generate("lm", "", max_new_tokens=1, temperature=0))
+            # before each of the others, so that no model is used twice in a row and has its weights in the cache
+            calls: list[tuple[str, Callable[[], Any]]] = [
+                engine_call,
+                ("httpx", lambda: client.post(url, json=body)),
+                engine_call,
+                ("httpx.AsyncClient", lambda: async_client.post(url, json=body)),
+                engine_call,
+                ("no client time", lambda: raw.send(generate)),
+                ("/healthz", lambda: raw.send(health)),
+            ]
+            await in_turns(calls, 20)  # warm up
+            return [await in_turns(calls, count) for _ in range(rounds)]
 
 
 def measure_overhead(server: Server, run: Path, bodies: list[dict[str, Any]], args: argparse.Namespace) -> None:
     """Time that HTTP adds to a short request, and its share of the CPU time under load."""
-    path, count = "/v1/runs/lm/generate", 205
-    url = f"{server.url}{path}"
-    body = {"prompts": [""], "options": {"max_new_tokens": 1, "temperature": 0}}
-    times: dict[str, list[list[float]]] = {}
-    raw_seconds(server.url, path, body, 20)  # warm up
-    for _ in range(args.rounds):
-        times.setdefault("no client time", []).append(raw_seconds(server.url, path, body, count))
-        times.setdefault("httpx", []).append(sorted(seconds for _, seconds in asyncio.run(send_all(url, [body] * count, 1))))
-        times.setdefault("healthz", []).append(raw_seconds(server.url, "/healthz", None, count))
-        times.setdefault("engine", []).append(engine_seconds(run, count))
+    load = OtherLoad([server])
+    times = asyncio.run(overhead_times(server, run, args.rounds, 200))
     for quantile in (0.5, 0.99):
-        values = {name: [1000 * each[int(quantile * (len(each) - 1))] for each in rounds] for name, rounds in times.items()}
-        added = {
-            name: [over - alone for over, alone in zip(values[name], values["engine"], strict=True)]
-            for name in ("no client time", "httpx")
-        }
-        print(f"overhead of HTTP at batch 1, p{100 * quantile:g}: {spread(added['no client time'], 2)} ms, ", end="")
-        print(f"with httpx as the client {spread(added['httpx'], 2)} ms; engine {spread(values['engine'], 2)} ms, ", end="")
-        print(f"/healthz {spread(values['healthz'], 2)} ms", flush=True)
-    before = server.http_cpu()
-    raw_seconds(server.url, path, body, 400)
+        values = {name: [each[name][int(quantile * (len(each[name]) - 1))] for each in times] for name in times[0]}
+        print(f"overhead of HTTP at batch 1, p{100 * quantile:g}:", end=" ")
+        for name in ("httpx", "httpx.AsyncClient", "no client time"):
+            added = [over - alone for over, alone in zip(values[name], values["engine"], strict=True)]
+            print(f"{name} {spread(added, 2)} ms", end=", ")
+        print(f"engine {spread(values['engine'], 2)} ms, /healthz {spread(values['/healthz'], 2)} ms", flush=True)
+    print(f"other programs used {load.share():.0%} of the CPU time")
+    path, body = "/v1/runs/lm/generate", {"prompts": [""], "options": {"max_new_tokens": 1, "temperature": 0}}
+    with RawClient(server.url) as raw:
+        before, request = server.http_cpu(), raw.request(path, body)
+        for _ in range(400):
+            raw.send(request)
     print(f"CPU time of HTTP per request: {1000 * (server.http_cpu() - before) / 400:.2f} ms")
     before, http_before = server.cpu(), server.http_cpu()
-    asyncio.run(send_all(url, bodies, args.clients))
+    asyncio.run(send_all(f"{server.url}{path}", bodies, args.clients))
     share = (server.http_cpu() - http_before) / (server.cpu() - before)
     print(f"share of HTTP in the CPU time, {args.clients} clients: {share:.1%}", flush=True)
 
@@ -322,8 +333,8 @@ def measure(runs: dict[str, Path], args: argparse.Namespace) -> None:
             compare_outputs(server, runs, prompts, sources, args.clients)
     if "overload" in parts:
         limits = ["--limit", f"max_rows={args.clients}", "--limit", f"max_queue={args.clients}"]
-        with Server({"lm": runs["lm"]}, limits) as server:
-            overload(server, generate, args)
+        with Server({"lm": runs["lm"]}, limits) as server, Server({"lm": runs["lm"]}, limits) as twin:
+            overload(server, twin, generate, args)
     if "engine" in parts:
         compare_callers(runs, sources, args)
     if "static" in parts:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from command_line import TEXT
 
 from weft.cli.main import main
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without looking for garbage: modules and tests stay until the end, and are not looked at later either."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

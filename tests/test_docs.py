@@ -29,6 +29,7 @@ PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "exampl
 RUNNABLE = [README, *sorted((DOCS / "tutorials").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 STUDIES = sorted((DOCS / "concepts").glob("*.md"))
 SLOW = {  # many trainings, or many commands
+    "docs/how-to/captioning.md",
     "docs/how-to/compare-on-several-machines.md",
     "docs/how-to/denoising.md",
     "docs/how-to/distill-and-average.md",

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -96,15 +97,26 @@ LAYERS: dict[str, set[str]] = {
 TOP = {"cli", "__main__", "__init__"}  # these may import everything
 
 
+@cache
+def parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(module: ast.Module) -> list[ast.AST]:
+    """All nodes of a file: most rules look at each of them."""
+    return list(ast.walk(module))
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions(module: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(module) if isinstance(node, Function))
+def functions(module: ast.Module) -> Iterator[Function]:
+    return (node for node in nodes(module) if isinstance(node, Function))
 
 
 def parameters(function: Function) -> int:
@@ -168,9 +180,10 @@ def stars(path: Path, module: ast.Module) -> Iterator[str]:
 
 
 def asserts(path: Path, module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
-        location = f"{path.relative_to(ROOT / 'src').as_posix()}:{getattr(node, 'lineno', 0)}"
-        if isinstance(node, ast.Assert) and location not in ASSERTS_ALLOWED:
+    for node in nodes(module):
+        if not isinstance(node, ast.Assert):
+            continue
+        if f"{path.relative_to(ROOT / 'src').as_posix()}:{node.lineno}" not in ASSERTS_ALLOWED:
             yield f"{node.lineno}: assert; raise an error from weft.errors, or none"
 
 
@@ -187,15 +200,15 @@ def in_cli(path: Path) -> bool:
 
 
 def printing(path: Path, module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and dotted(node.func) in ("print", "input", "breakpoint") and not in_cli(path):
             yield f"{node.lineno}: {dotted(node.func)}; only cli/ talks to the user"
 
 
 def environment(path: Path, module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
-        if dotted(node) in ("os.environ", "os.getenv", "os.putenv") and not in_cli(path):
-            yield f"{getattr(node, 'lineno', 0)}: {dotted(node)}; only cli/ reads the environment"
+    for node in nodes(module):
+        if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.getenv", "os.putenv") and not in_cli(path):
+            yield f"{node.lineno}: {dotted(node)}; only cli/ reads the environment"
 
 
 GLOBAL_STATE = {
@@ -213,7 +226,7 @@ GLOBAL_STATE = {
 
 def global_state(path: Path, module: ast.Module) -> Iterator[str]:
     seeds = {"torch.manual_seed"} if "training" not in path.parts else set()  # the loop seeds before each step
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and dotted(node.func) in GLOBAL_STATE | seeds and not in_cli(path):
             yield f"{node.lineno}: {dotted(node.func)} changes the state of the whole process"
 
@@ -223,7 +236,7 @@ UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 
 
 def unsafe(path: Path, module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and dotted(node.func) in UNSAFE:
             plain = any(word.arg == "allow_pickle" and _is_false(word.value) for word in node.keywords)
             if not (dotted(node.func).endswith("p.load") or dotted(node.func) == "numpy.load") or not plain:
@@ -238,7 +251,7 @@ def _is_false(node: ast.AST) -> bool:
 
 
 def split_lines(path: Path, module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute) and node.attr == "splitlines":
             yield f"{node.lineno}: splitlines also splits at U+2028, U+0085 and others; split at '\\n'"
 
@@ -260,7 +273,7 @@ def part_of(path: Path) -> str:
 
 def typing_only(module: ast.Module) -> set[ast.AST]:
     """Statements that only a type checker reads."""
-    blocks = [node for node in ast.walk(module) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"]
+    blocks = [node for node in nodes(module) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"]
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
 
@@ -271,7 +284,7 @@ def layering(path: Path, module: ast.Module) -> Iterator[str]:
     if part not in LAYERS:
         yield f"weft.{part} has no place in the table of layers"
         return
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield f"{node.lineno}: relative import; write weft.{part}"
         for name in imported(node):
@@ -283,6 +296,7 @@ def layering(path: Path, module: ast.Module) -> Iterator[str]:
                 yield f"{getattr(node, 'lineno', 0)}: weft.{part} may not import {name}"
 
 
+@cache
 def part_classes() -> set[str]:
     """Classes that models are made of, without configs and tuples of values."""
     plain = {"Config", "NamedTuple", "Protocol", "Enum", "StrEnum"}
@@ -290,7 +304,7 @@ def part_classes() -> set[str]:
         node.name
         for path in SOURCES
         if {"nn", "models"} & set(path.relative_to(ROOT / "src").parts)
-        for node in ast.walk(tree(path))
+        for node in nodes(tree(path))
         if isinstance(node, ast.ClassDef) and not any(_stem(base) in plain for base in node.bases)
     }
 
@@ -300,11 +314,11 @@ def _stem(base: ast.AST) -> str:
 
 
 def asking_for_kinds(path: Path, module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
+    for node in nodes(module):
         if not isinstance(node, ast.Call) or dotted(node.func) not in ("isinstance", "issubclass", "hasattr"):
             continue
         classes = {dotted(part).split(".")[-1] for part in ast.walk(node.args[1])}
-        if dotted(node.func) == "hasattr" or classes & KINDS:
+        if dotted(node.func) == "hasattr" or classes & part_classes():
             yield f"{node.lineno}: {ast.unparse(node)}; the protocol is missing something"
 
 
@@ -313,7 +327,7 @@ MIXERS = {"conv", "rnn", "lstm", "gru", "attention"}
 
 def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
     """What depends on the mixer of a stack must be a trait in the registry."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if not isinstance(node, ast.Compare | ast.Match):
             continue
         operands = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
@@ -352,7 +366,7 @@ def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     """What depends on the task of a run must be a field of its record."""
     if task_folder(path) is not None:
         return
-    for node in ast.walk(module):
+    for node in nodes(module):
         compared = isinstance(node, ast.Compare) and _constants([node]) & TASKS.keys()
         if (compared and _mentions_task(node)) or (isinstance(node, ast.Match) and _mentions_task(node.subject)):
             yield f"{getattr(node, 'lineno', 0)}: the name of a task is compared; ask its record, `run.spec`"
@@ -363,7 +377,7 @@ def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     name = path.relative_to(ROOT / "src").as_posix()
     if task_folder(path) is not None or name == "weft/tasks/registry.py" or name in TASK_TABLES_ALLOWED:
         return
-    for node in ast.walk(module):
+    for node in nodes(module):
         keys = _constants(node.keys) if isinstance(node, ast.Dict) else set()
         looked_up = isinstance(node, ast.Subscript) and dotted(node.value) != "TASKS" and dotted(node.slice).endswith(".task")
         if looked_up or len(keys & TASKS.keys()) > 1:
@@ -373,7 +387,7 @@ def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     """Code shared by two tasks must be in tasks/ itself, or below it."""
     task = task_folder(path)
-    for node in ast.walk(module) if task is not None else ():
+    for node in nodes(module) if task is not None else ():
         for name in imported(node):
             steps = name.split(".")
             if steps[:2] == ["weft", "tasks"] and steps[2] in TASK_FOLDERS - {task}:
@@ -382,7 +396,7 @@ def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
 
 def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
     """A run must be typed as `Run[I, P]` or `AnyRun`."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         name, kind = (node.arg, node.annotation) if isinstance(node, ast.arg) else ("", None)
         if isinstance(node, ast.AnnAssign):
             name, kind = dotted(node.target).split(".")[-1], node.annotation
@@ -394,12 +408,11 @@ def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
 
 def guessing_attributes(path: Path, module: ast.Module) -> Iterator[str]:
     """getattr with a default must be replaced by a type check or an attribute."""
-    for node in ast.walk(module):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
             yield f"{node.lineno}: {ast.unparse(node)}; ask for its class, or give it the attribute"
 
 
-KINDS = part_classes()
 Rule = Callable[[Path, ast.Module], Iterator[str]]
 RULES: list[Rule] = [
     long_files,
@@ -500,7 +513,7 @@ def test_code_execution_from_files_is_detected(text):
 
 
 def test_isinstance_checks_of_models_are_detected(monkeypatch):
-    monkeypatch.setitem(globals(), "KINDS", {"LSTM"})
+    monkeypatch.setitem(globals(), "part_classes", lambda: {"LSTM"})
     for text in ("isinstance(x, mixers.LSTM)", "isinstance(x, (int, LSTM))", "issubclass(x, LSTM | None)"):
         assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
 
@@ -565,7 +578,7 @@ def test_every_error_message_is_asserted_somewhere():
     asserted = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
     results = []
     for name, path in zip(NAMES, SOURCES, strict=True):
-        for node in ast.walk(tree(path)):
+        for node in nodes(tree(path)):
             if not isinstance(node, ast.Call) or dotted(node.func).split(".")[-1] not in ERRORS or len(node.args) < 2:
                 continue
             piece = max(fragments(node.args[1]), key=len, default="").strip(" :;,.'()")

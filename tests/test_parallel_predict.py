@@ -91,22 +91,24 @@ def alone(root: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.Capt
     return Alone(root, monkeypatch, capsysbinary)
 
 
-def test_lines_of_a_file_in_the_order_of_the_input(root: Path, alone: Alone) -> None:
-    words = ("predict", "spelling", "--input", "words.txt", "--json", "--n-best", "2")
-    together, (code, output, errors) = weft(root, *words, "--processes", "2"), alone(*words)
+def test_lines_of_standard_input_in_their_order_and_further_files(root: Path, alone: Alone) -> None:
+    text, words = (root / "words.txt").read_bytes(), ("predict", "spelling", "--json", "--n-best", "2", "--save-alignments")
+    together, (code, output, errors) = (
+        weft(root, *words, "two", "--processes", "2", input=text),
+        alone(*words, "one", text=text),
+    )
     assert together.returncode == code == 3, together.stderr.decode()  # some lines cannot be used
     assert without_scores(together.stdout) == without_scores(output) and output.count(b"\n") > 100
     assert together.stderr == errors and b"skipped" in errors and b"<unk>" in errors
-
-
-def test_standard_input_and_further_files(root: Path, alone: Alone) -> None:
-    text, words = (root / "words.txt").read_bytes()[:300], ("predict", "spelling", "--save-alignments")
-    together = weft(root, *words, "two", "--processes", "2", input=text)
-    code, output, _ = alone(*words, "one", text=text)
-    assert together.returncode == code == 0, together.stderr.decode()
-    assert together.stdout == output and output.count(b"\n") > 20
     names = sorted(path.name for path in (root / "one").iterdir())
     assert names and names == sorted(path.name for path in (root / "two").iterdir())
+
+
+@pytest.mark.slow
+def test_lines_of_a_file_in_the_order_of_the_input(root: Path, alone: Alone) -> None:
+    words = ("predict", "spelling", "--input", "words.txt")
+    together, (code, output, errors) = weft(root, *words, "--processes", "2"), alone(*words)
+    assert (together.returncode, together.stdout, together.stderr) == (code, output, errors) and output.count(b"\n") > 100
 
 
 @pytest.mark.slow

@@ -76,9 +76,11 @@ def _resampled_sums(matrix: Array, samples: int, seed: int) -> Array:
     sums = np.empty((samples, matrix.shape[1]))
     chunk = max(1, CHUNK // size)
     for start in range(0, samples, chunk):
-        draws = (rng.integers(size, size=size) for _ in range(min(chunk, samples - start)))
-        weights = np.stack([np.bincount(draw, minlength=size) for draw in draws]).astype(np.float64)
-        sums[start : start + len(weights)] = weights @ matrix
+        count = min(chunk, samples - start)
+        draws = rng.integers(size, size=(count, size))
+        draws += size * np.arange(count)[:, None]  # the rows of each resample are counted in a range of their own
+        weights = np.bincount(draws.ravel(), minlength=count * size).reshape(count, size)
+        sums[start : start + count] = weights.astype(np.float64) @ matrix
     return sums
 
 
