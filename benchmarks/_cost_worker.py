@@ -69,9 +69,7 @@ def layout(loop: Loop) -> dict[str, Any]:
     inside = {id(weight) for layer in layers for weight in layer}
     outside = [list(weight.shape) for weight in model.parameters() if id(weight) not in inside]
     muon = [optimizer for optimizer in loop.optimizers.optimizers if isinstance(optimizer, Muon)]
-    counts = Counter(
-        tuple(weight.shape) for optimizer in muon for group in optimizer.param_groups for weight in group["params"]
-    )
+    counts = Counter(tuple(weight.shape) for optimizer in muon for group in optimizer.groups for weight in group.weights)
     shapes = [[list(weight.shape) for weight in layer] for layer in layers]
     return {"outside": outside, "layers": shapes, "muon": [(count, shape) for shape, count in counts.items()]}
 

@@ -16,6 +16,7 @@ from weft.tensors import read_tensors
 from weft.training import checkpoint
 from weft.training.loop import Loop
 from weft.training.muon import Muon, scaled_update
+from weft.training.param_groups import ParamGroup
 from weft.training.step_values import GradientScale
 
 STEPS = 9
@@ -171,9 +172,8 @@ def test_a_budget_in_tokens_is_read_at_once(defers):
 
 
 def test_sgd_ignores_a_gradient_that_is_not_finite(defers):
-    """It does not take a scale: the gradients are 0 instead, and the error is the same."""
+    """Its gradients are 0 instead, and the error is the same."""
     loop = make_loop("sgd")
-    assert not loop.optimizers.takes_scale and make_loop().optimizers.takes_scale
     spoil(loop, 4, "nan")
     with pytest.raises(DivergedError, match="step 4: loss is nan"):
         loop.run(Notebook(), SilentCallback())
@@ -230,8 +230,7 @@ def matrices(shape: tuple[int, ...], number: int = 3) -> list[torch.nn.Parameter
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_scaled_update_equals_plain_muon(shape, compiled):
     plain, scaled = matrices(shape), matrices(shape)
-    options = {"momentum": 0.9, "weight_decay": 0.1}
-    ours, theirs = Muon(scaled, lr=0.1, **options), Muon(plain, lr=0.1, **options)
+    ours, theirs = (Muon([ParamGroup(weights, 0.1, 0.1)], momentum=0.9) for weights in (scaled, plain))
     if compiled:  # traced as on a GPU, without a compiler of code
         torch.compiler.reset()
         counters.clear()
@@ -239,12 +238,11 @@ def test_the_scaled_update_equals_plain_muon(shape, compiled):
     for step in range(4):
         lr = 0.1 / (1 + step)
         for optimizer in (ours, theirs):
-            optimizer.param_groups[0]["lr"] = lr
+            optimizer.groups[0].lr = lr
         for weight, other in zip(plain, scaled, strict=True):
             weight.grad = weight.detach().cos() * (1 + step)
             other.grad = weight.grad * 8.0
-        ours.grad_scale, ours.found_inf = torch.tensor(8.0), torch.tensor(0.0)
-        ours.step()
+        ours.step(GradientScale(torch.tensor(8.0), torch.tensor(0.0), torch.tensor(1.0)))
         theirs.step()
     if compiled:
         assert counters["stats"]["unique_graphs"] == 1  # not one per learning rate

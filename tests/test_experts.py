@@ -36,6 +36,7 @@ from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
 from weft.training.muon import Muon
 from weft.training.optimizers import build_optimizers
+from weft.training.param_groups import ParamGroup
 
 DIM, SIZE, NUM = 16, 24, 4
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -300,7 +301,7 @@ def test_muon_orthogonalizes_the_matrix_of_each_expert():
     gradients = torch.randn(5, 3, 8, 4)
     for matrix, weight in zip(together.detach(), apart, strict=True):
         weight.data.copy_(matrix)
-    optimizers = [Muon(weights, lr=0.1, momentum=0.9, weight_decay=0.01) for weights in ([together], apart)]
+    optimizers = [Muon([ParamGroup(weights, 0.1, 0.01)], momentum=0.9) for weights in ([together], apart)]
     for gradient in gradients:
         together.grad = gradient
         for weight, part in zip(apart, gradient, strict=True):

@@ -180,7 +180,7 @@ def test_lr_follows_the_schedule_at_the_middle_of_each_step(monkeypatch):
     factor = schedule("linear", warmup=0.4)
     assert rates == pytest.approx([factor(progress) for progress in (0.1, 0.3, 0.5, 0.7, 0.9)])
     assert rates == pytest.approx([0.25 * 0.9, 0.75 * 0.7, 0.5, 0.3, 0.1])
-    assert [group["lr"] for part in loop.optimizers.optimizers for group in part.param_groups] == pytest.approx([0.01, 0.01])
+    assert [group.lr for part in loop.optimizers.optimizers for group in part.groups] == pytest.approx([0.01, 0.01])
 
 
 @pytest.mark.parametrize("budget", [{"max_tokens": 64}, {"max_epochs": 4 / 6}, {"max_steps": 4}])

@@ -7,7 +7,9 @@ import torch
 
 from weft.nn import packed_linear
 from weft.nn.packed_linear import MIN_PACKED_NUMBERS, bind_linear
+from weft.training.adamw import AdamW
 from weft.training.optimizers import Optimizers
+from weft.training.param_groups import ParamGroup
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def test_an_optimizer_step_is_noticed(onednn):
     """Fused optimizers of torch do not count their changes."""
     layer, x = torch.nn.Linear(512, 512), torch.randn(3, 512)
     product = bind_linear(layer.weight, layer.bias)
-    optimizers = Optimizers([torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)], {layer.weight: "w", layer.bias: "b"})
+    adamw = AdamW([ParamGroup(list(layer.parameters()), 0.1, 0.0)], beta2=0.99)
+    optimizers = Optimizers([adamw], {layer.weight: "w", layer.bias: "b"})
     product(x)
     layer.weight.grad = torch.ones_like(layer.weight)
     optimizers.step(1.0)

@@ -22,6 +22,7 @@ from weft.training.loss_module import LossModule
 from weft.training.muon import Muon, orthogonalize
 from weft.training.objective import Loss
 from weft.training.optimizers import Optimizers, build_optimizers
+from weft.training.param_groups import ParamGroup
 from weft.training.schedules import SCHEDULES, schedule
 
 # ---- schedules
@@ -115,17 +116,20 @@ def weights_of(shapes: list[tuple[int, int]]) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
 
 
+def muon(weights: list[nn.Parameter], *, weight_decay: float) -> Muon:
+    return Muon([ParamGroup(list(weights), 0.1, weight_decay)], momentum=0.9)
+
+
 def test_muon_on_a_batch_of_matrices_equals_each_alone():
     shapes = [(4, 6), (6, 4), (4, 6), (4, 4), (4, 6), (6, 4)]
     together, alone = weights_of(shapes), weights_of(shapes)
-    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
-    groups = [Muon(together, **options), *(Muon([weight], **options) for weight in alone)]
+    optimizers = [muon(together, weight_decay=0.01), *(muon([weight], weight_decay=0.01) for weight in alone)]
     for step in range(4):
         generator = torch.Generator().manual_seed(step)
         for item, other in zip(together, alone, strict=True):
             item.grad = torch.randn(item.shape, generator=generator)
             other.grad = item.grad.clone()
-        for optimizer in groups:
+        for optimizer in optimizers:
             optimizer.step()
     for item, other in zip(together, alone, strict=True):
         torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-5)
@@ -135,7 +139,7 @@ def test_muon_on_a_batch_of_matrices_equals_each_alone():
 def test_muon_steps_along_its_momentum(shape):
     """Jordan et al. 2024: momentum buffer, Nesterov, orthogonalization, larger for tall matrices; decoupled weight decay."""
     (weight,) = weights_of([shape])
-    optimizer = Muon([weight], lr=0.1, momentum=0.9, weight_decay=0.5)
+    optimizer = muon([weight], weight_decay=0.5)
     expected, buffer = weight.detach().clone(), torch.zeros(shape)
     for step in range(3):
         gradient = torch.randn(shape, generator=torch.Generator().manual_seed(step))
@@ -152,7 +156,7 @@ def test_muon_leaves_weights_without_a_gradient_alone():
     still, moved = weights_of([(3, 3), (3, 3)])
     before = still.detach().clone()
     moved.grad = torch.ones(3, 3)
-    optimizer = Muon([still, moved], lr=0.1, momentum=0.9, weight_decay=0.5)
+    optimizer = muon([still, moved], weight_decay=0.5)
     optimizer.step()
     assert torch.equal(still, before)
     assert list(optimizer.state) == [moved]
@@ -227,11 +231,11 @@ def test_a_state_of_another_model_is_rejected():
 def test_every_parameter_has_one_optimizer(name):
     model = small_model()
     parts = started(name, model)
-    owned = [weight for part in parts.optimizers for group in part.param_groups for weight in group["params"]]
+    owned = [weight for part in parts.optimizers for group in part.groups for weight in group.weights]
     assert len(owned) == len(set(owned)) == len(list(model.parameters()))
     assert set(owned) == set(parts.weights) == set(model.parameters())
     if name == "muon":
-        inside = {parts.names[weight] for group in parts.optimizers[0].param_groups for weight in group["params"]}
+        inside = {parts.names[weight] for group in parts.optimizers[0].groups for weight in group.weights}
         assert inside == matrices_of(model)
 
 

@@ -18,6 +18,11 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes, self.trace = 0, list[int]()
         self._storage_bytes: dict[weakref.ref[Any], int] = {}  # of live storages
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under this mode; torch would import its compiler to switch it off, which takes a second."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         outputs = function(*args, **(kwargs or {}))
         for output in outputs if isinstance(outputs, list | tuple) else (outputs,):

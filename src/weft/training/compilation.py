@@ -47,7 +47,7 @@ def plan(loop: Loop, *, has_equal_shapes: bool, is_recorded: bool) -> Compilatio
     is_divisible = has_equal_shapes and loop.batch_sampler.resets_state(1) and not loop.loss_module.expert_layers
     is_short = (loop.total_steps() or 0) < MODEL_STEPS
     by_layer = is_divisible and is_short and not loop.config.activation_checkpointing
-    weights = [weight for each in _muons(loop) for group in each.param_groups for weight in group["params"]]
+    weights = [weight for each in _muons(loop) for group in each.groups for weight in group.weights]
     compiles_muon = sum(weight.numel() for weight in weights) >= MUON_PARAMETERS
     return Compilation("layer" if by_layer else "model", compiles_muon, has_equal_shapes)
 

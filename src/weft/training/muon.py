@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch import Tensor
 from weft.parallel.group import ALONE, Group
 from weft.parallel.shards import is_sharded, local
 from weft.training.muon_exchange import gather_matrices, matrices_to_rows, rows_to_matrices
+from weft.training.param_groups import ParamGroup
+from weft.training.step_values import GradientScale
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -87,77 +89,66 @@ def scaled_update(
     torch._foreach_add_(weights, list((updates * (-lr * keeps)).unbind()))
 
 
-class Muon(torch.optim.Optimizer):
+class Muon:
     """Muon for the weight matrices of hidden layers. Matrices of the same shape are updated in one batched call. The processes
     of a group each orthogonalize some of them."""
 
-    _step_supports_amp_scaling = True  # see `weft.training.optimizers.TakesScale`
-    grad_scale: Tensor | None = None
-    found_inf: Tensor | None = None
-
-    def __init__(
-        self,
-        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        group: Group = ALONE,
-    ) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self.group = group
+    def __init__(self, groups: list[ParamGroup], *, momentum: float, process_group: Group = ALONE) -> None:
+        self.groups, self.momentum, self.process_group = groups, momentum, process_group
+        self.state: defaultdict[Tensor, dict[str, Tensor]] = defaultdict(dict)
         self.scaled_update = scaled_update  # or that function compiled
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
+    def step(self, scale: GradientScale | None = None) -> None:
+        """Change the weights, with gradients that `scale` divides, unless it skips the step."""
+        for group in self.groups:
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    by_shape[weight.shape].append(weight)
+            for weight in group.with_gradients():
+                by_shape[weight.shape].append(weight)
             for weights in by_shape.values():
-                if self.grad_scale is None or self.found_inf is None:
+                if scale is None:
                     self._update(group, weights)
                 else:
-                    self._scaled_update(group, weights, self.grad_scale, self.found_inf)
+                    self._scaled_update(group, weights, scale)
 
     def _buffers(self, weights: Sequence[Tensor]) -> list[Tensor]:
         return [local(self.state[weight].setdefault("momentum", torch.zeros_like(weight))) for weight in weights]
 
-    def _update(self, group: dict[str, Any], weights: Sequence[Tensor]) -> None:
+    def _update(self, group: ParamGroup, weights: Sequence[Tensor]) -> None:
         """One step of weights of the same shape."""
         shape = weights[0].shape
         gradients = [local(weight.grad) for weight in weights if weight.grad is not None]
         buffers = self._buffers(weights)
-        torch._foreach_lerp_(buffers, gradients, 1.0 - group["momentum"])
-        nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        torch._foreach_lerp_(buffers, gradients, 1.0 - self.momentum)
+        nesterov = torch._foreach_lerp(gradients, buffers, self.momentum)
         # a weight with three axes has one matrix per expert
         matrices = torch.stack(list(nesterov)).flatten(0, -3)
         updates = self._shared_work(weights[0])(matrices)
         updates = updates.view(len(weights), *nesterov[0].shape)
         parts = [local(weight) for weight in weights]
-        torch._foreach_mul_(parts, 1.0 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(parts, list(updates.unbind()), alpha=-_scaled_lr(group["lr"], shape))
+        torch._foreach_mul_(parts, 1.0 - group.lr * group.weight_decay)
+        torch._foreach_add_(parts, list(updates.unbind()), alpha=-_scaled_lr(group.lr, shape))
 
-    def _scaled_update(self, group: dict[str, Any], weights: list[Tensor], scale: Tensor, skips: Tensor) -> None:
-        """`_update` with gradients that are divided by `scale`, if `skips` is 0."""
-        lr, gradients = group["lr"], [local(weight.grad) for weight in weights if weight.grad is not None]
+    def _scaled_update(self, group: ParamGroup, weights: list[Tensor], scale: GradientScale) -> None:
+        """`_update` with gradients that are yet to be scaled."""
+        gradients = [local(weight.grad) for weight in weights if weight.grad is not None]
         scalars = StepScalars(
-            scale.reciprocal(),
-            1.0 - skips,
-            skips.new_full((), _scaled_lr(lr, weights[0].shape)),
-            skips.new_full((), lr * group["weight_decay"]),
+            scale.divisor.reciprocal(),
+            1.0 - scale.skips,
+            scale.skips.new_full((), _scaled_lr(group.lr, weights[0].shape)),
+            scale.skips.new_full((), group.lr * group.weight_decay),
         )
-        parts, buffers, momentum = [local(weight) for weight in weights], self._buffers(weights), group["momentum"]
-        if self.group.size == 1:
-            self.scaled_update(parts, gradients, buffers, scalars, momentum=momentum)
+        parts, buffers = [local(weight) for weight in weights], self._buffers(weights)
+        if self.process_group.size == 1:
+            self.scaled_update(parts, gradients, buffers, scalars, momentum=self.momentum)
         else:
-            scaled_update(parts, gradients, buffers, scalars, momentum=momentum, orthogonalize=self._shared_work(weights[0]))
+            share = self._shared_work(weights[0])
+            scaled_update(parts, gradients, buffers, scalars, momentum=self.momentum, orthogonalize=share)
 
     def _shared_work(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """`orthogonalize` of weights of this shape, by all processes of the group."""
         rows = weight.size(0) if weight.dim() == 2 and is_sharded(weight) else None
-        return partial(orthogonalize_together, group=self.group, sharded_rows=rows, replicated=not is_sharded(weight))
+        return partial(orthogonalize_together, group=self.process_group, sharded_rows=rows, replicated=not is_sharded(weight))
 
 
 def _scaled_lr(lr: float, shape: torch.Size) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,41 +14,39 @@ from weft.errors import ConfigError, ModelError
 from weft.nn.stack import layer_indices
 from weft.parallel.group import ALONE, Group
 from weft.parallel.shards import as_part, is_sharded, local, shard_like
+from weft.training.adamw import SGD, AdamW
 from weft.training.config import TrainConfig
 from weft.training.muon import Muon
-from weft.training.param_groups import LrFactor, lr_factors
+from weft.training.param_groups import LrFactor, ParamGroup, lr_factors
 from weft.training.step_values import GradientScale
 
 
-@runtime_checkable
-class TakesScale(Protocol):
-    """An optimizer that divides gradients by a scale, and skips steps, as torch's GradScaler asks it to: fused ones do."""
+class Optimizer(Protocol):
+    """Changes weights, given their gradients."""
 
-    _step_supports_amp_scaling: bool
+    groups: list[ParamGroup]
+    state: defaultdict[Tensor, dict[str, Tensor]]  # of each weight that it has changed
+
+    def step(self, scale: GradientScale | None = None) -> None:
+        """Make one step, with gradients that `scale` divides. If it skips the step, gradients do not change the weights."""
 
 
 class Optimizers:
-    """One or two torch optimizers for the parameters of a model. Each parameter group has an `lr` and an `lr_factor`.
+    """One or two optimizers for the parameters of a model.
 
-    Of a sharded weight, torch's own optimizers get the rows that this process holds, as a plain tensor: they compute each
-    number by itself, and operations on sharded tensors take the host longer than the GPU. Muon gets the weight.
+    Of a sharded weight, AdamW and SGD get the rows that this process holds, as a plain tensor: they compute each number by
+    itself, and operations on sharded tensors take the host longer than the GPU. Muon gets the weight.
     """
 
     def __init__(
-        self, optimizers: list[torch.optim.Optimizer], names: dict[Tensor, str], parts: Mapping[Tensor, Tensor] | None = None
+        self, optimizers: Sequence[Optimizer], names: dict[Tensor, str], parts: Mapping[Tensor, Tensor] | None = None
     ) -> None:
         self.optimizers, self.names = optimizers, names
         self.parts = {weight: weight for weight in names} | dict(parts or {})  # what the optimizers get for each weight
-        self.peak_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
 
     @property
     def weights(self) -> list[Tensor]:
         return list(self.names)
-
-    @property
-    def takes_scale(self) -> bool:
-        """Whether the optimizers themselves scale gradients and skip steps: not SGD."""
-        return all(isinstance(each, TakesScale) for each in self.optimizers)
 
     @property
     def is_sharded(self) -> bool:
@@ -54,19 +54,12 @@ class Optimizers:
         return any(map(is_sharded, self.weights))
 
     def step(self, factor: float, progress: float = 1.0, scale: GradientScale | None = None) -> None:
-        """Make one step, with the peak learning rate of each group times `factor`, and with gradients that `scale` divides. If
-        it skips the step, nothing changes, or the gradients are 0 if the optimizers do not take a scale."""
-        if scale is not None and not self.takes_scale:
-            self._scale_gradients(scale)
-            scale = None
+        """Make one step, with the peak learning rate of each group times `factor`, and with gradients that `scale` divides."""
         self._give_gradients()
-        for optimizer, peak_lrs in zip(self.optimizers, self.peak_lrs, strict=True):
-            for group, peak_lr in zip(optimizer.param_groups, peak_lrs, strict=True):
-                group["lr"] = peak_lr * factor * group.get("lr_factor", LrFactor()).at(progress)
-            if scale is not None:
-                scaled: Any = optimizer
-                scaled.grad_scale, scaled.found_inf = scale.divisor, scale.skips
-            optimizer.step()
+        for optimizer in self.optimizers:
+            for group in optimizer.groups:
+                group.lr = group.peak_lr * factor * group.lr_factor.at(progress)
+            optimizer.step(scale)
         # fused optimizers do not count their changes, and decoders with packed weights ask whether there were any
         torch.autograd.graph.increment_version(self.weights)
 
@@ -78,12 +71,6 @@ class Optimizers:
             if local(weight).data_ptr() != part.data_ptr():  # the weight would never change
                 raise RuntimeError(f"the rows of {self.names[weight]} have moved to other memory")
             part.grad = None if weight.grad is None else local(weight.grad)
-
-    def _scale_gradients(self, scale: GradientScale) -> None:
-        gradients = [local(weight.grad) for weight in self.weights if weight.grad is not None]
-        torch._foreach_div_(gradients, scale.divisor)
-        for gradient in gradients:
-            gradient.masked_fill_(scale.skips > 0, 0.0)  # replaced, not multiplied: 0 times NaN is NaN
 
     def zero_grad(self) -> None:
         for weight, part in self.parts.items():
@@ -105,9 +92,7 @@ class Optimizers:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the state from `tensors`, as `tensors()` returned them."""
-        owners = {
-            part: optimizer for optimizer in self.optimizers for group in optimizer.param_groups for part in group["params"]
-        }
+        owners = {part: optimizer for optimizer in self.optimizers for group in optimizer.groups for part in group.weights}
         weights = {name: weight for weight, name in self.names.items()}
         for name, value in tensors.items():
             parameter, _, key = name.rpartition("/")
@@ -130,15 +115,14 @@ class Optimizers:
                     raise ModelError("optimizer state", f"{self.names[weight]!r} has no {missing!r}")
 
 
-def _param_groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor], decay: float) -> list[dict[str, Any]]:
+def _param_groups(
+    weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor], *, lr: float, weight_decay: float
+) -> list[ParamGroup]:
     """Parameter groups by learning-rate factor. Weight decay applies to matrices, not to biases and norms."""
     groups: dict[tuple[LrFactor, float], list[Tensor]] = {}
     for weight in weights:
-        groups.setdefault((factors[weight], decay if weight.dim() >= 2 else 0.0), []).append(weight)
-    return [
-        {"params": params, "weight_decay": weight_decay, "lr_factor": factor}
-        for (factor, weight_decay), params in groups.items()
-    ]
+        groups.setdefault((factors[weight], weight_decay if weight.dim() >= 2 else 0.0), []).append(weight)
+    return [ParamGroup(params, lr, decay, factor) for (factor, decay), params in groups.items()]
 
 
 def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig, group: Group = ALONE) -> Optimizers:
@@ -155,30 +139,27 @@ def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig
     factors = {weight: factors_by_name[name] for weight, name in names.items()}
     parts: dict[Tensor, Tensor] = {}
 
-    def param_groups(weights: Iterable[Tensor]) -> list[dict[str, Any]]:
-        return _param_groups(weights, factors, config.weight_decay)
+    def param_groups(weights: Iterable[Tensor], lr: float) -> list[ParamGroup]:
+        return _param_groups(weights, factors, lr=lr, weight_decay=config.weight_decay)
 
-    def local_groups(weights: Iterable[Tensor]) -> list[dict[str, Any]]:
-        groups = param_groups(weights)
-        parts.update({weight: local(weight) for group in groups for weight in group["params"]})
-        return [{**group, "params": [parts[weight] for weight in group["params"]]} for group in groups]
+    def local_groups(weights: Iterable[Tensor]) -> list[ParamGroup]:
+        groups = param_groups(weights, config.lr)
+        parts.update({weight: local(weight) for group in groups for weight in group.weights})
+        return [replace(group, weights=[parts[weight] for weight in group.weights]) for group in groups]
 
-    def adamw(weights: Iterable[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(local_groups(weights), lr=config.lr, betas=(0.9, config.adam_beta2 or 0.0), fused=True)
+    def adamw(weights: Iterable[Tensor]) -> AdamW:
+        return AdamW(local_groups(weights), beta2=config.adam_beta2 or 0.0)
 
     match config.optimizer:
         case "sgd":
-            optimizers: list[torch.optim.Optimizer] = [
-                torch.optim.SGD(local_groups(names), lr=config.lr, momentum=config.momentum or 0.0)
-            ]
+            optimizers: list[Optimizer] = [SGD(local_groups(names), momentum=config.momentum or 0.0)]
         case "muon":
             muon_weights = [weight for weight, name in names.items() if name in muon_names]
             adamw_weights = [weight for weight, name in names.items() if name not in muon_names]
-            lr, momentum = config.muon_lr or 0.0, config.momentum or 0.0
             optimizers = [adamw(adamw_weights)] if adamw_weights else []
             if muon_weights:
-                groups, decay = param_groups(muon_weights), config.weight_decay
-                optimizers.insert(0, Muon(groups, lr=lr, momentum=momentum, weight_decay=decay, group=group))
+                groups = param_groups(muon_weights, config.muon_lr or 0.0)
+                optimizers.insert(0, Muon(groups, momentum=config.momentum or 0.0, process_group=group))
         case _:
             optimizers = [adamw(names)]
     return Optimizers(optimizers, names, parts)

@@ -1,4 +1,5 @@
-"""Learning-rate factors per weight: frozen weights, layer-wise decay, and gradual unfreezing (Howard and Ruder 2018).
+"""Groups of weights for the optimizers, and learning-rate factors per weight: frozen weights, layer-wise decay, and gradual
+unfreezing (Howard and Ruder 2018).
 
 The depth of a weight is 0 for embeddings and positions, then 1 for the first layer and so on; all other weights are above the
 layers. A layer is one of `model.num_layers`: a mixer, its cross-attention and its feed-forward layer have the same depth.
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from torch import Tensor
 
 from weft.errors import ConfigError, suggest
 from weft.training.config import TrainConfig
@@ -25,6 +29,27 @@ class LrFactor(NamedTuple):
 
     def at(self, progress: float) -> float:
         return self.factor if progress >= self.start else 0.0
+
+
+CONSTANT = LrFactor()
+
+
+@dataclass
+class ParamGroup:
+    """Weights with the same learning rate and weight decay."""
+
+    weights: list[Tensor]
+    peak_lr: float
+    weight_decay: float
+    lr_factor: LrFactor = CONSTANT
+    lr: float = field(init=False)  # of the next step
+
+    def __post_init__(self) -> None:
+        self.lr = self.peak_lr
+
+    def with_gradients(self) -> list[Tensor]:
+        """The weights that have a gradient."""
+        return [weight for weight in self.weights if weight.grad is not None]
 
 
 def layer_depth(name: str, layers: Mapping[str, int]) -> int:
