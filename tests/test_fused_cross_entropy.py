@@ -58,8 +58,25 @@ def test_the_output_layer_uses_it_with_the_types_of_autocast(is_fused, bias):
         torch.testing.assert_close(actual, expected, atol=0.05, rtol=0.05)
 
 
-def test_a_compiled_loss_is_one_graph_and_equals_the_plain_one(is_fused):
-    head, x = LMHead(DIM, VOCAB_SIZE, logit_softcap=3.0), torch.randn(1, POSITIONS, DIM, requires_grad=True)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_compiled_loss_in_half_precision_equals_the_plain_one(is_fused, bias):
+    """Inputs are converted outside of the operator."""
+    torch.manual_seed(1)
+    head, x = LMHead(DIM, VOCAB_SIZE, logit_softcap=3.0, bias=bias), torch.randn(1, POSITIONS, DIM, requires_grad=True)
+    targets = torch.randint(0, VOCAB_SIZE, (1, POSITIONS))
+    parameters, factors = [x, *head.parameters()], torch.rand(1, POSITIONS)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = head.loss(x, targets, 0.1)
+        loss = torch.compile(head.loss, backend="aot_eager", fullgraph=True)(x, targets, 0.1)
+    assert torch.equal(loss, plain)
+    for actual, expected in zip(gradients(loss * factors, parameters), gradients(plain * factors, parameters), strict=True):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, expected, atol=1e-2, rtol=1e-2)  # rounded once more
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_compiled_loss_is_one_graph_and_equals_the_plain_one(is_fused, bias):
+    head, x = LMHead(DIM, VOCAB_SIZE, logit_softcap=3.0, bias=bias), torch.randn(1, POSITIONS, DIM, requires_grad=True)
     targets = torch.randint(0, VOCAB_SIZE, (1, POSITIONS))
     parameters = [x, *head.parameters()]
     expected = F.cross_entropy(head.logits(x[0]), targets[0], reduction="none")[None]

@@ -26,10 +26,13 @@ from weft.nn.chunked_cross_entropy import Options
 Gradients = tuple[Tensor, Tensor, Tensor | None]
 
 
-def fused_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> Tensor:
+def fused_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Options) -> Tensor:
     """Cross-entropy of each label in nats, (N,); x (N, D), weight (V, D), bias (V,), labels (N,)."""
     if torch.compiler.is_compiling():
-        result: tuple[Tensor, Tensor] = _loss_operator(x, weight, bias, labels, *options)
+        # converted here, where the compiler joins it with what is around: for both passes at once, and, of tied embeddings,
+        # with the sum of their two gradients
+        x, weight, bias = _converted(x, weight, bias, options.dtype)
+        result: tuple[Tensor, Tensor] = _loss_operator(x, weight, bias, labels, options.label_smoothing, options.logit_softcap)
         return result[0]
     loss: Tensor = _FusedCrossEntropy.apply(x, weight, bias, labels, options)  # type: ignore[no-untyped-call]
     return loss
@@ -73,36 +76,44 @@ def _load_kernels() -> ModuleType | None:
     return triton_cross_entropy
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+def _converted(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+    return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, logit_softcap: float
+) -> tuple[Tensor, Tensor]:
     """The loss of each position, (N,), and its gradients with respect to the logits, (N, V)."""
-    smoothing, cap, dtype = options
-    logits = F.linear(x.to(dtype), weight.to(dtype), bias.to(dtype))
+    logits = F.linear(x, weight, bias)
     function = kernels().loss_and_gradient if logits.is_cuda else loss_and_gradient  # type: ignore[union-attr]
-    return function(logits, labels, smoothing, cap), logits
+    return function(logits, labels, label_smoothing, logit_softcap), logits
 
 
-def _backward(grad: Tensor, tensors: tuple[Tensor, ...], grad_logits: Tensor, dtype: torch.dtype) -> Gradients:
+def _backward(grad: Tensor, tensors: tuple[Tensor, Tensor, Tensor | None], grad_logits: Tensor) -> Gradients:
     """The gradients of x, weight and bias, from those of the losses, (N,): what is small is multiplied, not the logits."""
     x, weight, bias = tensors
+    dtype = grad_logits.dtype
     grad_x = ((grad_logits @ weight.to(dtype)) * grad[:, None]).to(x.dtype)
     grad_weight = (grad_logits.t() @ (x * grad[:, None]).to(dtype)).to(weight.dtype)
-    return grad_x, grad_weight, (grad.to(dtype) @ grad_logits).to(bias.dtype) if bias.requires_grad else None
+    if bias is None or not bias.requires_grad:
+        return grad_x, grad_weight, None
+    return grad_x, grad_weight, (grad.to(dtype) @ grad_logits).to(bias.dtype)
 
 
 class _FusedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, options: Options) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Options) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            loss, grad_logits = _forward(x, weight, bias, labels, options)
+            parts = _converted(x, weight, bias, options.dtype)
+            loss, grad_logits = _forward(*parts, labels, options.label_smoothing, options.logit_softcap)
         ctx.save_for_backward(x, weight, bias, grad_logits)
-        ctx.dtype = options.dtype
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, grad_logits = ctx.saved_tensors
-        return *_backward(grad, (x, weight, bias), grad_logits, ctx.dtype), None, None
+        return *_backward(grad, (x, weight, bias), grad_logits), None, None
 
 
 # ---- the same as operators for torch.compile, which does not see into the kernel
@@ -110,28 +121,27 @@ class _FusedCrossEntropy(torch.autograd.Function):
 
 @torch.library.custom_op("weft::fused_cross_entropy", mutates_args=())
 def _loss_operator(
-    x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, logit_softcap: float, dtype: torch.dtype
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, logit_softcap: float
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        return _forward(x, weight, bias, labels, Options(label_smoothing, logit_softcap, dtype))
+        return _forward(x, weight, bias, labels, label_smoothing, logit_softcap)
 
 
 @_loss_operator.register_fake
 def _loss_shapes(
-    x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, logit_softcap: float, dtype: torch.dtype
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, logit_softcap: float
 ) -> tuple[Tensor, Tensor]:
-    return x.new_empty(len(x), dtype=torch.float32), x.new_empty(len(x), len(weight), dtype=dtype)
+    return x.new_empty(len(x), dtype=torch.float32), x.new_empty(len(x), len(weight))
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, bias, *_, ctx.dtype = inputs
-    ctx.save_for_backward(x, weight, bias, output[1])
+    ctx.save_for_backward(*inputs[:3], output[1])
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     x, weight, bias, grad_logits = ctx.saved_tensors
     with torch.autocast(x.device.type, enabled=False):
-        return *_backward(grad, (x, weight, bias), grad_logits, ctx.dtype), None, None, None, None
+        return *_backward(grad, (x, weight, bias), grad_logits), None, None, None
 
 
 _loss_operator.register_autograd(_differentiate, setup_context=_save_for_backward)

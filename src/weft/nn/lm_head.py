@@ -61,6 +61,7 @@ class LMHead(nn.Module):
             self.bias = nn.Parameter(torch.zeros(vocab_size))
         else:  # a constant, which is not saved
             self.register_buffer("bias", torch.zeros(vocab_size), persistent=False)
+        self.has_bias = bias
         self.logit_softcap = logit_softcap  # limits logits smoothly to +-logit_softcap (Gemma 2)
         self.compiled: Callable[[LMHead, Tensor, Tensor, float], Tensor] | None = None  # `cross_entropy`, for training
 
@@ -108,7 +109,8 @@ class LMHead(nn.Module):
             from weft.nn.fused_cross_entropy import fused_cross_entropy
 
             options = Options(label_smoothing, self.logit_softcap or 0.0, product_dtype(hidden))
-            return fused_cross_entropy(hidden, self.weight, self.bias, labels, options).view_as(targets)
+            bias = self.bias if self.has_bias else None
+            return fused_cross_entropy(hidden, self.weight, bias, labels, options).view_as(targets)
         if torch.is_grad_enabled():
             cross_entropy = self.compiled or LMHead.cross_entropy
             return cross_entropy(self, hidden, labels, label_smoothing).view_as(targets)
