@@ -23,7 +23,7 @@ import torch.distributed as dist
 from weft.parallel.group import ALONE, Group
 from weft.parallel.join import Place, join, leave
 from weft.runs.job import JobInputs, train
-from weft.training.data_parallel import outermost_layers
+from weft.training.data_parallel import sharded_together
 from weft.training.loop import Loop
 from weft.training.muon import Muon
 
@@ -65,7 +65,7 @@ class Recorder:
 def layout(loop: Loop) -> dict[str, Any]:
     """The shapes of the trained weights, as `_step_cost.Layout` has them."""
     model = loop.loss_module.model
-    layers = [list(layer.parameters()) for layer in outermost_layers(model)]
+    layers = [[weight for layer in layers for weight in layer.parameters()] for layers in sharded_together(model)]
     inside = {id(weight) for layer in layers for weight in layer}
     outside = [list(weight.shape) for weight in model.parameters() if id(weight) not in inside]
     muon = [optimizer for optimizer in loop.optimizers.optimizers if isinstance(optimizer, Muon)]

@@ -18,6 +18,7 @@ from weft.decode.incremental import stepper
 from weft.decode.logits_processors import random_noise, sample_few, sample_token
 from weft.models.config import LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
+from weft.nn import packed_linear
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.attention_step import MIN_ROOM, SelfAttentionStep
 from weft.nn.decode_step import MAX_SMALL, Shared, StackStep
@@ -73,6 +74,20 @@ def test_steps_of_a_stack_equal_its_forward(name, context_length):
     steps(step, stack, (even, even), 12)
 
 
+@pytest.fixture
+def packed(monkeypatch):
+    """All weights are packed, however small they are, and whatever the processor is."""
+    if not torch._C._has_mkldnn:
+        pytest.skip("torch without oneDNN")
+    monkeypatch.setattr(packed_linear, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(packed_linear, "MIN_PACKED_NUMBERS", 1)
+
+
+@every_stack
+def test_steps_of_a_stack_with_packed_weights(name, packed):
+    test_steps_of_a_stack_equal_its_forward(name, 200)
+
+
 @every_stack
 @torch.no_grad()
 def test_a_step_without_a_state_reads_the_first_token(name):
@@ -121,6 +136,11 @@ def test_steps_of_an_encoder_decoder_equal_the_plain_ones(name):
         plain, expected = model.step(tokens, expand_to_beams(expected, rows, kept))
         torch.testing.assert_close(fast, plain, **CLOSE)
     equal_states(actual, expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_MODELS if name in FEW])
+def test_steps_of_an_encoder_decoder_with_packed_weights(name, packed):
+    test_steps_of_an_encoder_decoder_equal_the_plain_ones(name)
 
 
 def gpt(**options: Any) -> LanguageModel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -38,6 +40,29 @@ def test_a_row_does_not_depend_on_the_others(onednn):
     weight = torch.randn(MIN_PACKED_NUMBERS // 64, 64)
     product, x = bind_linear(weight, None), torch.randn(40, 64)
     torch.testing.assert_close(product(x[7:9]), product(x)[7:9], atol=1e-5, rtol=1e-5)
+
+
+def test_decoders_of_a_model_share_one_copy_which_goes_away_with_it(onednn):
+    before = len(packed_linear._packed_weights)
+    weight, biases = torch.nn.Parameter(torch.randn(512, 512)), torch.randn(2, 512)
+    products, x = [bind_linear(weight, bias) for bias in biases], torch.randn(3, 512)
+    for product, bias in zip(products, biases, strict=True):
+        torch.testing.assert_close(product(x), torch.nn.functional.linear(x, weight, bias).detach(), atol=1e-4, rtol=1e-4)
+    assert len(packed_linear._packed_weights) == before + 1
+    del products, product, weight
+    gc.collect()
+    assert len(packed_linear._packed_weights) == before
+
+
+def test_weights_made_in_inference_mode(onednn):
+    """Their changes are not counted, so they are not packed."""
+    with torch.inference_mode():
+        weight = torch.randn(512, 512)
+    product, x = bind_linear(weight, None), torch.randn(3, 512)
+    product(x)
+    with torch.inference_mode():
+        weight.mul_(2)
+    torch.testing.assert_close(product(x), x @ weight.t())
 
 
 def test_an_optimizer_step_is_noticed(onednn):

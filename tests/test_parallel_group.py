@@ -12,6 +12,7 @@ import time
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from parallel_cases import CHARS, GPT, case
 from small_runs import SilentCallback, make_text
 
 from weft.cli import group as cli_group
+from weft.cli import launch
 from weft.errors import GroupError, UsageError, WeftError
 from weft.parallel.agreement import check_equal
 from weft.parallel.group import ALONE, Group, is_exchange_error
@@ -418,6 +420,22 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes(run_dir: Path, ra
     assert [line["step"] for line in lines[0]] == [line["step"] for line in lines[1]]
     for ours, theirs in zip(*lines, strict=True):
         assert ours.get("train_loss", 0) == pytest.approx(theirs.get("train_loss", 0), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("polls", "expected"),
+    [
+        ([(None, 130), (None, 130), (143, 130)], 143),  # told to stop by SIGTERM; the other one has followed it
+        ([(None, 130), (130, 130)], 130),
+        ([(None, 2)], 2),
+        ([(None, 0), (0, 0)], 0),
+        ([(0, None), (0, 5)], 5),
+    ],
+)
+def test_the_exit_code_is_that_of_the_process_that_failed_or_was_stopped_first(monkeypatch, polls, expected):
+    monkeypatch.setattr(launch, "POLL_SECONDS", 0.0)
+    children: Any = [SimpleNamespace(poll=iter(codes).__next__) for codes in zip(*polls, strict=True)]
+    assert launch._wait(children, "resume") == expected
 
 
 @pytest.mark.slow

@@ -497,3 +497,18 @@ def test_the_end_waits_for_a_run_that_is_loaded(runs, monkeypatch):
         monkeypatch.setattr("weft.serve.reload.fingerprint", slow)
         assert is_loading.wait(10)
     assert not engine.is_busy
+
+
+def test_an_engine_that_ends_loads_no_run(runs, tmp_path):
+    """Not while it waits for running requests either."""
+    path = shutil.copytree(runs.get("lm"), tmp_path / "lm")
+    engine = Engine({"lm": path}, limits=Limits(reload_seconds=0.02), device="cpu")
+    endless = engine.submit("lm", Generate([""], GenerationConfig(max_new_tokens=100_000)))
+    wait_until(lambda: endless.output_tokens > 0)
+    closing = threading.Thread(target=engine.close, args=(0.5,))
+    closing.start()
+    wait_until(lambda: not engine.is_alive)
+    model = path / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    closing.join()
+    assert not engine.counters.reloads and not engine.is_busy

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 from serve_runs import ServeRuns, make_runs
 from small_runs import SilentCallback, train_here
@@ -32,7 +33,7 @@ from weft.serve.inputs import plain
 from weft.serve.jobs import Media
 from weft.serve.keys import parse_keys, read_keys
 from weft.serve.media import safe_name, stored
-from weft.serve.protocol import num_undelivered
+from weft.serve.protocol import num_undelivered, protocol_class
 from weft.serve.routes import Dialect, Failure, Route
 from weft.serve.server import bind, serve
 from weft.tasks.word_vectors.predict import Neighbors
@@ -402,8 +403,8 @@ def test_metrics_are_in_the_format_of_prometheus(client):
     for _ in range(100):  # a request is counted after its answer
         response = client.get("/metrics")
         if (
-            "weft_output_tokens" in response.text
-            and "weft_first_token_seconds" in response.text
+            'weft_output_tokens_total{run="lm"' in response.text
+            and "weft_first_token_seconds_count" in response.text
             and "/generate" in response.text
         ):
             break
@@ -592,6 +593,43 @@ def test_an_answer_that_is_not_read(server):
     assert answer.count(b"200 OK") == 10 and answer.endswith(b"}")
     wait_until(lambda: services.http.active == 0)
     assert read_all(unread).count("200 OK") < 9
+
+
+@pytest.mark.parametrize("last", [b"", b"GET / HT", b"\0garbage\r\n\r\n"], ids=["complete", "half a head", "malformed"])
+def test_few_bytes_of_an_answer_that_is_not_read(last):
+    """So few that writing is not paused; whatever comes after the requests, the connection is closed."""
+    seconds, body = 0.2, bytes(40_000)
+    protocol = protocol_class(Limits(idle_seconds=seconds, head_seconds=seconds, body_seconds=seconds))
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        head = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+
+    async def connect() -> None:
+        config = uvicorn.Config(answer, http=protocol, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1)
+        server = uvicorn.Server(config)
+        with socket.socket() as listener, socket.socket() as client:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(listener.getsockname())
+            connections: set[Any] = server.server_state.connections
+            while not connections:
+                await asyncio.sleep(0.01)
+            (connection,) = connections
+            while not connection.transport.get_write_buffer_size():  # the buffers of the system are not full
+                client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await asyncio.sleep(0.002)
+            client.send(last)
+            async with asyncio.timeout(20):
+                while connections:
+                    await asyncio.sleep(0.02)
+            server.should_exit = True
+            await serving
+
+    asyncio.run(connect())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for it")

@@ -26,6 +26,7 @@ STOP_SECONDS = 10.0  # how long they may take to end after SIGTERM
 MIN_PROCESSES, PROCESSES_PER_CPU = 16, 4  # the larger limit applies
 PROCESS_BYTES = 300_000_000  # of Python and torch, without a model
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = 128 + signal.SIGINT  # exit code of the other processes when the first one was told to stop, by whatever signal
 
 
 class Launch(NamedTuple):
@@ -113,7 +114,8 @@ def _forward_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[No
 
 def _wait(children: Sequence[subprocess.Popen[bytes]], advice: str) -> int:
     """The exit code of the command: 0 if all processes succeed, otherwise that of the process that failed first. A process that
-    ends with GroupError has only noticed that another one is gone."""
+    ends with GroupError has only noticed that another one is gone, and one that was stopped has followed the first one, which
+    may end later."""
     noticed = None  # when a process has noticed it
     while True:
         codes = [child.poll() for child in children]
@@ -121,7 +123,8 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], advice: str) -> int:
         if killed:
             name = signal.Signals(-(codes[killed[0]] or 0)).name
             return _report(killed[0], f"was killed by {name}; {advice}")
-        causes = [code for code in codes if code not in (None, 0, GroupError.exit_code)]
+        followed = {None, 0, GroupError.exit_code}
+        causes = [code for rank, code in enumerate(codes) if code not in (followed | {STOPPED} if rank else followed)]
         if causes:
             return causes[0] or 0
         if None not in codes:

@@ -48,8 +48,8 @@ class HasStepper(Protocol[S]):
     """A model with a faster `step` for a decoder that calls it many times."""
 
     def stepper(self) -> Step[S]:
-        """A function that computes what `step` does. Weights may change in place while it is used, but no part of the model may
-        be replaced."""
+        """A function that computes what `step` does. Weights may change in place while it is used, but not through `.data`, and
+        no part of the model may be replaced."""
 
 
 @runtime_checkable

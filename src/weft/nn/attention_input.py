@@ -27,7 +27,7 @@ def attention_input(qkv: Tensor, table: Tensor, positions: Tensor, *, normalizes
         positions: (1 or B, T), below P.
         normalizes: Whether queries and keys are divided by the root of their mean square.
     """
-    q, k, v = _operator(qkv, table, positions, NORM_EPS if normalizes else 0.0)
+    q, k, v = _operator(qkv, table, positions.contiguous(), NORM_EPS if normalizes else 0.0)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 

@@ -58,7 +58,7 @@ class HasLeanStep(Protocol):
 
 def lean(module: nn.Module) -> Function:
     """The function that a module computes in eval mode, without the overhead of calling it. The weights are bound: they may
-    change in place, but they may not be replaced."""
+    change in place as in `bind_linear`, but they may not be replaced."""
     if is_linear(module):
         return bind_linear(module.weight, module.bias)
     if type(module) is nn.LayerNorm:
@@ -66,7 +66,7 @@ def lean(module: nn.Module) -> Function:
         return lambda x: torch.layer_norm(x, shape, scale, shift, eps)
     if type(module) is nn.ReLU:
         return torch.relu
-    if type(module) in (nn.Identity, nn.Dropout, IntegerDropout):
+    if type(module) in (nn.Identity, IntegerDropout):
         return lambda x: x
     function: Function = module.forward
     return function

@@ -22,7 +22,7 @@ class _IntegerMask(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, num_dropped: int) -> Tensor:
         # the generator takes most of the time, so four integers are made from each of its numbers
-        numbers = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+        numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
         integers = numbers.view(torch.int16)[: x.numel()].view(x.shape)  # from -LEVELS / 2
         factor = LEVELS / (LEVELS - num_dropped)
         # written as float32: conversion from bool is slow

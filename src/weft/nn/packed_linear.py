@@ -9,10 +9,12 @@ Shapes: B rows, I inputs, O outputs.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from weft.nn.linear import prefers_onednn
 
@@ -28,24 +30,35 @@ class Product(Protocol):
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether products with a weight matrix (O, I) are faster with packed weights."""
+    """Whether products with a weight matrix (O, I) are faster with packed weights. Of a weight that was made in inference mode,
+    torch does not count the changes."""
     is_large = weight.numel() >= MIN_PACKED_NUMBERS and weight.dtype == torch.float32 and weight.is_contiguous()
-    return is_large and weight.device.type == "cpu" and prefers_onednn()
+    return is_large and weight.device.type == "cpu" and not weight.is_inference() and prefers_onednn()
 
 
 class PackedWeight:
     """A weight matrix (O, I) in the layout of oneDNN: a copy, made at the first use and after each change of the weights."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight.detach()
         self.packed, self.version = self.weight, -1
 
-    def product(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.version != self.weight._version:
             # a layout for any number of rows
             self.packed, self.version = torch.ops.mkldnn._reorder_linear_weight(self.weight, None), self.weight._version
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
         return output
+
+
+# all decoders of a model share the copies of its weights; a copy goes away with its weight
+_packed_weights: MutableMapping[Tensor, PackedWeight] = WeakTensorKeyDictionary()
+
+
+def packed_weight(weight: Tensor) -> PackedWeight:
+    if weight not in _packed_weights:
+        _packed_weights[weight] = PackedWeight(weight)
+    return _packed_weights[weight]
 
 
 class Sum(Protocol):
@@ -55,7 +68,8 @@ class Sum(Protocol):
 
 
 def bind_linear(weight: Tensor, bias: Tensor | None) -> Product:
-    """The product with a weight matrix (O, I), without gradients. The weights may change in place, but not be replaced."""
+    """The product with a weight matrix (O, I), without gradients. The weights may change in place, but not through `.data`,
+    which torch does not count as a change, and they may not be replaced."""
     transposed = weight.t()
 
     def plain(x: Tensor, output: Tensor | None = None) -> Tensor:
@@ -63,10 +77,10 @@ def bind_linear(weight: Tensor, bias: Tensor | None) -> Product:
 
     if not can_pack(weight):
         return plain
-    packed = PackedWeight(weight, bias)
+    packed, added = packed_weight(weight), None if bias is None else bias.detach()
 
     def product(x: Tensor, output: Tensor | None = None) -> Tensor:
-        return packed.product(x) if len(x) >= MIN_PACKED_ROWS else plain(x, output)
+        return packed.product(x, added) if len(x) >= MIN_PACKED_ROWS else plain(x, output)
 
     return product
 

@@ -242,6 +242,7 @@ class Engine:
         """Accept no more requests, wait up to `seconds` for those that run, and end the others with an error."""
         with self._condition:
             self._is_stopping = True
+        self._reloader.stop()
         until = time.monotonic() + seconds
         while self._live and self._thread.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -252,7 +253,7 @@ class Engine:
         until = time.monotonic() + JOIN_SECONDS
         if threading.current_thread() is not self._thread:
             self._thread.join(JOIN_SECONDS)
-        self._reloader.close(max(0.0, until - time.monotonic()))
+        self._reloader.join(max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Engine:
         return self

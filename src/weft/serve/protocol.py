@@ -94,6 +94,10 @@ class LimitedProtocol(H11Protocol):
         super().timeout_keep_alive_handler()
         self._watch_reader()
 
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._watch_reader()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._unwatch_reader()
@@ -103,6 +107,8 @@ class LimitedProtocol(H11Protocol):
 
     def _watch_reader(self) -> None:
         self._unwatch_reader()
+        if self not in self.connections:  # it is lost already
+            return
         num_waiting = num_undelivered(self.transport)
         self.reader_timer = self.loop.call_later(self.limits.idle_seconds, self._check_reader, num_waiting)
 
@@ -145,7 +151,11 @@ class LimitedProtocol(H11Protocol):
     def _close_after(self, seconds: float) -> None:
         with suppress(OSError):  # the client is gone already
             self.transport.write_eof()
-        self.loop.call_later(seconds, self.transport.close)
+        self.loop.call_later(seconds, self._close)
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._watch_reader()
 
 
 def protocol_class(limits: Limits) -> type[asyncio.Protocol]:

@@ -37,9 +37,12 @@ class Reloader:
         """Whether its thread runs."""
         return self._thread.is_alive()
 
-    def close(self, seconds: float) -> None:
-        """End the thread, and wait up to `seconds` if it loads a run."""
+    def stop(self) -> None:
+        """Load no more runs; one that is being loaded is finished."""
         self._stop.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait up to `seconds` for the end of the thread."""
         if self.is_alive and threading.current_thread() is not self._thread:
             self._thread.join(seconds)
 
@@ -50,6 +53,8 @@ class Reloader:
     def check(self) -> None:
         """Load every run whose files have changed."""
         for name, served in self._worker.runs.items():
+            if self._stop.is_set():
+                return
             files = fingerprint(served.path)
             if files != served.files and files != self._damaged.get(name):
                 self._load(served, files)

@@ -156,14 +156,6 @@ class Sharded(Replica):
             self.copy.cpu()
 
 
-def outermost_layers(model: nn.Module) -> list[Any]:
-    """The layers of a model. Layers inside another layer are not listed: they may be called once per position."""
-    found: list[Any] = []
-    for module in model.children():
-        found += [module] if isinstance(module, Recomputes) else outermost_layers(module)
-    return found
-
-
 def sharded_together(model: nn.Module) -> list[tuple[Any, ...]]:
     """The outermost layers whose weights are gathered together: attention and the feed-forward layer after it. Each exchange
     takes the host some time."""
@@ -174,6 +166,11 @@ def sharded_together(model: nn.Module) -> list[tuple[Any, ...]]:
         else:
             found += sharded_together(module)
     return by_layer_index(layers) + found
+
+
+def outermost_layers(model: nn.Module) -> list[Any]:
+    """The layers of a model. Layers inside another layer are not listed: they may be called once per position."""
+    return [layer for layers in sharded_together(model) for layer in layers]
 
 
 def checkpoint_activations(model: nn.Module) -> None:
