@@ -30,6 +30,7 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
     return results
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
 @pytest.mark.parametrize(
     ("model", "read"),
     [
