@@ -8,9 +8,11 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import TEXT
 
 from weft.cli.main import main
+from weft.training import compilation
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,3 +60,17 @@ def trained_dir(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["train", "run.toml", "--quiet"]) == 0
     capsys.readouterr()
     return work_dir
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """The graphs that were traced; they run as they are, for a compiler of code would take minutes."""
+    results: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        results.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    monkeypatch.setattr(compilation, "BACKEND", keep)
+    return results

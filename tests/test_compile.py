@@ -16,20 +16,6 @@ from weft.training.loop import Loop
 from weft.training.loss_module import LossModule
 
 
-@pytest.fixture
-def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
-    """The graphs that were traced; they run as they are, for a compiler of code would take minutes."""
-    results: list[torch.fx.GraphModule] = []
-
-    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
-        results.append(graph)
-        return graph
-
-    torch.compiler.reset()
-    monkeypatch.setattr(compilation, "BACKEND", keep)
-    return results
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph
 @pytest.mark.parametrize(
     ("model", "read"),

@@ -90,6 +90,9 @@ def few(words: list[str]) -> list[str]:
 def short(words: list[str]) -> list[str]:
     """A command with what makes it short."""
     command = words[0]
+    if command == "train" and "--minutes" in words:
+        place = words.index("--minutes") + 1
+        return [*words[:place], "0.3", *words[place + 1 :], "--quiet"]
     if command == "train":
         return [*words, *few(words)]
     if command == "explain" and "attribution" in words:  # what a model of few steps writes has no end

@@ -114,7 +114,9 @@ def test_every_command_works(work_dir, capsys, path):
             assert (code, err) == (0, ""), words
             assert bool(out) == (words[0] != "train")
             if "--save-alignments" in words:
-                assert Path(words[words.index("--save-alignments") + 1], "000001.svg").exists()
+                directory = Path(words[words.index("--save-alignments") + 1])
+                # after few steps, a model may write an empty text, which is aligned with nothing
+                assert directory.is_dir() and Path(directory, "000001.svg").exists() == bool(out.strip())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
