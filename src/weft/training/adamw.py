@@ -69,7 +69,7 @@ class SGD:
 
     @torch.no_grad()
     def step(self, scale: GradientScale | None = None) -> None:
-        """Change the weights. The gradients of a step that is skipped are 0, so momentum still changes them."""
+        """Change the weights. The gradients of a step that is skipped are 0: momentum and weight decay still change weights."""
         for group in self.groups:
             weights = group.with_gradients()
             gradients = [weight.grad for weight in weights if weight.grad is not None]
