@@ -10,6 +10,7 @@ from test_loop import small_loop, small_model
 
 from weft.data.batching import Batch
 from weft.errors import TrainingInterrupted
+from weft.nn import kernels
 from weft.tensors import read_tensors
 from weft.training import compilation
 from weft.training.loop import Loop
@@ -83,18 +84,39 @@ def test_each_part_is_compiled_once(tmp_path, graphs, monkeypatch, unit, num_gra
 )
 def test_what_is_compiled_as_one(options, train, unit):
     loop = small_loop(small_model("attention", num_heads=2, **options), **{"max_steps": 9, **train})
-    assert compilation.plan(loop, has_equal_shapes=True, is_recorded=False) == (unit, False, True)
-    assert compilation.plan(loop, has_equal_shapes=False, is_recorded=False) == ("model", False, False)
+    assert compilation.plan(loop, has_equal_shapes=True, is_recorded=False)[:3] == (unit, False, True)
+    assert compilation.plan(loop, has_equal_shapes=False, is_recorded=False)[:3] == ("model", False, False)
 
 
 def test_short_recorded_trainings_of_small_models_are_not_compiled(monkeypatch):
-    def unit(max_steps):
+    def plan(max_steps, *, is_recorded=True):
         loop = small_loop(small_model("attention", num_heads=2), max_steps=max_steps)
-        return compilation.plan(loop, has_equal_shapes=True, is_recorded=True).unit
+        return compilation.plan(loop, has_equal_shapes=True, is_recorded=is_recorded)
 
-    assert unit(compilation.RECORDED_STEPS - 1) == "nothing" and unit(compilation.RECORDED_STEPS) == "layer"
+    limit = compilation.RECORDED_STEPS
+    assert plan(limit - 1).unit == "nothing" and plan(limit).unit == "layer"
+    # kernels take the place of the compiler, unless the training is over before they have paid for their own compilation
+    assert plan(limit - 1).kernels and plan(compilation.KERNEL_STEPS).kernels
+    assert not plan(compilation.KERNEL_STEPS - 1).kernels
+    assert not plan(limit).kernels and not plan(limit - 1, is_recorded=False).kernels
     monkeypatch.setattr(compilation, "RECORDED_PARAMETERS", 1)
-    assert unit(9) == "layer"
+    assert plan(9).unit == "layer"
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_the_forward_pass_of_recorded_steps_uses_kernels_if_there_is_triton(monkeypatch, has_triton):
+    loop = small_loop(small_model("attention", num_heads=2), max_steps=1)
+    loop.device_config = loop.device_config._replace(device=torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(compilation.fused_cross_entropy, "kernels", lambda: compilation if has_triton else None)
+    used = []
+    for uses_kernels in (True, False):
+        chosen = compilation.Compilation("nothing", muon=False, has_equal_shapes=True, kernels=uses_kernels)
+        compilation.compile_training(loop, chosen)
+        with loop.kernels():
+            used.append(kernels._records.get())
+    assert used == [has_triton, False]
+    assert not kernels._records.get()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where it leaves a graph

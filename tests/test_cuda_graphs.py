@@ -25,7 +25,15 @@ from weft.errors import TrainingInterrupted
 from weft.nn.state import tree_leaves
 from weft.parallel.group import Group
 from weft.training import compilation, cuda_graphs, neural
-from weft.training.cuda_graphs import NUM_WARMUPS, CudaRecorder, GraphedReplica, Recorder, RecordingError, can_record
+from weft.training.cuda_graphs import (
+    NUM_WARMUPS,
+    CudaRecorder,
+    GraphedReplica,
+    Recorder,
+    RecordingError,
+    _without_aliases,
+    can_record,
+)
 from weft.training.data_parallel import Replica
 from weft.training.duration import seconds_per_step
 from weft.training.loop import DeviceConfig, Loop
@@ -62,26 +70,26 @@ class Repeating:
 
 class Tracing(Repeating):
     """A recorder that runs no Python of the model in a replay, like a CUDA graph: it repeats the kernels that it has seen, on
-    the tensors that it has seen."""
+    the tensors that it has seen. `buffers()` are the gradients, which it may write to or replace."""
 
     def __init__(self, buffers: Callable[[], list[Tensor]]) -> None:
         super().__init__()
         self.buffers = buffers
 
     def record(self, compute: Callable[[], R]) -> Callable[[], R]:
-        saved, random_state = [buffer.clone() for buffer in self.buffers()], torch.get_rng_state()
+        before, random_state = [(buffer, buffer.clone()) for buffer in self.buffers()], torch.get_rng_state()
         results: list[Any] = []
 
         def trace() -> list[Tensor]:
             results.append(compute())
-            return tree_leaves(tuple(results[0]))
+            return tree_leaves(tuple(results[0])) + self.buffers()
 
         traced = make_fx(trace)()
-        for buffer, value in zip(self.buffers(), saved, strict=True):
+        for buffer, value in before:
             buffer.copy_(value)
         torch.set_rng_state(random_state)
         self.recordings += 1
-        targets = tree_leaves(tuple(results[0]))
+        targets = tree_leaves(tuple(results[0])) + self.buffers()
 
         def replay() -> R:
             self.replays += 1
@@ -436,7 +444,7 @@ def test_each_shape_and_state_has_its_own_graph_and_unused_weights_no_gradient()
 
 def test_gradients_of_several_batches_are_added_up_in_the_same_tensors() -> None:
     graphed, plain = make_replica(Repeating())
-    weights, addresses = list(graphed.loss_module.parameters())[1:], set[int]()
+    weights, addresses = list(graphed.loss_module.parameters())[1:], list[int]()
     for step in range(5):
         for replica in (graphed, plain):
             for seed in range(3):
@@ -444,13 +452,56 @@ def test_gradients_of_several_batches_are_added_up_in_the_same_tensors() -> None
                 replica.accumulate(batch, None, True, is_last=is_last, autocast=DeviceConfig(CPU, torch.float32).autocast)
             assert weights[0].grad is not None
             if replica is graphed:
-                addresses.add(weights[0].grad.data_ptr())
+                addresses.append(weights[0].grad.data_ptr())
                 actual = weights[0].grad.clone()
             else:
                 torch.testing.assert_close(actual, weights[0].grad, rtol=0, atol=0)
             for weight in weights:
                 weight.grad = None
-    assert len(addresses) == 1
+    assert len(set(addresses[1:])) == 1  # the first recording is in the second step
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_the_first_recording_writes_the_gradients_that_later_ones_change(in_parts: bool) -> None:
+    """Its gradients are not copied: all others write to the same memory, whatever was recorded in between."""
+    replicas = list[GraphedReplica]()
+    recorder = Tracing(lambda: replicas[0].gradients)
+    graphed, plain = make_replica(recorder)
+    replicas.append(graphed)
+    weight, addresses = list(graphed.loss_module.parameters())[1], list[int]()
+    for step in range(16):
+        for replica in (graphed, plain):
+            for part in range(2 if in_parts else 1):
+                batch = batch_of(2 + (step + part) % 3, 3, 2 * step + part)
+                replica.accumulate(batch, None, True, is_last=True, autocast=DeviceConfig(CPU, torch.float32).autocast)
+            assert weight.grad is not None
+            if replica is graphed:
+                addresses.append(weight.grad.data_ptr())
+                actual = weight.grad.clone()
+                weight.grad.mul_(3.0)  # as optimizers may do
+            else:
+                torch.testing.assert_close(actual, weight.grad, rtol=0, atol=0)
+            weight.grad = None
+    assert recorder.recordings == (6 if in_parts else 3)
+    assert len(set(addresses[8:])) == 1
+
+
+def test_gradients_in_the_same_memory_are_copied() -> None:
+    """The gradients of two weights of a sum are one tensor; others are views, or have no memory of their own."""
+    a, b, c, d = (nn.Parameter(torch.randn(3, 4)) for _ in range(4))
+    unused = nn.Parameter(torch.zeros(2))
+    loss = ((a + b).square() + c.t().flatten().view(4, 3).t()).sum() + d.sum()
+    weights = [a, b, c, d, unused]
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    owned = _without_aliases(gradients, weights)
+    expected = [2 * (a + b), 2 * (a + b), torch.ones(3, 4), torch.ones(3, 4), torch.zeros(2)]
+    for tensor, value in zip(owned, expected, strict=True):
+        torch.testing.assert_close(tensor, value.detach(), rtol=0, atol=0)
+        assert tensor.is_contiguous()
+        tensor.add_(torch.ones_like(tensor))  # changes no other one
+    assert len({tensor.untyped_storage().data_ptr() for tensor in owned}) == len(owned)
+    fresh = torch.autograd.grad((a @ b.t()).sum(), [a])
+    assert _without_aliases(fresh, [a])[0].data_ptr() == fresh[0].data_ptr()
 
 
 def test_results_are_copies() -> None:

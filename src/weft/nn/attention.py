@@ -15,18 +15,13 @@ from torch import Tensor, nn
 from weft.nn.attention_step import SelfAttentionStep
 from weft.nn.choices import GATED_ACTIVATIONS
 from weft.nn.decode_step import FeedForwardStep, MixerStep
+from weft.nn.fused_swiglu import fused_swiglu
+from weft.nn.kernels import is_compiled, is_recorded
 from weft.nn.linear import OneDNNLinear
 from weft.nn.memory import Memory
 from weft.nn.packing import in_same_text, is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
 from weft.nn.state import BeamCache, KVCache
-
-
-def has_kernels(x: Tensor) -> bool:
-    """Whether a kernel of weft takes the place of what torch.compile makes of its plain functions: in training with half
-    precision on a GPU."""
-    is_half = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
-    return is_half and torch.is_grad_enabled() and torch.compiler.is_compiling()
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -130,7 +125,7 @@ class SelfAttention(nn.Module):
     def heads(self, qkv: Tensor, positions: Tensor, bound: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (B, H, T, E) from their projection (B, T, 3, H, E). All positions are below `bound`, if it
         is given."""
-        table = self.positions.stored_rotations(bound) if has_kernels(qkv) else None
+        table = self.positions.stored_rotations(bound) if is_compiled(qkv) or is_recorded(qkv) else None
         if table is not None:
             from weft.nn.attention_input import attention_input  # defining its operators takes time, and few models need them
 
@@ -227,7 +222,7 @@ class FusedGELU(nn.GELU):
     """x P(X <= x), where X is normally distributed (Hendrycks and Gimpel 2016), by one kernel where that is faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not has_kernels(x):
+        if not is_compiled(x):
             return F.gelu(x)
         from weft.nn.fused_gelu import fused_gelu  # defining its operators takes time, and few models need them
 
@@ -236,9 +231,11 @@ class FusedGELU(nn.GELU):
 
 
 class SwiGLU(nn.Module):
-    """silu(a) * b, where a and b are the halves of the input (Shazeer 2020)."""
+    """silu(a) * b, where a and b are the halves of the input (Shazeer 2020), by one kernel where that is faster."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if is_recorded(x):
+            return fused_swiglu(x)
         a, b = x.chunk(2, dim=-1)
         return F.silu(a) * b
 
@@ -255,7 +252,12 @@ class SquaredReLU(nn.Module):
     """relu(x)^2 (So et al. 2021)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x).square()
+        y = F.relu(x)
+        if not torch.is_autocast_enabled(x.device.type):
+            return y.square()
+        # autocast would compute it in float32: the same numbers, since each is rounded once, but twice the bytes
+        with torch.autocast(x.device.type, enabled=False):
+            return y.square()
 
 
 class TanhGELU(nn.Module):

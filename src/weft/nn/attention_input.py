@@ -1,6 +1,7 @@
-"""From the projection of an attention layer to queries, keys and values, for compiled training on a GPU. One kernel normalizes
-and rotates queries and keys; in the backward pass, another one writes the gradients of all three where the matrix product reads
-them. The compiler makes four kernels of it, which read and write three times as many bytes.
+"""From the projection of an attention layer to queries, keys and values, for training in half precision on a GPU. One kernel
+normalizes and rotates queries and keys; in the backward pass, another one writes the gradients of all three where the matrix
+product reads them. The compiler makes four kernels of it, which read and write three times as many bytes; the plain functions
+are about twenty.
 
 Equal to `SelfAttention.heads`, but for numbers that are not rounded between norm and rotation.
 
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 NORM_EPS = torch.finfo(torch.float32).eps  # that of torch's RMSNorm
 
@@ -27,7 +29,8 @@ def attention_input(qkv: Tensor, table: Tensor, positions: Tensor, *, normalizes
         positions: (1 or B, T), below P.
         normalizes: Whether queries and keys are divided by the root of their mean square.
     """
-    q, k, v = _operator(qkv, table, positions.contiguous(), NORM_EPS if normalizes else 0.0)
+    function: Any = _operator if torch.compiler.is_compiling() else _AttentionInput.apply
+    q, k, v = function(qkv, table, positions.contiguous(), NORM_EPS if normalizes else 0.0)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
@@ -66,16 +69,45 @@ def _swap_halves(x: Tensor) -> Tensor:
     return torch.cat([second, first], -1)
 
 
-# ---- the kernels as operators: torch.compile sees one node in each pass
+# ---- the kernels
 
 
-@torch.library.custom_op("weft::attention_input", mutates_args=())
-def _operator(qkv: Tensor, table: Tensor, positions: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(qkv: Tensor, table: Tensor, positions: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     if not qkv.is_cuda:
         return plain_forward(qkv, table, positions, eps)
     from weft.nn import triton_attention_input
 
     return triton_attention_input.forward(qkv, table, positions, eps)
+
+
+def _backward(grads: tuple[Tensor, ...], qkv: Tensor, table: Tensor, positions: Tensor, eps: float) -> Tensor:
+    if not qkv.is_cuda:
+        return plain_backward(grads, qkv, table, positions, eps)
+    from weft.nn import triton_attention_input
+
+    return triton_attention_input.backward(grads, qkv, table, positions, eps)
+
+
+class _AttentionInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, table: Tensor, positions: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(qkv, table, positions)
+        ctx.eps = eps
+        return _forward(qkv, table, positions, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None, None]:
+        qkv, table, positions = ctx.saved_tensors
+        return _backward((grad_q, grad_k, grad_v), qkv, table, positions, ctx.eps), None, None, None
+
+
+# ---- the same as operators: torch.compile sees one node in each pass. Calling them imports the compiler, whoever calls
+
+
+@torch.library.custom_op("weft::attention_input", mutates_args=())
+def _operator(qkv: Tensor, table: Tensor, positions: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    return _forward(qkv, table, positions, eps)
 
 
 @_operator.register_fake
@@ -89,11 +121,7 @@ def _shapes(qkv: Tensor, table: Tensor, positions: Tensor, eps: float) -> tuple[
 def _backward_operator(
     grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, qkv: Tensor, table: Tensor, positions: Tensor, eps: float
 ) -> Tensor:
-    if not qkv.is_cuda:
-        return plain_backward((grad_q, grad_k, grad_v), qkv, table, positions, eps)
-    from weft.nn import triton_attention_input
-
-    return triton_attention_input.backward((grad_q, grad_k, grad_v), qkv, table, positions, eps)
+    return _backward((grad_q, grad_k, grad_v), qkv, table, positions, eps)
 
 
 @_backward_operator.register_fake

@@ -71,7 +71,7 @@ def _load_kernels() -> ModuleType | None:
     except ImportError:
         return None
     except Exception as error:  # a missing C compiler, an old driver: each raises its own
-        warnings.warn(f"Triton cannot compile the loss, which runs slower without it: {error}", stacklevel=3)
+        warnings.warn(f"Triton cannot compile kernels; training is slower without them: {error}", stacklevel=3)
         return None
     return triton_cross_entropy
 

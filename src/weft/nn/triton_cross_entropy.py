@@ -1,7 +1,8 @@
 """The kernel of `fused_cross_entropy.py` for a GPU: each program takes one position through the vocabulary twice.
 
-The first pass reads its logits from memory, the second from the cache, where they still are if few programs run at the same
-time: those with many warps. Numbers are in float32 whatever the type of the logits is.
+The first pass reads its logits from memory, the second from the cache, as far as they still are there: few programs run at the
+same time, those with many warps, the second pass begins with what was read last, and the cache is told what is read again.
+Numbers are in float32 whatever the type of the logits is.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _loss_and_gradient(  # type: ignore[no-untyped-def]
     for start in tl.range(0, vocab_size, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         mask = columns < vocab_size
-        x = tl.load(logits + columns, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(logits + columns, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
         if HAS_CAP:
             x = cap * _tanh(x * inverse)
         if SMOOTHS:
@@ -68,10 +69,11 @@ def _loss_and_gradient(  # type: ignore[no-untyped-def]
     if SMOOTHS:
         value -= smoothing * tl.sum(sum_of_logits, 0) / vocab_size
     tl.store(loss + row, value)
+    last = (vocab_size - 1) // BLOCK * BLOCK
     for start in tl.range(0, vocab_size, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
+        columns = last - start + tl.arange(0, BLOCK)
         mask = columns < vocab_size
-        x = tl.load(logits + columns, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(logits + columns, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         slope = 1.0
         if HAS_CAP:
             x = _tanh(x * inverse)
@@ -80,7 +82,7 @@ def _loss_and_gradient(  # type: ignore[no-untyped-def]
         gradient = tl.exp(x - log_total) - tl.where(columns == label, 1.0 - smoothing, 0.0)
         if SMOOTHS:
             gradient -= smoothing / vocab_size
-        tl.store(logits + columns, gradient * slope, mask=mask)
+        tl.store(logits + columns, gradient * slope, mask=mask, eviction_policy="evict_first")
 
 
 def loss_and_gradient(

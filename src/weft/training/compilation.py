@@ -7,13 +7,16 @@ graph of its own is compiled once and serves all layers that are equal to it. A 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from weft.nn import fused_cross_entropy
+from weft.nn.kernels import recorded_kernels
 from weft.nn.stack import HasRegion
 from weft.training.loop import Loop
 from weft.training.muon import Muon, scaled_update
@@ -24,6 +27,9 @@ BACKEND: Any = "inductor"  # of torch.compile
 RECORDED_STEPS, RECORDED_PARAMETERS = 2000, 50_000_000
 MODEL_STEPS = 10_000  # from this many steps on, the whole model is compiled: they make up for half a minute
 MAX_GRAPHS = 64  # per function: all layers share one, also those of earlier trainings in this process; torch allows 8
+# from this many steps on, recorded steps that are not compiled use kernels of weft: Triton compiles them once on each machine,
+# which takes seconds
+KERNEL_STEPS = 500
 MUON_PARAMETERS = 32_000_000  # of matrices, from which Muon is compiled: below, its kernels take less than a millisecond
 
 HOPPER = (9, 0)  # compute capability from which cuDNN's attention is preferred; it plans each new shape for 15 ms
@@ -36,13 +42,15 @@ class Compilation(NamedTuple):
     unit: Literal["model", "layer", "nothing"]
     muon: bool
     has_equal_shapes: bool  # whether all batches have the same shape
+    kernels: bool = False  # whether kernels of weft take the place of a compiler, in recorded steps
 
 
 def plan(loop: Loop, *, has_equal_shapes: bool, is_recorded: bool) -> Compilation:
     """What to compile for a training."""
     num_parameters = sum(weight.numel() for weight in loop.optimizers.weights)
-    if is_recorded and (loop.total_steps() or RECORDED_STEPS) < RECORDED_STEPS and num_parameters < RECORDED_PARAMETERS:
-        return Compilation("nothing", False, has_equal_shapes)
+    num_steps = loop.total_steps() or RECORDED_STEPS
+    if is_recorded and num_steps < RECORDED_STEPS and num_parameters < RECORDED_PARAMETERS:
+        return Compilation("nothing", False, has_equal_shapes, kernels=num_steps >= KERNEL_STEPS)
     # experts record their load while they compute, and a layer whose state is read cannot be compiled without it
     is_divisible = has_equal_shapes and loop.batch_sampler.resets_state(1) and not loop.loss_module.expert_layers
     is_short = (loop.total_steps() or 0) < MODEL_STEPS
@@ -69,14 +77,31 @@ def compile_training(loop: Loop, compilation: Compilation) -> None:
     if compilation.muon:
         for muon in _muons(loop):
             muon.scaled_update = torch.compile(scaled_update, backend=BACKEND, dynamic=False)
-    device = loop.device_config.device
-    if compilation.has_equal_shapes and device.type == "cuda" and torch.cuda.get_device_capability(device) >= HOPPER:
-        loop.kernels = attention_kernels
+    loop.kernels = partial(forward_kernels, _kernel_contexts(loop, compilation))
+
+
+@contextmanager
+def forward_kernels(contexts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> Iterator[None]:
+    """Context manager of a forward pass in training: which kernels compute it."""
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
+        yield
 
 
 def attention_kernels() -> AbstractContextManager[Any]:
-    """Context manager of a forward pass in training: which kernels compute attention."""
     return sdpa_kernel(KERNELS, set_priority=True)
+
+
+def _kernel_contexts(loop: Loop, compilation: Compilation) -> list[Callable[[], AbstractContextManager[Any]]]:
+    device, contexts = loop.device_config.device, list[Callable[[], AbstractContextManager[Any]]]()
+    if device.type != "cuda":
+        return contexts
+    if compilation.has_equal_shapes and torch.cuda.get_device_capability(device) >= HOPPER:
+        contexts.append(attention_kernels)
+    if compilation.kernels and fused_cross_entropy.kernels() is not None:
+        contexts.append(recorded_kernels)
+    return contexts
 
 
 def _muons(loop: Loop) -> list[Muon]:

@@ -185,8 +185,7 @@ class GraphedReplica(Replica):
         super().__init__(loss_module)
         self.weights, self.max_graphs, self.on_failure = list(weights), max_graphs, on_failure
         self.recorder: Recorder | None = recorder  # None after a failure
-        # graphs write to these tensors in every step, whatever becomes of `weight.grad` between steps
-        self.gradients = [torch.zeros_like(weight, memory_format=torch.contiguous_format) for weight in self.weights]
+        self.gradients: list[Tensor] = []  # since the first recording, all graphs write to the same tensors
         self.is_used = [False] * len(self.weights)  # a weight that no loss depends on has no gradient
         self.num_batches: Counter[Hashable] = Counter()
         self.graphs: dict[Hashable, Graph] = {}
@@ -235,16 +234,40 @@ class GraphedReplica(Replica):
         with autocast():
             loss: Loss = self.loss_module(batch, carry, counts)
         gradients = torch.autograd.grad(loss.to_minimize(), self.weights, allow_unused=True)
+        self._keep(gradients, adds=adds)
+        self.is_used = [is_used or new is not None for is_used, new in zip(self.is_used, gradients, strict=True)]
+        return _map_loss(loss, Tensor.detach)
+
+    def _keep(self, gradients: Sequence[Tensor | None], *, adds: bool) -> None:
+        """Make these gradients those of the step, or add them to what is there."""
+        if not adds and not self.graphs:  # a copy of all gradients takes as long as to convert all weights to half precision
+            self.gradients = _without_aliases(gradients, self.weights)
+            return
         pairs = [(target, new) for target, new in zip(self.gradients, gradients, strict=True) if new is not None]
         targets, new = [target for target, _ in pairs], [new for _, new in pairs]
         if adds:
             torch._foreach_add_(targets, new)
-        else:
-            torch._foreach_copy_(targets, new)
-            if unused := [target for target, new in zip(self.gradients, gradients, strict=True) if new is None]:
-                torch._foreach_zero_(unused)
-        self.is_used = [is_used or new is not None for is_used, new in zip(self.is_used, gradients, strict=True)]
-        return _map_loss(loss, Tensor.detach)
+            return
+        torch._foreach_copy_(targets, new)
+        if unused := [target for target, new in zip(self.gradients, gradients, strict=True) if new is None]:
+            torch._foreach_zero_(unused)
+
+
+def _without_aliases(gradients: Sequence[Tensor | None], weights: Sequence[Tensor]) -> list[Tensor]:
+    """The same gradients, zeros for None. Those that are not contiguous, or share memory, are copied: optimizers change
+    gradients in place, and the same tensor can be the gradient of two weights."""
+    owners, owned = set[int](), list[Tensor]()
+    for gradient, weight in zip(gradients, weights, strict=True):
+        if gradient is None:
+            owned.append(torch.zeros_like(weight, memory_format=torch.contiguous_format))
+            continue
+        storage = gradient.untyped_storage()
+        is_alone = storage.nbytes() == gradient.nbytes and storage.data_ptr() not in owners
+        owners.add(storage.data_ptr())
+        is_kept = is_alone and gradient.is_contiguous()
+        # detached: autograd refuses to change views that were made in its backward pass
+        owned.append(gradient.detach() if is_kept else gradient.clone(memory_format=torch.contiguous_format))
+    return owned
 
 
 def can_record(
