@@ -92,6 +92,8 @@ def apply_variant(job: dict[str, Any]) -> None:
         compilation.RECORDED_STEPS = 10**9 if job["unit"] == "nothing" else 0
     if job.get("unrecorded") or job.get("replica"):  # steps that exchange gradients cannot be recorded
         neural.can_record = lambda *parts, **options: False  # type: ignore[attr-defined]
+    if not job.get("kernels", True):
+        compilation.KERNEL_STEPS = 10**9
     if "muon" in job:
         compilation.MUON_PARAMETERS = 0 if job["muon"] else 10**18
     if job.get("attention") == "flash":

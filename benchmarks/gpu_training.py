@@ -56,6 +56,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "plainloss": {"loss": "plain"},
     "computed": {"rotations": "computed"},
     "float": {"sums": "float"},  # those of skip connections, instead of bfloat16
+    "nokernels": {"kernels": False},  # functions of torch instead of kernels of weft in steps that are not compiled
     "muon": {"muon": True},  # compiled
     "eagermuon": {"muon": False},
     "plain": {"plain": True},  # the host waits for the numbers of each step
