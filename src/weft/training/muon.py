@@ -112,7 +112,10 @@ class Muon:
                     self._scaled_update(group, weights, scale)
 
     def _buffers(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        return [local(self.state[weight].setdefault("momentum", torch.zeros_like(weight))) for weight in weights]
+        for weight in weights:
+            if "momentum" not in self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        return [local(self.state[weight]["momentum"]) for weight in weights]
 
     def _update(self, group: ParamGroup, weights: Sequence[Tensor]) -> None:
         """One step of weights of the same shape."""
