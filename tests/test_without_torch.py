@@ -24,7 +24,8 @@ from weft.nn import attention, pooling, recurrent  # noqa: E402
 from weft.nn import choices as names  # noqa: E402
 from weft.nn.mixers import MIXERS  # noqa: E402
 from weft.runs.machine import read_machines  # noqa: E402
-from weft.runs.run_dir import read_environment  # noqa: E402
+from weft.runs.resolve import read_config  # noqa: E402
+from weft.runs.run_dir import RunDir, read_environment  # noqa: E402
 from weft.tasks.lm.scoring import nll_function  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
@@ -121,6 +122,23 @@ def test_training_without_torch_gives_the_same_files(work_dir):
         assert read_environment(new) == {**read_environment(old), "threads": 3}
         (before,), (after,) = read_machines(old), read_machines(new)
         assert after == before._replace(threads=3)
+
+
+def test_torch_is_imported_before_the_time_of_training_is_measured(work_dir):
+    """By the description of the environment, for the models that say that they need it."""
+    for name in TRAINED:
+        config = read_config(RunDir(work_dir / "runs" / name))
+        assert config.preset.estimator.uses_torch(config) == name.endswith("logistic-regression")
+    script = """
+from weft.cli.main import main
+from weft.tasks.classification import baselines
+fit, found = baselines.Baseline.train, []
+baselines.Baseline.train = lambda self, job: (found.append("torch" in sys.modules), fit(self, job))
+main(json.loads(sys.argv[1]))
+print(found)
+"""
+    words = ["train", "classification-logistic-regression.toml", "--output-dir", "runs/new/logistic-regression", "-q"]
+    assert child(work_dir, f"import json, sys{script}", json.dumps(words)) == "[True]"
 
 
 def test_runs_are_loaded_without_torch(work_dir):

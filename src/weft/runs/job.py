@@ -187,7 +187,8 @@ def train(
         if directory.begin(config, tomli_w.dumps(dict(values)), overwrite=overwrite):
             callback.on_note(f"{out}: restored the previous run, because the run that was to replace it saved nothing")
         write_inputs(directory, inputs.files)
-        changes = directory.write_environment(_threads(config, inputs))
+        # torch is asked for its threads if it is needed anyway: imported now, it is not in the time of the training
+        changes = directory.write_environment(None if config.preset.estimator.uses_torch(config) else inputs.threads)
         if changes:
             callback.on_note(f"the environment changed ({'; '.join(changes)}); results will not be bit-identical")
         if chosen := describe(recommendation):
@@ -204,11 +205,6 @@ def train(
         group.barrier()  # with the lock
         group.end()
     return directory
-
-
-def _threads(config: RunConfig, inputs: JobInputs) -> int | None:
-    """The number of threads to record; None: torch, which networks need anyway, is asked."""
-    return inputs.threads if config.preset.estimator.network_task is None else None
 
 
 def _follow(out: Path, callback: JobCallback, inputs: JobInputs) -> RunDir:

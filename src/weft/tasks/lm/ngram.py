@@ -56,6 +56,9 @@ class NgramTrainer:
 
     by_steps, network_task = False, None
 
+    def uses_torch(self, config: RunConfig) -> bool:
+        return False
+
     def num_parameters(self, config: RunConfig, vocabulary: Tokenizer) -> None:
         """None: the number of n-grams depends on the data."""
 
