@@ -27,7 +27,7 @@ RUNS = {
     "bahdanau": ("predict", ["train.max_steps=2"]),
     "entities": ("predict", ["train.max_steps=2"]),
     "reviews": ("score", ["train.max_steps=2"]),
-    # models without a network: using them does not import torch
+    # models without a network: training and using them does not import torch
     "sentiment": ("predict", ["model.arch=naive-bayes"]),
     "ngram-kneser-ney": ("score", []),
 }

@@ -526,7 +526,7 @@ def test_timings_of_different_machines_are_marked(work_dir, capsys, monkeypatch)
 
     def init(self: InProcessChild, planned: PlannedRun, config: Any, budget: Any) -> None:
         number = len(InProcessChild.trained) % 2
-        monkeypatch.setattr(machine, "this_machine", lambda: Machine(f"node{number}", f"CPU {number}", "none", 4))
+        monkeypatch.setattr(machine, "this_machine", lambda threads: Machine(f"node{number}", f"CPU {number}", "none", 4))
         real(self, planned, config, budget)
 
     monkeypatch.setattr(InProcessChild, "__init__", init)

@@ -380,10 +380,20 @@ def test_tensors_of_every_dtype_and_shape_round_trip(tmp_path, kind):
 
 
 def test_numpy_arrays_give_the_same_file_as_tensors(tmp_path):
-    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros(0, np.float32)}
+    table = np.arange(6.0).reshape(2, 3)
+    arrays = {
+        "a": table,
+        "b": np.array(True),
+        "c": np.zeros(0, np.float32),
+        "tied": table,
+        "part": table[:1],
+        "columns": table.T,
+    }
     tensor_files.write_tensors(tmp_path / "1", arrays)
     tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(array) for name, array in arrays.items()})
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    read, _ = tensor_files.read_arrays(tmp_path / "1")
+    assert {name: array.tolist() for name, array in read.items()} == {name: array.tolist() for name, array in arrays.items()}
 
 
 def test_non_finite_values_are_detected_in_arrays_and_tensors():

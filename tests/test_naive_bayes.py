@@ -13,6 +13,7 @@ from weft.models import naive_bayes as bayes
 from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.linear import LinearModel, transposed
 from weft.models.linear_fit import matmul
+from weft.models.linear_targets import class_sums
 from weft.text.features import FeatureConfig, Features, Sparse
 
 both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
@@ -54,6 +55,9 @@ def test_sparse_products_equal_dense_products():
     right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
     np.testing.assert_allclose(matmul(sparse, right), matrix @ right.numpy(), atol=1e-12)
     np.testing.assert_allclose(matmul(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
+    np.testing.assert_allclose(class_sums(sparse, left.numpy()), matrix.T @ left.numpy(), atol=1e-12)
+    one_hot = np.eye(4)[[0, 1, 1, 3, 0, 1, 3, 3, 0]]  # class 2 has no texts
+    np.testing.assert_array_equal(class_sums(sparse, one_hot), matrix.T @ one_hot)
     again = transposed(transposed(sparse))
     for mine, other in zip(again, sparse, strict=True):
         np.testing.assert_array_equal(mine, other)
@@ -63,6 +67,7 @@ def test_rows_without_any_term_are_zero():
     empty = Sparse(np.zeros(3, np.int64), np.zeros(0, np.int64), np.zeros(0), 5)
     assert matmul(empty, torch.ones(5, 2, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
     assert transposed(empty).rows == 5
+    assert class_sums(empty, np.ones((2, 3))).tolist() == [[0, 0, 0]] * 5
 
 
 @both

@@ -12,7 +12,7 @@ from weft.errors import ConfigError
 from weft.models import logistic_regression as regression
 from weft.models.baseline_config import LogisticRegressionConfig
 from weft.models.linear import LinearModel, transposed
-from weft.models.linear_fit import one_hot_targets
+from weft.models.linear_targets import one_hot_targets
 from weft.models.logistic_regression import Objective
 
 
@@ -28,7 +28,7 @@ def theirs(dense, targets, C, weights=None):
 @pytest.mark.parametrize("sigmoid", [False, True])
 def test_gradient_matches_the_objective(sigmoid):
     train, _ = random_texts(1, 12, 6)
-    members = one_hot_targets(labels_for(2, 12, 3) if sigmoid else targets_for(2, 12, 3), 3, 12)
+    members = torch.from_numpy(one_hot_targets(labels_for(2, 12, 3) if sigmoid else targets_for(2, 12, 3), 3, 12))
     counts = torch.rand(12, 3 if sigmoid else 1).double() + members.sum(1, keepdim=True)
     expected = members * 0.7 if sigmoid else members / members.sum(1, keepdim=True) * counts
     objective = Objective(train, transposed(train), expected, counts, sigmoid, 2.0)

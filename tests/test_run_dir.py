@@ -498,7 +498,7 @@ def test_weights_of_the_wrong_shape_are_rejected(run):
 
 def test_a_changed_environment_gives_a_note(run, text, monkeypatch):
     before = (run / "environment.json").read_bytes()
-    monkeypatch.setattr(folder, "environment", lambda: {**folder.read_environment(run), "torch": "9.9"})
+    monkeypatch.setattr(folder, "environment", lambda threads: {**folder.read_environment(run), "torch": "9.9"})
     watcher = SilentCallback()
     train_here(small(text), run, watcher)
     assert watcher.notes == [

@@ -1,4 +1,4 @@
-"""Commands that use no network start without importing torch, which takes longer than most of them take to run."""
+"""Commands that use no network work without importing torch, which takes longer than most of them take to run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from weft.models.linear import log_sigmoid, log_softmax  # noqa: E402
 from weft.nn import attention, pooling, recurrent  # noqa: E402
 from weft.nn import choices as names  # noqa: E402
 from weft.nn.mixers import MIXERS  # noqa: E402
+from weft.runs.machine import read_machines  # noqa: E402
+from weft.runs.resolve import read_config  # noqa: E402
+from weft.runs.run_dir import RunDir, read_environment  # noqa: E402
 from weft.tasks.lm.scoring import nll_function  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
+WORDS = 'task = "word-vectors"\n[data]\ntrain = "tales.txt"\n[model]\narch = "ppmi"\nvector_size = 0\n'
 SCENES = {scene.name: scene for scene in scenes()}
-# a run file of each task; those of models without a network are trained
+# a run file of each task; those of models without a network are trained, logistic regression with torch
 CHECKED = ("lm-gpt", "bahdanau", "classification-bert", "tagging-lstm", "masked-transformer", "qa-transformer")
 TRAINED = ("lm-ngram", "classification-naive-bayes", "classification-logistic-regression", "multilabel-logistic-regression")
 
@@ -39,8 +43,9 @@ def work_dir(tmp_path_factory):
     golden_data.make(folder)
     os.chdir(folder)
     try:
-        for name in (*CHECKED, *TRAINED):
+        for name in (*CHECKED, *TRAINED, "pairs-logistic-regression"):
             Path(f"{name}.toml").write_text(SCENES[name].run_file, encoding="utf-8")
+        Path("words.toml").write_text(WORDS, encoding="utf-8")
         Path("lines.txt").write_text("The soup was good.\n", encoding="utf-8")
         for name in TRAINED:
             assert main(["train", f"{name}.toml", "--output-dir", f"runs/{name}", "-q"]) == 0
@@ -51,6 +56,23 @@ def work_dir(tmp_path_factory):
 
 
 COMPARE = ["runs/classification-naive-bayes", "runs/classification-logistic-regression", "--output-dir", "runs/compared"]
+BAYES = ["--set", "model.arch=naive-bayes"]
+TRAININGS = {
+    "ngram": ["lm-ngram.toml"],
+    "add-delta": ["lm-ngram.toml", "--set", "model.smoothing=add-delta"],
+    "bayes": ["classification-naive-bayes.toml"],
+    "bernoulli": ["classification-naive-bayes.toml", "--set", "model.event_model=bernoulli"],
+    "multilabel-bayes": ["multilabel-logistic-regression.toml", *BAYES],
+    "pairs-bayes": ["pairs-logistic-regression.toml", *BAYES],
+    "ppmi": ["words.toml"],
+}
+
+
+def training(name: str, directory: str = "new") -> list[str]:
+    """The command that trains one of TRAININGS in runs/DIRECTORY/NAME, with 3 threads."""
+    return ["train", *TRAININGS[name], "--output-dir", f"runs/{directory}/{name}", "--threads", "3", "-q"]
+
+
 COMMANDS = [
     *(["check", f"{name}.toml", "--json"] for name in (*CHECKED, *TRAINED)),
     ["check", "lm-gpt.toml", "--show-windows", "2"],
@@ -62,6 +84,8 @@ COMMANDS = [
     *(["predict", f"runs/{name}", "--input", "lines.txt"] for name in TRAINED[1:]),
     *(["evaluate", f"runs/{name}"] for name in TRAINED[1:]),
     ["compare", *COMPARE],
+    *(training(name) for name in TRAININGS),
+    training("ngram"),  # is finished
 ]
 CHILD = """
 import json, sys
@@ -85,6 +109,36 @@ def test_commands_of_models_without_networks_start_without_torch(work_dir):
     data = json.loads(child(work_dir, CHILD, json.dumps(COMMANDS)))
     failed = [" ".join(words) for words, item in zip(COMMANDS, data, strict=True) if item != [0, False]]
     assert not failed
+
+
+def test_training_without_torch_gives_the_same_files(work_dir):
+    """As the fixture, which trains with torch loaded. The environment has another number of threads."""
+    runs = {"ngram": "lm-ngram", "bayes": "classification-naive-bayes"}
+    assert json.loads(child(work_dir, CHILD, json.dumps([training(name, "same") for name in runs]))) == [[0, False]] * 2
+    for name, run in runs.items():
+        old, new = work_dir / "runs" / run, work_dir / "runs/same" / name
+        for file in ("model.safetensors", "metrics.jsonl"):
+            assert (new / file).read_bytes() == (old / file).read_bytes()
+        assert read_environment(new) == {**read_environment(old), "threads": 3}
+        (before,), (after,) = read_machines(old), read_machines(new)
+        assert after == before._replace(threads=3)
+
+
+def test_torch_is_imported_before_the_time_of_training_is_measured(work_dir):
+    """By the description of the environment, for the models that say that they need it."""
+    for name in TRAINED:
+        config = read_config(RunDir(work_dir / "runs" / name))
+        assert config.preset.estimator.uses_torch(config) == name.endswith("logistic-regression")
+    script = """
+from weft.cli.main import main
+from weft.tasks.classification import baselines
+fit, found = baselines.Baseline.train, []
+baselines.Baseline.train = lambda self, job: (found.append("torch" in sys.modules), fit(self, job))
+main(json.loads(sys.argv[1]))
+print(found)
+"""
+    words = ["train", "classification-logistic-regression.toml", "--output-dir", "runs/new/logistic-regression", "-q"]
+    assert child(work_dir, f"import json, sys{script}", json.dumps(words)) == "[True]"
 
 
 def test_runs_are_loaded_without_torch(work_dir):

@@ -46,12 +46,6 @@ T = TypeVar("T")
 _DATA_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[')
 
 
-def _as_tensors(arrays: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, Tensor]:
-    import torch
-
-    return {name: torch.from_numpy(array) if isinstance(array, np.ndarray) else array for name, array in arrays.items()}
-
-
 class TensorLayout(NamedTuple):
     """Where the tensors of a file are stored: the header without a checksum, and their names in the order of the data."""
 
@@ -63,15 +57,21 @@ class TensorLayout(NamedTuple):
         return int(self.header[self.names[-1]]["data_offsets"][1]) if self.names else 0
 
 
-def tensor_layout(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> TensorLayout:
+def _address(tensor: Tensor | NDArray[Any]) -> tuple[Any, ...]:
+    """What tied tensors have in common: their memory, and how it is read."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.ctypes.data, tensor.dtype, tensor.shape, tensor.strides
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def tensor_layout(tensors: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> TensorLayout:
     """The layout of a file with these tensors. Tied tensors are stored once, under the first name."""
     stored_names: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors.items():
-        if tensor.numel():  # all tensors without elements have the address 0
-            address = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            if stored_names.setdefault(address, name) != name:
-                tied[name] = stored_names[address]
+        # all tensors without elements have the address 0
+        if tensor.nbytes and (stored := stored_names.setdefault(_address(tensor), name)) != name:
+            tied[name] = stored
     # large elements first, so that every tensor is aligned to its element size
     names = sorted((name for name in tensors if name not in tied), key=lambda name: (-tensors[name].itemsize, name))
     entries = dict(metadata or {}) | ({_TIED: json.dumps(tied)} if tied else {})
@@ -88,9 +88,8 @@ def tensor_layout(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | N
     return TensorLayout(header, names)
 
 
-def write_tensors(path: Path, arrays: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file; equal tensors give equal bytes. Tied tensors are stored once, under the first name."""
-    tensors = _as_tensors(arrays)
     layout = tensor_layout(tensors, metadata)
     write_layout(path, layout, lambda: tensor_bytes(tensors, layout.names))
 
@@ -128,14 +127,19 @@ def _pack_header(header: Mapping[str, Any]) -> bytes:
     return raw + b" " * (-len(raw) % 8)
 
 
-def tensor_bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryview]:
+def tensor_bytes(tensors: Mapping[str, Tensor | NDArray[Any]], names: list[str]) -> Iterator[memoryview]:
     """The bytes of one tensor at a time, so that a GPU model is never copied to host memory as a whole."""
+    for name in names:
+        if tensors[name].nbytes:
+            yield _bytes_of(tensors[name])
+
+
+def _bytes_of(tensor: Tensor | NDArray[Any]) -> memoryview:
+    if isinstance(tensor, np.ndarray):
+        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
     import torch
 
-    for name in names:
-        flat = tensors[name].detach().to("cpu").contiguous().reshape(-1)
-        if flat.numel():
-            yield flat.view(torch.uint8).numpy().data
+    return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

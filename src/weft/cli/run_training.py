@@ -81,6 +81,7 @@ class RunTraining:
         from weft.cli.display import Display
         from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
+        from weft.cli.threads import threads
         from weft.errors import TrainingInterrupted
         from weft.runs.job import JobInputs, train
         from weft.runs.run_dir import RunDir
@@ -96,7 +97,7 @@ class RunTraining:
                     base=self.base,
                     callback=progress,
                     overwrite=self.overwrite,
-                    inputs=JobInputs(group=group),
+                    inputs=JobInputs(group=group, threads=threads()),
                     completed=completed,
                 )
             except TrainingInterrupted:

@@ -1,7 +1,8 @@
 """Linear models over sparse features: the fitted form of naive Bayes and logistic regression.
 
 No library for sparse matrices is needed: X W with X in CSR format is an embedding bag, the weighted sum of the rows of W
-that the terms of a text select; X^T G is the same with the transpose. Fitting uses torch; prediction uses NumPy alone.
+that the terms of a text select; X^T G is the same with the transpose. Logistic regression is fitted with torch; naive Bayes
+and predictions use NumPy alone.
 
 Shapes: N texts, C columns (terms), K classes.
 """

@@ -1,6 +1,6 @@
 """Helpers to fit linear models over sparse features with torch.
 
-Shapes: N texts, C columns (terms), K classes.
+Shapes: N texts, C columns (terms), M distinct columns, K classes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.errors import DataError
-from weft.models.linear import Floats
 from weft.text.features import Sparse
-
-Targets = NDArray[np.int64] | NDArray[np.bool_]
 
 
 def matmul(features: Sparse, matrix: Tensor) -> Tensor:
@@ -58,23 +54,3 @@ def merge_columns(features: Sparse) -> MergedColumns:
     indptr = np.append(0, np.cumsum(np.bincount(rows[mask], minlength=features.rows)))
     merged = Sparse(indptr, indices, features.values[mask] * root[indices], len(first))
     return MergedColumns(merged, first, group, torch.from_numpy(root)[:, None])
-
-
-def one_hot_targets(targets: Targets, num_classes: int, num_rows: int) -> Tensor:
-    """Targets as 0 and 1, (N, K), from the class of each text (N,) or its labels (N, K)."""
-    if targets.shape not in ((num_rows,), (num_rows, num_classes)):
-        raise DataError("targets", f"shape {targets.shape} does not match {num_rows:,} texts and {num_classes} classes")
-    if targets.ndim == 2:
-        return torch.from_numpy(targets.astype(np.float64))
-    if num_rows and not 0 <= targets.min() <= targets.max() < num_classes:
-        raise DataError("targets", f"must be from 0 to {num_classes - 1}, got {targets.min()} to {targets.max()}")
-    return F.one_hot(torch.from_numpy(targets.astype(np.int64)), num_classes).double()
-
-
-def class_weights(weights: Floats | None, num_classes: int) -> Tensor:
-    """The weight of each class, (K,); 1 by default."""
-    if weights is None:
-        return torch.ones(num_classes, dtype=torch.float64)
-    if weights.shape != (num_classes,) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise DataError("class weights", f"expected {num_classes} positive numbers, got {weights.tolist()}")
-    return torch.from_numpy(weights.astype(np.float64))

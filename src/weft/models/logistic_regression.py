@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from weft.models.baseline_config import DEFAULT_C, LogisticRegressionConfig
 from weft.models.linear import Floats, LinearModel, transposed
-from weft.models.linear_fit import Targets, class_weights, matmul, merge_columns, one_hot_targets
+from weft.models.linear_fit import matmul, merge_columns
+from weft.models.linear_targets import Targets, class_weights, one_hot_targets
 from weft.models.naive_bayes import log_ratio
 from weft.text.features import Sparse
 
@@ -124,9 +125,9 @@ def fit(
     one_hot = one_hot_targets(targets, num_classes, features.rows)
     weighted = one_hot * class_weights(weights, num_classes)
     multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
-    class_targets = weighted[:, 1:] if is_binary else weighted
-    counts = weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdim=True)
-    scale = log_ratio(transposed(features), one_hot) if config.naive_bayes_weights else None
+    class_targets = torch.from_numpy(weighted[:, 1:] if is_binary else weighted)
+    counts = torch.from_numpy(weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdims=True))
+    scale = torch.from_numpy(log_ratio(features, one_hot)) if config.naive_bayes_weights else None
     weight, bias = torch.zeros(features.columns, num_classes).double(), torch.zeros(num_classes).double()
     if start.model is not None:
         weight, bias = torch.tensor(start.model.weight), torch.tensor(start.model.bias)

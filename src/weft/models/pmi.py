@@ -8,15 +8,17 @@ Shapes: V words, M pairs that occur, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from weft.models.cooccurrence import Cooccurrences
 from weft.models.word_vectors_config import PMIConfig
 from weft.text.features import Sparse
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OVERSAMPLING, POWER_ITERATIONS = 20, 5  # of the randomized SVD
 
@@ -49,6 +51,8 @@ def truncated_svd(
 ) -> tuple[Tensor, Tensor]:
     """The largest singular values (D,) of a sparse matrix, and its left singular vectors (V, D), by a randomized range finder
     with power iterations (Halko et al. 2011). The largest element of each vector is positive."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     columns = min(size + OVERSAMPLING, matrix.rows, matrix.columns)
     multiply, transposed = _products(matrix)
@@ -78,6 +82,8 @@ def _embedding_bag(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[np.float64]
 ) -> Callable[[Tensor], Tensor]:
     """The product of a sparse matrix: a weighted sum of rows for each of its rows."""
+    import torch
+
     offsets, columns = torch.from_numpy(np.ascontiguousarray(indptr)), torch.from_numpy(np.ascontiguousarray(indices))
     weights = torch.from_numpy(values.astype(np.float32))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tomli_w
 
@@ -26,23 +26,26 @@ from weft.runs.teachers import load_teachers, write_teachers
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
 from weft.text.tokenizer_pair import tokenizer_files
-from weft.training.device import pick_device
-from weft.training.follower_log import FollowerLog
-from weft.training.init_weights import BuiltRun, InitRun
-from weft.training.loop import Loop
-from weft.training.run_log import RunLogWriter
+from weft.training.device import uses_gpu
 from weft.training.weight_compatibility import Weights
 from weft.vectors.word_vectors import WordVectors
+
+if TYPE_CHECKING:
+    from weft.training.follower_log import FollowerLog
+    from weft.training.init_weights import InitRun
+    from weft.training.loop import Loop
+    from weft.training.run_log import RunLogWriter
 
 RewardFunction = Callable[[Sequence[str], Sequence[str]], Sequence[float]]  # from prompts and responses to rewards
 
 
 class JobInputs(NamedTuple):
-    """What a Python program gives to a training besides the run file."""
+    """What a program gives to a training besides the run file."""
 
     files: Mapping[str, Path] = {}  # temporary files of data in memory, by split, which are copied to the run directory
     reward: RewardFunction | None = None
     group: Group = ALONE  # the processes that train together
+    threads: int | None = None  # that torch would use, for models that do not import it; None: torch is asked
 
 
 NO_INPUTS = JobInputs()
@@ -103,6 +106,9 @@ class Job:
 
     def run_log(self) -> RunLogWriter | FollowerLog:
         """The log of the run; only the first process of a group writes it."""
+        from weft.training.follower_log import FollowerLog
+        from weft.training.run_log import RunLogWriter
+
         if not self.group.leads:
             return FollowerLog(self.directory.path)
         data = {name: column.provenance for name, column in self.prepared.items()}
@@ -111,6 +117,8 @@ class Job:
 
 def read_init_run(config: RunConfig) -> InitRun:
     """The run of train.init_from, with its weights."""
+    from weft.training.init_weights import BuiltRun, InitRun
+
     path = Path(config.train.init_from or "")
     if not (path / "model.safetensors").is_file():
         raise ConfigError(
@@ -169,7 +177,7 @@ def train(
     )
     config = recommendation.config
     training(config.datasets)  # before a directory is created or data is read
-    pick_device(config.train.device)
+    uses_gpu(config.train.device)  # a missing GPU is refused; models without a network do not need torch
     check_group(config, group)
     directory = make_directory(out)
     directory.check_is_run_dir()
@@ -179,7 +187,8 @@ def train(
         if directory.begin(config, tomli_w.dumps(dict(values)), overwrite=overwrite):
             callback.on_note(f"{out}: restored the previous run, because the run that was to replace it saved nothing")
         write_inputs(directory, inputs.files)
-        changes = directory.write_environment()
+        # torch is asked for its threads if it is needed anyway: imported now, it is not in the time of the training
+        changes = directory.write_environment(None if config.preset.estimator.uses_torch(config) else inputs.threads)
         if changes:
             callback.on_note(f"the environment changed ({'; '.join(changes)}); results will not be bit-identical")
         if chosen := describe(recommendation):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from typing import NamedTuple
 
 from weft.errors import ModelError, ResourceError
@@ -14,6 +18,7 @@ from weft.log import Log, read_log
 MACHINES = "machines.jsonl"  # in a run directory: a line for each machine that the run was trained on
 MAX_CHARS = 200  # of a name
 CPU_INFO = Path("/proc/cpuinfo")
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # GPU drivers on Linux, WSL and ROCm
 
 
 class Machine(NamedTuple):
@@ -49,16 +54,36 @@ def _printable(text: str) -> str:
     return "".join(char for char in text if char.isprintable())[:MAX_CHARS]
 
 
-def this_machine() -> Machine:
+def torch_version() -> str:
+    """`torch.__version__` without importing torch. The version of its package may lack the end, such as +cu130."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return version("torch")
+    return str(run_path(str(Path(spec.origin).with_name("version.py")))["__version__"])
+
+
+def gpu() -> str:
+    """The GPU that torch sees. Importing torch takes seconds, so it is imported only if there is a driver."""
+    if not any(map(os.path.exists, DRIVERS)):
+        return "none"
     import torch
 
-    gpu = _printable(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
-    return Machine(host_name(), processor(), gpu, torch.get_num_threads())
+    return _printable(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
 
 
-def write_machine(run_dir: Path, step: int) -> None:
-    """Record this machine in a run that starts or resumes on it at `step`, unless it is the last one recorded."""
-    current = this_machine()
+def this_machine(threads: int | None = None) -> Machine:
+    """This machine with the number of threads that torch uses, or would use: `threads`, or else torch is asked."""
+    if threads is None:
+        import torch
+
+        threads = torch.get_num_threads()
+    return Machine(host_name(), processor(), gpu(), threads)
+
+
+def write_machine(run_dir: Path, step: int, threads: int | None = None) -> None:
+    """Record this machine in a run that starts or resumes on it at `step`, unless it is the last one recorded. `threads` as in
+    `this_machine`."""
+    current = this_machine(threads)
     if read_machines(run_dir)[-1:] != [current]:
         with Log(run_dir / MACHINES) as log:
             log.write({"step": step, **current._asdict()})

@@ -24,7 +24,7 @@ from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, U
 from weft.lock import Lock
 from weft.runs import suggestions
 from weft.runs.config import RunConfig
-from weft.runs.machine import processor, write_machine
+from weft.runs.machine import this_machine, torch_version, write_machine
 from weft.runs.resolve import resolve
 from weft.tensors import not_finite, read_arrays, read_metadata, read_tensors, write_tensors
 from weft.training import checkpoint
@@ -244,10 +244,10 @@ class RunDir:
                 problem = "has changed since the run started" if name in checksums else "file is missing"
                 raise ModelError(self.path / name, problem, "restore it, or train again with `overwrite`")
 
-    def write_environment(self) -> list[str]:
-        """Write environment.json, or return the differences from the existing one, as text."""
-        current = environment()
-        write_machine(self.path, max(map(int, checkpoint.names(self.path)), default=0))
+    def write_environment(self, threads: int | None = None) -> list[str]:
+        """Write environment.json, or return the differences from the existing one, as text. `threads` as in `this_machine`."""
+        current = environment(threads)
+        write_machine(self.path, max(map(int, checkpoint.names(self.path)), default=0), threads)
         path = self.path / "environment.json"
         if not path.exists():
             files.write_json(path, log.with_checksum(current))
@@ -335,18 +335,17 @@ def read_environment(path: Path) -> dict[str, Any]:
     return content
 
 
-def environment() -> dict[str, Any]:
-    """Versions and hardware that the results of a run may depend on."""
-    import torch
-
+def environment(threads: int | None = None) -> dict[str, Any]:
+    """Versions and hardware that the results of a run may depend on. `threads` as in `this_machine`."""
+    machine = this_machine(threads)
     return {
         "weft": __version__,
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
+        "torch": torch_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": processor(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "processor": machine.processor,
+        "threads": machine.threads,
+        "gpu": machine.gpu,
     }
 
 

@@ -105,6 +105,9 @@ class Estimator(Protocol):
     def network_task(self) -> NetworkTask[Any] | None:
         """The task-specific part of training networks; None if the models are not networks."""
 
+    def uses_torch(self, config: RunConfig) -> bool:
+        """Whether training needs torch, which takes longer to import than many models take to fit."""
+
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int | None:
         """The number of parameters; None if it depends on the data."""
 

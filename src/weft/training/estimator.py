@@ -54,6 +54,9 @@ class NetworkEstimator:
         sample_outputs.check(config)
         self._check(config)
 
+    def uses_torch(self, config: RunConfig) -> bool:
+        return True
+
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:
         return self.network.num_parameters(config, vocabulary)
 

@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from weft.data.batch import FULL, map_tensors
-from weft.data.corpus import Corpus
 from weft.errors import ResourceError
-from weft.models.ngram import estimate_memory
 from weft.nn.meta import meta_device
 from weft.parallel.group import ALONE, Group
 from weft.parallel.rows import parts_of
@@ -63,21 +61,6 @@ def _short(count: int) -> str:
         if count >= scale:
             return f"{count / scale:.1f}{unit}"
     return str(count)
-
-
-def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
-    """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed. Returns the bytes they need."""
-    available = free_device_memory(torch.device("cpu"))
-    tokens, starts = corpus.in_memory()
-    needed = estimate_memory(tokens, starts, order=order, vocab_size=vocab_size, available_bytes=available)
-    if needed > available:
-        raise ResourceError(
-            "model.order",
-            f"counting {order}-grams of {len(corpus.tokens):,} tokens needs about {format_bytes(needed)},"
-            f" {format_bytes(available)} are free",
-            "lower model.order or use less text",
-        )
-    return needed
 
 
 def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: TrainConfig, device_config: DeviceConfig) -> int:

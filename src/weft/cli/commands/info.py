@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +20,8 @@ if TYPE_CHECKING:
     from weft.models.model_part import Part
     from weft.runs.run import AnyRun
 
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # GPU drivers on Linux, WSL and ROCm
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
 LARGE_BYTES = 100_000  # files of at least this size are listed
-
-
-def _gpu() -> str:
-    """The GPU that torch sees. Importing torch takes seconds, so it is imported only if there is a driver."""
-    if not any(map(os.path.exists, DRIVERS)):
-        return "none"
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
 
 
 def machine_info() -> dict[str, Any]:
@@ -43,6 +32,7 @@ def machine_info() -> dict[str, Any]:
     from weft import __version__
     from weft.cli.threads import cpus, threads
     from weft.resources import free_memory
+    from weft.runs.machine import gpu
 
     return {
         "weft": __version__,
@@ -52,7 +42,7 @@ def machine_info() -> dict[str, Any]:
         "cpus": cpus(),
         "threads": threads(),
         "free_memory": free_memory(),
-        "gpu": _gpu(),
+        "gpu": gpu(),
     }
 
 

@@ -128,8 +128,12 @@ class Baseline:
 
     by_steps, network_task = False, None
 
-    def __init__(self, fit: Fit, search: SearchFit, choices: Sequence[OptionValues]) -> None:
+    def __init__(self, fit: Fit, search: SearchFit, choices: Sequence[OptionValues], *, uses_torch: bool = False) -> None:
         self.fit, self.search, self.choices = fit, search, choices
+        self._uses_torch = uses_torch
+
+    def uses_torch(self, config: RunConfig) -> bool:
+        return self._uses_torch
 
     def num_parameters(self, config: RunConfig, vocabulary: LabelTokenizer) -> None:
         """Unknown before training: it depends on the terms of the training data."""

@@ -78,7 +78,9 @@ def _preset(values: Mapping[str, Any]) -> Preset:
 PRESETS: Mapping[str, Preset] = {
     "naive-bayes": Preset(Baseline(fit_bayes, search_bayes, BAYES_CHOICES), NaiveBayesConfig, search_space=BAYES),
     "logistic-regression": Preset(
-        Baseline(fit_regression, search_regression, REGRESSION_CHOICES), LogisticRegressionConfig, search_space=REGRESSION
+        Baseline(fit_regression, search_regression, REGRESSION_CHOICES, uses_torch=True),
+        LogisticRegressionConfig,
+        search_space=REGRESSION,
     ),
     "conv": _preset({**RECURRENT, "layer_type": "conv", "kernel_size": 3}),
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),

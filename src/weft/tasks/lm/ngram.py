@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.errors import ConfigError
+from weft.data.corpus import Corpus
+from weft.errors import ConfigError, ResourceError
 from weft.log import Log
 from weft.metrics.lm import LANGUAGE_VALIDATION
-from weft.models.ngram import FROM_FILE, NgramModel, fit
+from weft.models.ngram import FROM_FILE, NgramModel, estimate_memory, fit
 from weft.models.smoothing import SMOOTHINGS
+from weft.resources import format_bytes, free_memory
 from weft.tasks.lm.contexts import default_context
 from weft.tasks.lm.scoring import surprisal
 from weft.training import sample_outputs
@@ -24,10 +26,38 @@ if TYPE_CHECKING:
     from weft.text.tokenizers import Tokenizer
 
 
+def _check_memory(corpus: Corpus, order: int, *, vocab_size: int) -> None:
+    """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed."""
+    available = free_memory()
+    tokens, starts = corpus.in_memory()
+    needed = estimate_memory(tokens, starts, order=order, vocab_size=vocab_size, available_bytes=available)
+    if needed > available:
+        raise ResourceError(
+            "model.order",
+            f"counting {order}-grams of {len(corpus.tokens):,} tokens needs about {format_bytes(needed)},"
+            f" {format_bytes(available)} are free",
+            "lower model.order or use less text",
+        )
+
+
+def _write_samples(job: Job, model: NgramModel) -> None:
+    """Write samples.jsonl. Sampling uses torch."""
+    import torch
+
+    write = sample_outputs.sample_writer(job, model, torch.device("cpu"))
+    with Log(job.directory.path / sample_outputs.FILE) as log:
+        log.truncate(0)
+        for record in write(model) if write is not None else ():
+            log.write({"step": 1, **record})
+
+
 class NgramTrainer:
     """The estimator of n-gram models."""
 
     by_steps, network_task = False, None
+
+    def uses_torch(self, config: RunConfig) -> bool:
+        return False
 
     def num_parameters(self, config: RunConfig, vocabulary: Tokenizer) -> None:
         """None: the number of n-grams depends on the data."""
@@ -40,16 +70,12 @@ class NgramTrainer:
             raise ConfigError("train.distill_from", "n-gram models cannot learn from teachers", "use a network")
 
     def train(self, job: Job) -> None:
-        import torch
-
-        from weft.training import memory
-
         corpus, config = job.columns("train")[0], job.config
         if config.model.smoothing == FROM_FILE:
             problem = f"{FROM_FILE!r} is only for imported models"
             raise ConfigError("model.smoothing", problem, f"choose from {', '.join(SMOOTHINGS)}")
         tokenizer = job.tokenizer
-        memory.check_counts(corpus, config.model.order, vocab_size=tokenizer.vocab_size)
+        _check_memory(corpus, config.model.order, vocab_size=tokenizer.vocab_size)
         job.callback.on_progress("counting n-grams", 0, 1)
         start = time.perf_counter()
         tokens, starts = corpus.in_memory()
@@ -63,11 +89,8 @@ class NgramTrainer:
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
             metrics.write(record)
             timings.write({"step": 1, "seconds": seconds})
-        if (write := sample_outputs.sample_writer(job, model, torch.device("cpu"))) is not None:
-            with Log(job.directory.path / sample_outputs.FILE) as log:
-                log.truncate(0)
-                for record in write(model):
-                    log.write({"step": 1, **record})
+        if config.train.num_samples:
+            _write_samples(job, model)
         job.directory.write_weights(model.arrays(), tokenizer.hash, 1)
         job.callback.on_fit(model.num_parameters, scores)
 

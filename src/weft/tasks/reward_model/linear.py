@@ -105,6 +105,9 @@ class LinearEstimator:
 
     by_steps, network_task = False, None
 
+    def uses_torch(self, config: RunConfig) -> bool:
+        return True
+
     def num_parameters(self, config: RunConfig, vocabulary: Tokenizer) -> None:
         """Unknown before training: it depends on the terms of the training data."""
 

@@ -185,6 +185,9 @@ class VectorTrainer:
     def __init__(self, fit: Fit) -> None:
         self.fit = fit
 
+    def uses_torch(self, config: RunConfig) -> bool:
+        return bool(config.model.vector_size)  # 0: the PMI of words is counted
+
     def num_parameters(self, config: RunConfig, vocabulary: Tokenizer) -> None:
         """Unknown before training: it depends on the words of the text."""
 
