@@ -3,6 +3,8 @@ tracer."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from small_runs import SilentCallback, make_text, run_file, train_here
@@ -101,6 +103,22 @@ def test_short_recorded_trainings_of_small_models_are_not_compiled(monkeypatch):
     assert not plan(limit).kernels and not plan(limit - 1, is_recorded=False).kernels
     monkeypatch.setattr(compilation, "RECORDED_PARAMETERS", 1)
     assert plan(9).unit == "layer"
+
+
+@pytest.mark.parametrize(
+    ("capability", "has_equal_shapes", "is_chosen"), [(9, True, True), (8, True, False), (9, False, False)]
+)
+def test_cudnn_computes_the_attention_of_equal_shapes_on_new_gpus(monkeypatch, capability, has_equal_shapes, is_chosen):
+    loop = small_loop(small_model("attention", num_heads=2), max_steps=1)
+    chosen = compilation.Compilation("nothing", muon=False, has_equal_shapes=has_equal_shapes)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    entered = []
+    monkeypatch.setattr(compilation, "attention_kernels", lambda: nullcontext(entered.append(1)))
+    for device, expected in (("cpu", []), ("cuda", [1] * is_chosen)):
+        loop.device_config = loop.device_config._replace(device=torch.device(device))
+        compilation.compile_training(loop, chosen)
+        with loop.kernels():
+            assert entered == expected
 
 
 @pytest.mark.parametrize("has_triton", [True, False])

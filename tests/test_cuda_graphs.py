@@ -403,9 +403,11 @@ class SumObjective:
         return cuda_graphs.Loss(total, torch.full((), batch[0].numel()), (torch.full((2,), float(batch[0].numel())),))
 
 
-def make_replica(recorder: Recorder, notes: list[str] | None = None, max_graphs: int = 40) -> tuple[GraphedReplica, Replica]:
+def make_replica(
+    recorder: Recorder, notes: list[str] | None = None, max_graphs: int = 40, *, objective: Any = None
+) -> tuple[GraphedReplica, Replica]:
     torch.manual_seed(0)
-    module = LossModule(SumObjective(), Sum())  # type: ignore[arg-type]
+    module = LossModule(objective or SumObjective(), Sum())
     weights = list(module.parameters())
     graphed = GraphedReplica(
         module, weights, recorder, on_failure=([] if notes is None else notes).append, max_graphs=max_graphs
@@ -461,43 +463,105 @@ def test_gradients_of_several_batches_are_added_up_in_the_same_tensors() -> None
     assert len(set(addresses[1:])) == 1  # the first recording is in the second step
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_the_first_recording_writes_the_gradients_that_later_ones_change(in_parts: bool) -> None:
-    """Its gradients are not copied: all others write to the same memory, whatever was recorded in between."""
-    replicas = list[GraphedReplica]()
-    recorder = Tracing(lambda: replicas[0].gradients)
-    graphed, plain = make_replica(recorder)
-    replicas.append(graphed)
-    weight, addresses = list(graphed.loss_module.parameters())[1], list[int]()
-    for step in range(16):
+class Noting(Tracing):
+    """Notes whether each recording writes its gradients to new memory, and fails after it has computed, as the end of a recording
+    does."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.replicas = list[GraphedReplica]()
+        super().__init__(lambda: self.replicas[0].gradients)
+        self.fails_at, self.moved = fails_at, list[bool]()
+
+    def record(self, compute: Callable[[], R]) -> Callable[[], R]:
+        before = self.buffers()[1].data_ptr()
+        if self.recordings == self.fails_at:
+            values = [(buffer, buffer.clone()) for buffer in self.buffers()]
+            compute()
+            for buffer in self.buffers():
+                buffer.fill_(torch.nan)  # a recording computes nothing
+            for buffer, value in values:
+                buffer.copy_(value)
+            raise RecordingError("it ended too late")
+        replay = super().record(compute)
+        self.moved.append(self.buffers()[1].data_ptr() != before)
+        return replay
+
+
+def check_steps(recorder: Noting, objective: Any = None, *, steps: int, parts: int = 1, shapes: int = 3) -> None:
+    """Steps of a replica with this recorder have the gradients of the plain one."""
+    graphed, plain = make_replica(recorder, objective=objective)
+    recorder.replicas.append(graphed)
+    weights: list[nn.Parameter] = list(graphed.loss_module.parameters())
+    for step in range(steps):
+        gradients = list[list[Tensor]]()
         for replica in (graphed, plain):
-            for part in range(2 if in_parts else 1):
-                batch = batch_of(2 + (step + part) % 3, 3, 2 * step + part)
-                replica.accumulate(batch, None, True, is_last=True, autocast=DeviceConfig(CPU, torch.float32).autocast)
-            assert weight.grad is not None
-            if replica is graphed:
-                addresses.append(weight.grad.data_ptr())
-                actual = weight.grad.clone()
-                weight.grad.mul_(3.0)  # as optimizers may do
-            else:
-                torch.testing.assert_close(actual, weight.grad, rtol=0, atol=0)
-            weight.grad = None
-    assert recorder.recordings == (6 if in_parts else 3)
-    assert len(set(addresses[8:])) == 1
+            for part in range(parts):
+                batch, is_last = batch_of(2 + (step + part) % shapes, 3, step * parts + part), part == parts - 1
+                replica.accumulate(batch, None, True, is_last=is_last, autocast=DeviceConfig(CPU, torch.float32).autocast)
+            gradients.append([torch.zeros_like(w) if w.grad is None else w.grad.clone() for w in weights])
+            for weight in weights:
+                if weight.grad is not None:
+                    weight.grad.mul_(3.0)  # as optimizers may do
+                weight.grad = None
+        for actual, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("parts", "shapes"), [(1, 3), (2, 3), (3, 1), (4, 1), (4, 2)])
+def test_only_the_first_recording_writes_gradients_to_memory_of_its_own(parts: int, shapes: int) -> None:
+    """They are not copied; all others write to the same memory."""
+    recorder = Noting()
+    check_steps(recorder, steps=16, parts=parts, shapes=shapes)
+    assert recorder.moved == [True] + [False] * (recorder.recordings - 1)
+    assert recorder.recordings == {(1, 3): 3, (2, 3): 6, (3, 1): 2, (4, 1): 2, (4, 2): 4}[parts, shapes]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_recording_that_fails_at_its_end_leaves_no_gradients(parts: int, fails_at: int) -> None:
+    recorder = Noting(fails_at)
+    check_steps(recorder, steps=14, parts=parts)
+    assert recorder.recordings == fails_at and recorder.replicas[0].recorder is None
+
+
+class OftenUnused(SumObjective):
+    """Uses a weight in batches of two rows only."""
+
+    def loss(self, model: Any, batch: Any, carry: Any) -> Any:
+        loss = super().loss(model, batch, carry)
+        used = (model.unused * batch[0].float().mean()).sum() if len(batch[0]) == 2 else 0.0
+        return loss._replace(total=loss.total + used)
+
+
+def test_a_weight_that_a_shape_does_not_use_has_no_gradient_of_another_shape() -> None:
+    check_steps(Noting(), OftenUnused(), steps=16, shapes=2)
+
+
+def test_gradients_are_added_to_those_that_were_there_before_the_first_batch() -> None:
+    graphed, plain = make_replica(Repeating())
+    weights: list[nn.Parameter] = list(graphed.loss_module.parameters())
+    sums = list[Tensor]()
+    for replica in (graphed, plain):
+        weights[1].grad = torch.ones_like(weights[1])
+        replica.accumulate(batch_of(2, 3, 0), None, True, is_last=True, autocast=DeviceConfig(CPU, torch.float32).autocast)
+        sums.append(weights[1].grad.clone())
+        weights[1].grad = None
+    torch.testing.assert_close(*sums, rtol=0, atol=0)
 
 
 def test_gradients_in_the_same_memory_are_copied() -> None:
-    """The gradients of two weights of a sum are one tensor; others are views, or have no memory of their own."""
-    a, b, c, d = (nn.Parameter(torch.randn(3, 4)) for _ in range(4))
-    unused = nn.Parameter(torch.zeros(2))
-    loss = ((a + b).square() + c.t().flatten().view(4, 3).t()).sum() + d.sum()
-    weights = [a, b, c, d, unused]
+    """The gradients of two weights of a sum are one tensor; others are transposed, parts of larger tensors, or one number."""
+    a, b, c, d, e = (nn.Parameter(torch.randn(3, 4)) for _ in range(5))
+    unused, factors, more = nn.Parameter(torch.zeros(2)), torch.randn(4, 3), torch.randn(32)
+    joined = torch.cat([d.flatten(), torch.zeros(20)])
+    loss = (a + b).square().sum() + (c.t() * factors).sum() + (joined * more).sum() + e.sum()
+    weights = [a, b, c, d, e, unused]
     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
     owned = _without_aliases(gradients, weights)
-    expected = [2 * (a + b), 2 * (a + b), torch.ones(3, 4), torch.ones(3, 4), torch.zeros(2)]
+    expected = [2 * (a + b), 2 * (a + b), factors.t(), more[:12].view(3, 4), torch.ones(3, 4), torch.zeros(2)]
     for tensor, value in zip(owned, expected, strict=True):
         torch.testing.assert_close(tensor, value.detach(), rtol=0, atol=0)
-        assert tensor.is_contiguous()
+        assert tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
         tensor.add_(torch.ones_like(tensor))  # changes no other one
     assert len({tensor.untyped_storage().data_ptr() for tensor in owned}) == len(owned)
     fresh = torch.autograd.grad((a @ b.t()).sum(), [a])

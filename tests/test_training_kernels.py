@@ -149,6 +149,7 @@ def test_squared_relu_under_autocast_has_the_numbers_of_float32_in_half_of_the_b
     assert actual.dtype == torch.bfloat16
     ours, theirs = (torch.autograd.grad(y, x, gradient)[0] for y in (actual, expected))
     assert torch.equal(actual, expected) and torch.equal(ours, theirs)
+    assert attention.SquaredReLU()(torch.zeros(3, device="meta")).shape == (3,)
 
 
 CODE = """

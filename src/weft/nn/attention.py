@@ -252,11 +252,11 @@ class SquaredReLU(nn.Module):
     """relu(x)^2 (So et al. 2021)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(x)
-        if not torch.is_autocast_enabled(x.device.type):
+        y, device = F.relu(x), x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
             return y.square()
-        # autocast would compute it in float32: the same numbers, since each is rounded once, but twice the bytes
-        with torch.autocast(x.device.type, enabled=False):
+        # autocast would compute it in float32: twice the bytes, for the same numbers, since each is rounded once
+        with torch.autocast(device, enabled=False):
             return y.square()
 
 

@@ -173,7 +173,7 @@ def grouped_experts(experts: Experts, x: Tensor, routing: Routing, token_mask: T
     # the product leaves rows that belong to no expert undefined, and their gradients as well
     is_token = None if token_mask is None else (by_expert < num_experts)[:, None]
     hidden = grouped_mm(_zero_outside(rows, is_token), experts.up_proj.weight, ends)
-    hidden = experts.activation(_zero_outside(hidden, is_token)).to(x.dtype)  # autocast computes powers in float32
+    hidden = experts.activation(_zero_outside(hidden, is_token))
     outputs = _zero_outside(grouped_mm(hidden, experts.to_out.weight, ends), is_token)
     unsorted: Tensor = _Unsort.apply(outputs, order, inverse)  # type: ignore[no-untyped-call]
     return (unsorted.view(*routing.gates.shape, -1) * routing.gates[..., None].to(x.dtype)).sum(1)

@@ -200,19 +200,26 @@ class GraphedReplica(Replica):
 
         key = (*_shape_key(batch, carry), counts, is_first) if self.recorder is not None else None  # type: ignore[misc]
         graph = self.graphs.get(key)
-        loss = self._compute_or_record(key, batch, carry, compute) if graph is None else graph.run(batch, carry)
+        if graph is None:
+            loss = self._compute_or_record(key, batch, carry, compute, adds=not is_first)
+        else:
+            loss = graph.run(batch, carry)
         for weight, gradient, is_used in zip(self.weights, self.gradients, self.is_used, strict=True):
             weight.grad = gradient if is_used else None
         return loss
 
-    def _compute_or_record(self, key: Hashable, batch: Any, carry: Any, compute: Callable[[Any, Any], Loss]) -> Loss:
+    def _compute_or_record(
+        self, key: Hashable, batch: Any, carry: Any, compute: Callable[[Any, Any], Loss], *, adds: bool
+    ) -> Loss:
         """The loss of a batch without a graph: the last of its warm-up is followed by the recording."""
         recorder = self.recorder
         if recorder is None or len(self.graphs) >= self.max_graphs:
             return compute(batch, carry)
         self.num_batches[key] += 1
+        # the first recording is of a batch whose gradients are not added to others: its gradients are those of all recordings
+        waits = adds and not self.graphs
         try:
-            if self.num_batches[key] <= NUM_WARMUPS:
+            if self.num_batches[key] <= NUM_WARMUPS or waits:
                 return recorder.warm_up(lambda: compute(batch, carry))
             if not recorder.has_room():
                 self.max_graphs = len(self.graphs)
@@ -243,6 +250,9 @@ class GraphedReplica(Replica):
         if not adds and not self.graphs:  # a copy of all gradients takes as long as to convert all weights to half precision
             self.gradients = _without_aliases(gradients, self.weights)
             return
+        if not self.gradients:  # the weights had gradients before the first batch
+            self.gradients = [_zeros(weight) if weight.grad is None else weight.grad for weight in self.weights]
+            self.is_used = [weight.grad is not None for weight in self.weights]
         pairs = [(target, new) for target, new in zip(self.gradients, gradients, strict=True) if new is not None]
         targets, new = [target for target, _ in pairs], [new for _, new in pairs]
         if adds:
@@ -259,7 +269,7 @@ def _without_aliases(gradients: Sequence[Tensor | None], weights: Sequence[Tenso
     owners, owned = set[int](), list[Tensor]()
     for gradient, weight in zip(gradients, weights, strict=True):
         if gradient is None:
-            owned.append(torch.zeros_like(weight, memory_format=torch.contiguous_format))
+            owned.append(_zeros(weight))
             continue
         storage = gradient.untyped_storage()
         is_alone = storage.nbytes() == gradient.nbytes and storage.data_ptr() not in owners
@@ -268,6 +278,10 @@ def _without_aliases(gradients: Sequence[Tensor | None], weights: Sequence[Tenso
         # detached: autograd refuses to change views that were made in its backward pass
         owned.append(gradient.detach() if is_kept else gradient.clone(memory_format=torch.contiguous_format))
     return owned
+
+
+def _zeros(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight, memory_format=torch.contiguous_format)
 
 
 def can_record(
