@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -369,3 +371,31 @@ def test_training_does_not_wait_for_a_copy_of_the_best_weights_that_nothing_chan
         assert snapshot.count == 1 and torch.equal(whole_copy.weight, model.weight)
     with replica.whole_model():
         assert snapshot.count == 1
+
+
+# ---- the benchmark
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "4"), ("3", "3")])
+def test_the_benchmark_has_the_threads_of_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, threads: str
+) -> None:
+    """With torch's defaults, every process has a thread per CPU, and they spin: a check of the weights that takes 0.05 s took
+    up to 0.8 s."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    benchmark: Any = importlib.import_module("checkpoints")
+    started: list[dict[str, str]] = []
+
+    def start(words: list[str], *, env: dict[str, str] | None = None) -> Any:
+        started.append(dict(os.environ) if env is None else env)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(benchmark, "subprocess", SimpleNamespace(Popen=start))
+    monkeypatch.setattr(benchmark, "cpus", lambda: 8)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    benchmark.start_processes(SimpleNamespace(processes=2, dir=tmp_path))
+    threads_of = [(env.get("OMP_NUM_THREADS"), env.get("OMP_WAIT_POLICY")) for env in started]
+    assert threads_of == [(threads, "PASSIVE")] * 2
