@@ -6,6 +6,9 @@ weights: the check that all weights are finite, and waiting for copies; of sever
 extra time is that between the two steps around a checkpoint, less the median time between steps while nothing is written: on a
 CPU, the thread that hashes and writes takes a core, so steps are slower meanwhile.
 
+As in `weft train`, the processes divide the CPUs among their threads, and threads do not spin while they wait: a process whose
+threads spin keeps the others from the CPUs. Variables of the environment, such as OMP_NUM_THREADS, take precedence.
+
     python benchmarks/checkpoints.py                  # CPU, or a GPU if there is one
     python benchmarks/checkpoints.py --foreground     # for comparison: training waits until everything is written
     python benchmarks/checkpoints.py --processes 2    # each process writes a part; --parallel ddp or fsdp
@@ -14,6 +17,7 @@ CPU, the thread that hashes and writes takes a core, so steps are slower meanwhi
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import statistics
 import subprocess
@@ -30,6 +34,7 @@ import torch
 from _common import verdict
 from torch import nn
 
+from weft.cli.threads import cpus
 from weft.data.batching import Windows
 from weft.data.corpus import Corpus
 from weft.models.config import LanguageModelConfig
@@ -251,11 +256,10 @@ def main() -> None:
     defaults = {"steps": 240, "rows": 16, "context": 1024} if args.device == "cuda" else {"steps": 24, "rows": 1, "context": 64}
     for name, value in defaults.items():
         setattr(args, name, getattr(args, name) or value)
-    if args.processes == 1:
-        with tempfile.TemporaryDirectory(dir=args.dir) as directory:
-            measure(args, Path(directory), Group())
-    elif args.rank is None:
+    if args.rank is None:
         start_processes(args)
+    elif args.processes == 1:
+        measure(args, args.dir, Group())
     else:
         place = Place(args.rank, args.processes, args.rank, "", "127.0.0.1", args.port)
         group = join(place, device=args.device, on_lost=lambda group, rank: None)
@@ -265,13 +269,16 @@ def main() -> None:
 
 
 def start_processes(args: argparse.Namespace) -> None:
-    """Run this program once per process of a group."""
+    """Run this program once per process of a group, with the threads that `weft train` gives it. How threads wait must be set
+    before torch is imported."""
+    threads = {"OMP_NUM_THREADS": str(max(1, cpus() // args.processes)), "OMP_WAIT_POLICY": "PASSIVE"}
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     with tempfile.TemporaryDirectory(dir=args.dir) as directory:
         words = [sys.executable, *sys.argv, "--dir", directory, "--port", str(port)]
-        processes = [subprocess.Popen([*words, "--rank", str(rank)]) for rank in range(args.processes)]
+        environment = {**threads, **os.environ}
+        processes = [subprocess.Popen([*words, "--rank", str(rank)], env=environment) for rank in range(args.processes)]
         codes = [process.wait() for process in processes]
     if any(codes):
         sys.exit(1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from small_runs import SilentCallback, leftovers, make_text, run_file, run_hashes, train_here
 from test_files import SEEN, Faulty
 
 from weft import files
 from weft.cli.main import main
 from weft.errors import DivergedError, ResourceError, TrainingInterrupted
+from weft.parallel.group import Group
 from weft.resources import format_bytes
 from weft.tensors import read_listed, tensor_layout, write_layout, write_tensors
 from weft.training import background_save, checkpoint, memory, run_log, snapshot
@@ -369,3 +373,60 @@ def test_training_does_not_wait_for_a_copy_of_the_best_weights_that_nothing_chan
         assert snapshot.count == 1 and torch.equal(whole_copy.weight, model.weight)
     with replica.whole_model():
         assert snapshot.count == 1
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[Group]:
+    """A group of torch with this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield Group(process_group=dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+def test_the_memory_for_the_best_weights_is_that_of_all_of_them(group_of_one: Group) -> None:
+    """Sharded weights have no address: tensors of one shape were taken for tied ones, and counted once."""
+    loss_module: Any = torch.nn.Module()
+    loss_module.model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    replica = Sharded(loss_module, group_of_one, torch.device("cpu"))
+    contents: list[dict[str, TensorFile]] = []
+    saver = SimpleNamespace(
+        reserve=lambda loop, weights: contents.append(weights),
+        submit=lambda loop, name, weights, write: contents.append(weights),
+    )
+    log: Any = SimpleNamespace(
+        saver=saver, _weights=lambda loop, model: {"weights": saving.weights_file(model)}, _write_weights=None
+    )
+    loop: Any = SimpleNamespace(loss_module=loss_module, replica=replica, ema=None)
+    run_log.RunLogWriter.reserve(log, loop)
+    with replica.whole_model() as model:
+        run_log.RunLogWriter.keep_best(log, loop, model)
+    reserved, written = (Snapshot(content, None).num_bytes() for content in contents)
+    assert reserved == written == 3 * (8 * 8 + 8) * 4
+
+
+# ---- the benchmark
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "4"), ("3", "3")])
+def test_the_benchmark_has_the_threads_of_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, threads: str
+) -> None:
+    """With torch's defaults, every process has a thread per CPU, and they spin: a check of the weights that takes 0.05 s took
+    up to 0.8 s."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    benchmark: Any = importlib.import_module("checkpoints")
+    started: list[dict[str, str]] = []
+
+    def start(words: list[str], *, env: dict[str, str] | None = None) -> Any:
+        started.append(dict(os.environ) if env is None else env)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(benchmark, "subprocess", SimpleNamespace(Popen=start))
+    monkeypatch.setattr(benchmark, "cpus", lambda: 8)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    benchmark.start_processes(SimpleNamespace(processes=2, dir=tmp_path))
+    threads_of = [(env.get("OMP_NUM_THREADS"), env.get("OMP_WAIT_POLICY")) for env in started]
+    assert threads_of == [(threads, "PASSIVE")] * 2

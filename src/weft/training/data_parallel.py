@@ -79,6 +79,10 @@ class Replica:
         buffers stays; its weights must not be changed."""
         return nullcontext(self.loss_module.model)
 
+    def outdated_model(self) -> nn.Module:
+        """A model with the tensors of `whole_model`, whose values may be old: without an exchange, for their sizes."""
+        return self.loss_module.model
+
 
 class Replicated(Replica):
     """Every process has all weights, and exchanges gradients while it computes them: DistributedDataParallel."""
@@ -154,6 +158,9 @@ class Sharded(Replica):
                 for ours, theirs in zip(model.buffers(), sharded.buffers(), strict=True):
                     theirs.copy_(ours)
             self.copy.cpu()
+
+    def outdated_model(self) -> nn.Module:
+        return self.copy
 
 
 def sharded_together(model: nn.Module) -> list[tuple[Any, ...]]:

@@ -78,7 +78,8 @@ class RunLogWriter:
     # ---- checkpoints and weights, in the background
 
     def reserve(self, loop: Loop) -> None:
-        self.saver.reserve(loop, self._weights(loop, loop.loss_module.model))
+        # sharded tensors have no address, by which tied tensors are recognized: those of one shape would count once
+        self.saver.reserve(loop, self._weights(loop, loop.replica.outdated_model()))
 
     def save(self, loop: Loop) -> None:
         train_state = loop.train_state
