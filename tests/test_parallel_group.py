@@ -420,6 +420,9 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes(run_dir: Path, ra
     assert [line["step"] for line in lines[0]] == [line["step"] for line in lines[1]]
     for ours, theirs in zip(*lines, strict=True):
         assert ours.get("train_loss", 0) == pytest.approx(theirs.get("train_loss", 0), rel=1e-4)
+    process = weft(run_dir, "--overwrite", "--set", "train.max_steps=2")  # the old run is in the backup meanwhile
+    assert (process.communicate(timeout=60)[1].count("error"), process.returncode) == (0, 0)
+    assert (run_dir / "run" / "metrics.jsonl").read_text().count("\n") < 5
 
 
 @pytest.mark.parametrize(

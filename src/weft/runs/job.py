@@ -213,7 +213,7 @@ def _follow(out: Path, callback: JobCallback, inputs: JobInputs) -> RunDir:
     expected = group.await_leader(f"prepared/{out.absolute()}")
     if not (out / "resolved.toml").is_file():
         raise UsageError(out, f"not the run directory of {group.name(0)}", "use a directory that all hosts share")
-    directory = open_run_dir(out)
+    directory = RunDir(out)  # which may have no weights yet, and the old run in its backup
     config = read_config(directory)
     teachers = load_teachers(config)
     try:
