@@ -18,7 +18,7 @@ from weft.decode.incremental import stepper
 from weft.decode.logits_processors import random_noise, sample_few, sample_token
 from weft.models.config import LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
-from weft.nn import packed_linear
+from weft.nn import decode_step, packed_linear
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.attention_step import MIN_ROOM, SelfAttentionStep
 from weft.nn.decode_step import MAX_SMALL, Shared, StackStep
@@ -284,3 +284,11 @@ def test_sampling_follows_the_cumulative_distribution():
         token = int(tokens[row])
         low, high = float(probs[:token].sum() / probs.sum()), float(probs[: token + 1].sum() / probs.sum())
         assert low - 1e-9 <= noise[row] <= high + 1e-9
+
+
+def test_all_modules_are_found_once():
+    model = build_stack(next(iter(STACKS)))
+    shared = torch.nn.ModuleList([model, model.layers[0], model])
+    shared.register_module("nothing", None)
+    assert set(decode_step._modules(shared)) == set(shared.modules())
+    assert len(decode_step._modules(shared)) == len(list(shared.modules()))

@@ -13,7 +13,7 @@ Shapes: B rows, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,16 @@ class HasLeanStep(Protocol):
     """A mixer with a fast version of its forward for one position."""
 
     def lean_step(self) -> MixerStep: ...
+
+
+_with_lean_step: dict[type, bool] = {}  # to ask for a protocol takes as long as a few operations of a step
+
+
+def _has_lean_step(mixer: nn.Module) -> TypeGuard[HasLeanStep]:
+    kind = type(mixer)
+    if kind not in _with_lean_step:
+        _with_lean_step[kind] = isinstance(mixer, HasLeanStep)
+    return _with_lean_step[kind]
 
 
 def lean(module: nn.Module) -> Function:
@@ -112,7 +122,7 @@ LayerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
 
 def _layer_step(layer: DecoderLayer) -> LayerStep:
     norm, connection = lean(layer.norm), layer.connection
-    mixer = layer.mixer.lean_step() if isinstance(layer.mixer, HasLeanStep) else forward_step(layer.mixer)
+    mixer = layer.mixer.lean_step() if _has_lean_step(layer.mixer) else forward_step(layer.mixer)
     if type(connection) is Residual:  # the most frequent one
         return lambda x, state, shared: mixer(norm(x), state, shared, x)
     mixer_input, connect = connection.mixer_input, connection.forward
@@ -206,10 +216,22 @@ class StackStep:
         return self.final_norm(x), (num_read, tuple(new_states))
 
 
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """`model.modules()`, without their names, which take most of its time: short texts have an engine each."""
+    found = {model: None}
+    waiting = [model]
+    while waiting:
+        for module in waiting.pop()._modules.values():
+            if module is not None and module not in found:
+                found[module] = None
+                waiting.append(module)
+    return list(found)
+
+
 def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
     """`fast` where it computes what `plain` does: in eval mode, on a CPU, in the dtype of the weights, without gradients, and
     while no hook records the calls of modules. Otherwise `plain`."""
-    modules = list(model.modules())
+    modules = _modules(model)
     parameters = (parameter for module in modules for parameter in module._parameters.values())
     if any(parameter is not None and parameter.device.type != "cpu" for parameter in parameters):
         return plain
