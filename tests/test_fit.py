@@ -536,7 +536,8 @@ def test_a_mixture_of_language_models_has_fitted_weights(tmp_path, monkeypatch, 
     assert main(["fit", "names.txt", "--task", "lm", *words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     singles = [row["valid"][result["metric"]] for row in result["models"]]
-    assert result["metric"] == "loss" and len(singles) >= 2 and min(singles) == singles[0]
+    # the n-gram model is first unless a network is significantly better
+    assert result["metric"] == "loss" and len(singles) >= 2 and singles[0] <= min(singles) + 0.01
     assert result["ensemble"]["valid"]["loss"] <= singles[0] + 1e-6  # the weights can leave out a model
 
 
