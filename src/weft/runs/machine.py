@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from contextlib import suppress
 from functools import cache
@@ -14,11 +13,11 @@ from typing import NamedTuple
 
 from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
+from weft.training.device import has_driver
 
 MACHINES = "machines.jsonl"  # in a run directory: a line for each machine that the run was trained on
 MAX_CHARS = 200  # of a name
 CPU_INFO = Path("/proc/cpuinfo")
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # GPU drivers on Linux, WSL and ROCm
 
 
 class Machine(NamedTuple):
@@ -64,7 +63,7 @@ def torch_version() -> str:
 
 def gpu() -> str:
     """The GPU that torch sees. Importing torch takes seconds, so it is imported only if there is a driver."""
-    if not any(map(os.path.exists, DRIVERS)):
+    if not has_driver():
         return "none"
     import torch
 

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from weft.training.loop import DeviceConfig
 
 
-GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")  # Linux, and Windows Subsystem for Linux
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")  # Linux, WSL and ROCm
+
+
+def has_driver() -> bool:
+    """Whether there is a driver of a GPU. Without one, nobody needs to import torch to find that there is no GPU."""
+    return any(map(os.path.exists, GPU_FILES))
 
 
 def uses_gpu(name: str) -> bool:
     """Whether a device setting means a GPU. Without any driver it is answered without torch, which takes seconds to import."""
-    if name == "cpu" or (name == "auto" and not any(map(os.path.exists, GPU_FILES))):
+    if name == "cpu" or (name == "auto" and not has_driver()):
         return False
     return pick_device(name).type == "cuda"
 
