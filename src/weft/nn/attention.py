@@ -131,6 +131,9 @@ class SelfAttention(nn.Module):
 
             return attention_input(qkv.contiguous(), table, positions, normalizes=isinstance(self.qk_norm, nn.RMSNorm))
         # not slices: their backward pass fills the rest with zeros
+        if isinstance(self.qk_norm, nn.Identity) and not self.positions.rotates:
+            q, k, v = qkv.unbind(2)  # the gradients are written as the projection reads them
+            return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         qk, v = torch.split(qkv.permute(2, 0, 3, 1, 4), [2, 1])
         q, k = self.positions.rotate(self.qk_norm(qk), positions, bound)
         return q, k, v.squeeze(0)

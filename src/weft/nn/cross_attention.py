@@ -65,8 +65,8 @@ class CrossAttention(nn.Module):
     def init_state(self, memory: Memory) -> SourceKeysValues:
         if self.summary_only:
             memory = memory.summary_only()
-        k, v = self.to_kv(memory.values).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return SharedState((self.qk_norm(k), v, memory.token_mask))
+        k, v = self.to_kv(memory.values).unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (A, S, H, E)
+        return SharedState((self.qk_norm(k).transpose(1, 2), v.transpose(1, 2), memory.token_mask))
 
     def forward(self, x: Tensor, state: SourceKeysValues, token_mask: Tensor | None = None) -> tuple[Tensor, SourceKeysValues]:
         k, v, source_mask = state.parts

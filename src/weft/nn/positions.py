@@ -80,6 +80,11 @@ class PositionEncoding(nn.Module):
         """Rotate queries or keys, (..., B, H, T, E). All positions are below `bound`, if it is given."""
         return x
 
+    @property
+    def rotates(self) -> bool:
+        """Whether `rotate` changes its input."""
+        return type(self).rotate is not PositionEncoding.rotate
+
     def stored_rotations(self, bound: int | None) -> Tensor | None:
         """The factors of `rotation` for the positions below `bound` and others, (2, P, E), if they are stored."""
         return None
