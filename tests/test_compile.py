@@ -190,12 +190,12 @@ def test_several_models_in_one_process_stay_compiled(graphs, hooked):
         loop = small_loop(model, max_steps=1)
         if hooked:
             model.stack.layers[0].register_forward_pre_hook(lambda layer, inputs: calls.append(1))
-        total, _, _ = loop.gradients(loop.next_batch())
+        total, _, _ = loop.summed_gradients(loop.next_batch())
         expected = [weight.grad.clone() for weight in loop.optimizers.weights]
         loop.optimizers.zero_grad()
         calls.clear()
         compilation.compile_training(loop, compilation.Compilation("layer", muon=False, has_equal_shapes=True))
-        compiled, _, _ = loop.gradients(loop.next_batch())
+        compiled, _, _ = loop.summed_gradients(loop.next_batch())
         assert compiled.item() == pytest.approx(total.item())
         for gradient, weight in zip(expected, loop.optimizers.weights, strict=True):
             torch.testing.assert_close(weight.grad, gradient)

@@ -224,7 +224,7 @@ def test_micro_batches_give_the_same_gradient(runs: Runs, tmp_path: Path, name: 
 
     def collect(loop: Loop) -> None:
         if loop.train_state.step == 1:
-            loop.gradients(loop.next_batch())
+            loop.summed_gradients(loop.next_batch())
             gradients.append([weight.grad.clone() for weight in loop.optimizers.weights if weight.grad is not None])
             loop.optimizers.zero_grad()
 

@@ -280,7 +280,7 @@ def test_micro_batches_add_up():
     for parts in (1, 2):
         network = model(balance_loss_weight=0.0)  # the balance loss is that of each micro-batch
         loop = loop_of(network, batch(mask), micro_batches=parts)
-        loop.gradients(batch(mask))
+        loop.summed_gradients(batch(mask))
         results.append([weight.grad for weight in network.parameters()] + loop.expert_log.counts)
         record = loop.expert_log.record()
     for expected, actual in zip(*results, strict=True):
@@ -288,7 +288,7 @@ def test_micro_batches_add_up():
     names = [f"expert_load_{end}_{layer}" for layer in (1, 2) for end in ("min", "max")]
     assert list(record) == ["balance_loss", *names] and record["expert_load_min_1"] <= 1 / NUM <= record["expert_load_max_1"]
     loop = loop_of(model(num_experts=None), batch(mask))
-    loop.gradients(batch(mask))
+    loop.summed_gradients(batch(mask))
     assert loop.expert_log.record() == {}
 
 

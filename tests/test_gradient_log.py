@@ -32,15 +32,15 @@ NAMES = ("grad_norm", "grad_norm_max", "learning_rate", "clipped_steps")
 def watched(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Gradient norm of each step before clipping, computed in float64."""
     norms: list[float] = []
-    gradients = loop.gradients
+    summed_gradients = loop.summed_gradients
 
     def noting(batch: tuple[Any, ...]) -> Any:
-        actual = gradients(batch)
+        total, count, tokens = summed_gradients(batch)
         squares = [w.grad.double().square().sum() for w in loop.optimizers.weights if w.grad is not None]
-        norms.append(float(torch.stack(squares).sum().sqrt()))
-        return actual
+        norms.append(float(torch.stack(squares).sum().sqrt() / count))
+        return total, count, tokens
 
-    monkeypatch.setattr(loop, "gradients", noting)
+    monkeypatch.setattr(loop, "summed_gradients", noting)
     return norms
 
 

@@ -315,9 +315,9 @@ def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[
     )
     tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(6) < torch.tensor([[6], [2], [3], [6], [5], [2], [4]]) if ragged else None
-    loop.gradients(Batch(tokens, None))
+    loop.summed_gradients(Batch(tokens, None))
     loop.optimizers.zero_grad()
-    return loop, loop.gradients(Batch(tokens.flip(0), keep))
+    return loop, loop.summed_gradients(Batch(tokens.flip(0), keep))
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["whole", "ragged"])
@@ -334,13 +334,22 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(accumulate, mixer, r
         torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-5)
 
 
-def test_the_gradient_is_of_the_mean_over_tokens():
+@pytest.mark.parametrize("max_norm", [0.0, 0.05])
+def test_a_step_uses_the_clipped_gradient_of_the_mean_over_tokens(max_norm, monkeypatch):
     loop, _ = two_batches(3, "lstm", ragged=True)
-    model = small_model()
+    loop.config = loop.config.model_copy(update={"max_steps": 1, "max_grad_norm": max_norm})
+    loop.optimizers.zero_grad()
+    loop.carry = None
     tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(6) < torch.tensor([[6], [2], [3], [6], [5], [2], [4]])
-    _, state = model(tokens[:, :-1])
-    nats, _ = model.loss(tokens.flip(0)[:, :-1], tokens.flip(0)[:, 1:], detach(state))
+    monkeypatch.setattr(loop, "next_batch", lambda: Batch(tokens, keep))
+    given: list[Tensor] = []
+    monkeypatch.setattr(loop.optimizers, "step", lambda *args: given.extend(w.grad.clone() for w in loop.optimizers.weights))
+    loop.train_step()
+    model = small_model()
+    nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
     nats[keep[:, 1:]].mean().backward()
-    for parameter, other in zip(model.parameters(), loop.optimizers.weights, strict=True):
-        torch.testing.assert_close(other.grad, parameter.grad, atol=1e-6, rtol=1e-5)
+    if max_norm:
+        assert nn.utils.clip_grad_norm_(model.parameters(), max_norm) > max_norm
+    for parameter, gradient in zip(model.parameters(), given, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, atol=1e-6, rtol=1e-5)

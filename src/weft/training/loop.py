@@ -116,17 +116,6 @@ class Loop:
                 self.batch = self.loss_module.prepare_batch(moved, seed=self.seed, step=self.train_state.step, model=model)
         return self.batch
 
-    def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the gradients of the mean loss of a batch and store them in the weights.
-
-        Returns:
-            The summed loss in nats, the number of items that it is averaged over, and the number of tokens.
-        """
-        total, count, tokens = self.summed_gradients(batch)
-        # divided by the total count, not per micro-batch or process: equal to the gradient of one large batch
-        self._scale_gradients(self._mean_factor(count))
-        return total, count, tokens
-
     @contextmanager
     def forward_context(self) -> Iterator[None]:
         """Precision and kernels of a forward pass."""
@@ -134,7 +123,11 @@ class Loop:
             yield
 
     def summed_gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """`gradients` of the summed loss: those of the mean times the number of items."""
+        """Compute the gradients of the summed loss of a batch and store them in the weights.
+
+        Returns:
+            The summed loss in nats, the number of items that it is averaged over, and the number of tokens.
+        """
         device, carries = self.device_config.device, []
         total = torch.zeros((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
         count = torch.zeros((), dtype=torch.long, device=device)
@@ -163,15 +156,11 @@ class Loop:
             self.expert_log.sum_(self.group)
         return total, count, tokens
 
-    def _mean_factor(self, count: Tensor) -> Tensor:
-        """Turns gradients of a sum over `count` items into those of their mean."""
-        return self.replica.gradient_factor / count.float().clamp(min=1)
-
-    def _scale_gradients(self, factor: Tensor) -> None:
-        torch._foreach_mul_([local(w.grad) for w in self.optimizers.weights if w.grad is not None], factor)
+    def _local_gradients(self) -> list[Tensor]:
+        return [local(weight.grad) for weight in self.optimizers.weights if weight.grad is not None]
 
     def _gradient_norm(self) -> Tensor:
-        norm = torch.nn.utils.get_total_norm([local(w.grad) for w in self.optimizers.weights if w.grad is not None])
+        norm = torch.nn.utils.get_total_norm(self._local_gradients())
         if not self.optimizers.is_sharded:
             return norm
         return self.group.sum_(norm.double().square()).sqrt().to(norm.dtype)  # each process has some rows
@@ -183,28 +172,27 @@ class Loop:
         batch = self.next_batch()
         seed_step(self.seed, self.train_state.step, self.device_config.device)
         start = StepStart.of(self.train_state, self.carry)
+        total, count, tokens = self.summed_gradients(batch)
+        # divided by the total count, not per micro-batch or process: equal to the gradient of one large batch
+        factor = self.replica.gradient_factor / count.float().clamp(min=1)
+        scale = GradientScale.of(total, factor, self._gradient_norm(), self.config.max_grad_norm)
+        launched = LaunchedStep(start, (total, count, tokens, scale.norm))
         if self.defers:
-            self._deferred_step(batch, start)
+            self._finish_latest()
+            self.launched = launched
+            self._update(scale)
         else:
-            total, count, tokens = self.gradients(batch)
-            norm = self._gradient_norm()
-            values = self._read(LaunchedStep(start, (total, count, tokens, norm)))
-            if self.config.max_grad_norm > 0:
-                self._scale_gradients((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            values = self._read(launched)
+            torch._foreach_div_(self._local_gradients(), scale.divisor)
             self._update(None)
             self._record(values)
         self._advance()
 
-    def _deferred_step(self, batch: tuple[Any, ...], start: StepStart) -> None:
-        """The same step without waiting for it: the numbers of the step before are read while a GPU computes this one. One that
-        diverged changes nothing, and is reported before the next one changes anything."""
-        total, count, tokens = self.summed_gradients(batch)
-        scale = GradientScale.of(total, self._mean_factor(count), self._gradient_norm(), self.config.max_grad_norm)
-        launched = LaunchedStep(start, (total, count, tokens, scale.norm))
+    def _finish_latest(self) -> None:
+        """Read the numbers of the step before, while a GPU computes this one: one that diverged changed nothing, and is reported
+        before the next one changes anything."""
         if self.launched is not None:
             self._finish(self.launched)
-        self.launched = launched
-        self._update(scale)
 
     def _read(self, step: LaunchedStep) -> StepValues:
         """The numbers of a step. If it diverged, the training state is set back to where it was before it."""
