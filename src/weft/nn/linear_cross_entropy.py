@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.nn.linear import product
+from weft.nn.linear import product, weight_gradient
 
 MIN_LOGITS = 1 << 22  # with fewer, the two functions that it replaces are as fast
-CHUNK_LOGITS = 1 << 19  # logits that fit the cache
+CHUNK_LOGITS = 1 << 20  # logits that fit the cache
 
 
 def can_fuse(x: Tensor, weight: Tensor) -> bool:
@@ -50,12 +50,12 @@ def _losses_and_gradients(logits: Tensor, labels: Tensor, label_smoothing: float
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-        logits = product(x, weight)
+        logits = product(x, weight, bias)
         loss = x.new_empty(len(x))
         chunk_size = max(1, CHUNK_LOGITS // len(weight))
         for low in range(0, len(x), chunk_size):
             rows = slice(low, low + chunk_size)
-            loss[rows] = _losses_and_gradients(logits[rows].add_(bias), labels[rows], label_smoothing)
+            loss[rows] = _losses_and_gradients(logits[rows], labels[rows], label_smoothing)
         ctx.save_for_backward(x, weight, logits)
         return loss
 
@@ -66,6 +66,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         # the gradients of the losses scale the small factor of each product
         grad_x = product(gradients, weight.t()).mul_(grad[:, None]) if need_x else None
-        grad_weight = torch.mm(gradients.t(), x * grad[:, None]) if need_weight else None
+        grad_weight = weight_gradient(gradients, x * grad[:, None]) if need_weight else None
         grad_bias = torch.mv(gradients.t(), grad) if need_bias else None
         return grad_x, grad_weight, grad_bias, None, None
