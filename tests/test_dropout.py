@@ -25,6 +25,27 @@ def test_distribution(prob: float, shape: tuple[int, ...]) -> None:
     assert abs(both - (1 - prob) ** 2) < 0.01
 
 
+def test_a_skip_connection_is_added() -> None:
+    x, skip = (torch.randn(256, 1024, requires_grad=True) for _ in range(2))
+    torch.manual_seed(1)
+    dropped = IntegerDropout(0.3)(x)
+    torch.manual_seed(1)
+    y = IntegerDropout(0.3)(x, skip)
+    torch.testing.assert_close(y, skip + dropped)
+    upstream = torch.randn_like(y)
+    expected = (torch.autograd.grad(dropped, x, upstream)[0], upstream)
+    torch.testing.assert_close(torch.autograd.grad(y, (x, skip), upstream), expected)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((1, 1024), torch.float32), ((256, 1024), torch.bfloat16)])
+def test_a_skip_connection_of_another_kind_is_added(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, skip = torch.randn(256, 1024), torch.randn(shape, dtype=dtype)
+    torch.manual_seed(1)
+    expected = skip + F.dropout(x, 0.3)
+    torch.manual_seed(1)
+    assert torch.equal(IntegerDropout(0.3)(x, skip), expected)
+
+
 def test_small_inputs_and_other_dtypes_are_left_to_torch() -> None:
     for x in (torch.ones(MIN_ELEMENTS - 1), torch.ones(MIN_ELEMENTS, dtype=torch.float64)):
         outputs = []

@@ -17,10 +17,10 @@ LEVELS = 1 << 16  # values of a random 16-bit integer
 
 
 class _IntegerMask(torch.autograd.Function):
-    """Sets an element to zero if its random 16-bit integer is among the lowest `num_dropped` of 65,536 values."""
+    """Sets an element to zero if its random 16-bit integer is among the lowest `num_dropped` of 65,536 values, and adds `skip`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, num_dropped: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, skip: Tensor | None, num_dropped: int) -> Tensor:
         # the generator takes most of the time, so four integers are made from each of its numbers
         numbers = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
         integers = numbers.view(torch.int16)[: x.numel()].view(x.shape)  # from -LEVELS / 2
@@ -28,25 +28,28 @@ class _IntegerMask(torch.autograd.Function):
         # written as float32: conversion from bool is slow
         mask = torch.ge(integers, num_dropped - LEVELS // 2, out=x.new_empty(x.shape)).mul_(factor)
         ctx.save_for_backward(mask)
-        return x * mask
+        return x * mask if skip is None else torch.addcmul(skip, x, mask)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (mask,) = ctx.saved_tensors
-        return grad * mask, None
+        return grad * mask, grad if ctx.needs_input_grad[1] else None, None
 
 
 class IntegerDropout(nn.Dropout):
     """`nn.Dropout`; on a CPU it draws large masks from random integers, with a probability rounded to 1 / 65,536."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
+        """x after dropout, plus `skip`: the sum of a skip connection, in the same pass over memory."""
         num_dropped = round(self.p * LEVELS)
         is_large = self.training and x.device.type == "cpu" and x.numel() >= MIN_ELEMENTS
         is_plain = is_large and x.dtype == torch.float32 and not torch.compiler.is_compiling()
-        if not is_plain or not 0 < num_dropped < LEVELS:
-            return F.dropout(x, self.p, self.training)
-        output: Tensor = _IntegerMask.apply(x, num_dropped)  # type: ignore[no-untyped-call]
+        is_like_skip = skip is None or (skip.dtype, skip.shape) == (x.dtype, x.shape)
+        if not (is_plain and is_like_skip) or not 0 < num_dropped < LEVELS:
+            y = F.dropout(x, self.p, self.training)
+            return y if skip is None else skip + y
+        output: Tensor = _IntegerMask.apply(x, skip, num_dropped)  # type: ignore[no-untyped-call]
         return output
 
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from weft.nn.dropout import IntegerDropout
 from weft.nn.experts import expert_layers
 from weft.nn.memory import Memory
 from weft.nn.packing import is_packed, positions_in_texts
 from weft.nn.positions import PositionEncoding
-from weft.nn.skip_connections import Connection, norm_input
+from weft.nn.skip_connections import Connection, Residual, norm_input
 
 
 @runtime_checkable
@@ -83,7 +84,11 @@ class Layer(nn.Module):
     def _forward(self, x: Tensor, state: Any, token_mask: Tensor | None) -> tuple[Tensor, Any]:
         normed = self.norm(norm_input(self.connection.mixer_input(x), self.norm))
         y, state = self.mixer(normed, state, token_mask)
-        return self.connection(x, self.dropout(y) if self.training else y), state
+        if not self.training:
+            return self.connection(x, y), state
+        if type(self.connection) is Residual and type(self.dropout) is IntegerDropout:
+            return self.dropout(y, skip=x), state
+        return self.connection(x, self.dropout(y)), state
 
     def init_state(self, memory: Memory) -> Any:
         """The state of the mixer before the first target token."""
