@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn import linear as module
-from weft.nn.linear import OneDNNLinear, is_linear, prefers_onednn, product, uses_onednn
+from weft.nn.linear import OneDNNLinear, is_linear, prefers_onednn, product, uses_onednn, weight_gradient
 from weft.nn.linear_cross_entropy import linear_cross_entropy
 from weft.nn.lora import LoRALinear
 
@@ -46,6 +48,36 @@ def test_equals_torch(onednn: None, shape: tuple[int, ...], bias: bool) -> None:
         first, second, expected = (results(x.detach().requires_grad_(), each, grad) for each in (layer, layer, plain))
         torch.testing.assert_close(first, expected)
         assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(96, 32), (32, 96), (48, 48)])
+def test_any_layout_of_gradients_and_inputs(onednn: None, shape: tuple[int, int]) -> None:
+    """Dense ones go to oneDNN as they are; for a factor with gaps or repeated numbers it has no fast code."""
+    torch.manual_seed(1)
+    num_outputs, num_inputs = shape
+    grads = (torch.randn(64, num_outputs), torch.randn(num_outputs, 64).t(), torch.randn(64, 2 * num_outputs)[:, :num_outputs])
+    repeated = (torch.randn(()).expand(64, num_outputs), torch.randn(64, 1).expand(64, num_outputs))
+    inputs = (torch.randn(64, num_inputs), torch.randn(num_inputs, 64).t(), torch.randn(64, 2 * num_inputs)[:, ::2])
+    for grad in (*grads, *repeated):
+        for x in inputs:
+            gradient = weight_gradient(grad, x)
+            torch.testing.assert_close(gradient, grad.t() @ x)
+            assert gradient.is_contiguous()
+
+
+def test_a_factor_with_gaps_is_copied(onednn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Tensor] = []
+
+    def noting(x: Tensor, weight: Tensor, *args: Any) -> Tensor:
+        given.append(weight)
+        return F.linear(x, weight)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noting)
+    x, grad = torch.randn(8, 4), torch.randn(8, 12)[:, :6]
+    torch.testing.assert_close(weight_gradient(grad, x), grad.t() @ x)
+    torch.testing.assert_close(weight_gradient(torch.ones(()).expand(8, 6), x), torch.ones(6, 8) @ x)
+    torch.testing.assert_close(product(x, torch.ones(()).expand(6, 4)), x @ torch.ones(4, 6))
+    assert len(given) == 3 and all(weight.is_contiguous() or weight.t().is_contiguous() for weight in given)
 
 
 def test_frozen_weights_and_inputs_get_no_gradient(onednn: None) -> None:

@@ -43,6 +43,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, (..., O), for x (..., I), weight (O, I) and bias (O,), without a record for gradients."""
     if not uses_onednn(x, weight):
         return F.linear(x, weight, bias)
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):  # oneDNN would take a thousand times as long
+        weight = weight.contiguous()
     output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return output
 
