@@ -17,7 +17,7 @@ LEVELS = 1 << 16  # values of a random 16-bit integer
 
 
 class _IntegerMask(torch.autograd.Function):
-    """Sets an element to zero if its random 16-bit integer is among the lowest `num_dropped` of 65,536 values, and adds `skip`."""
+    """Sets an element to zero if its random 16-bit integer is among the lowest `num_dropped` of LEVELS, then adds `skip`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, skip: Tensor | None, num_dropped: int) -> Tensor:

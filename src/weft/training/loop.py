@@ -189,7 +189,7 @@ class Loop:
         self._advance()
 
     def _finish_latest(self) -> None:
-        """Read the numbers of the step before, while a GPU computes this one: one that diverged changed nothing, and is reported
+        """Read the numbers of the step before while a GPU computes this one: one that diverged changed nothing, and is reported
         before the next one changes anything."""
         if self.launched is not None:
             self._finish(self.launched)
