@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from weft.nn.dropout import MIN_ELEMENTS, IntegerDropout
+from weft.nn.skip_connections import Connection, PostNormResidual, Residual
+from weft.nn.stack import Layer
 
 
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.999])
@@ -35,6 +38,35 @@ def test_a_skip_connection_is_added() -> None:
     upstream = torch.randn_like(y)
     expected = (torch.autograd.grad(dropped, x, upstream)[0], upstream)
     torch.testing.assert_close(torch.autograd.grad(y, (x, skip), upstream), expected)
+
+
+class Constant(nn.Module):
+    """A mixer whose output is one number."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor, state: None, token_mask: None) -> tuple[Tensor, None]:
+        return torch.full_like(x, self.value), None
+
+
+@pytest.mark.parametrize("connection", [Residual(), PostNormResidual(nn.Identity())])
+def test_a_layer_drops_the_output_of_its_mixer_alone(connection: Connection) -> None:
+    x = torch.randn(64, 8, 128)
+    layer = Layer(Constant(3.0), connection, norm=nn.Identity(), dropout=IntegerDropout(0.5))
+    change = layer(x)[0] - x
+    assert ((change.abs() < 1e-5) | ((change - 6.0).abs() < 1e-5)).all() and 2.9 < change.mean() < 3.1
+    torch.testing.assert_close(layer.eval()(x)[0], x + 3.0)
+
+
+@pytest.mark.parametrize("part", ["connection", "dropout"])
+def test_hooks_see_the_output_of_dropout_and_the_sum(part: str) -> None:
+    x, seen = torch.zeros(64, 8, 128), list[Tensor]()
+    layer = Layer(Constant(3.0), Residual(), norm=nn.Identity(), dropout=IntegerDropout(0.5))
+    layer.get_submodule(part).register_forward_hook(lambda module, inputs, output: seen.append(inputs[-1]))
+    y, _ = layer(x + 1.0)
+    torch.testing.assert_close(seen[0], torch.full_like(x, 3.0) if part == "dropout" else y - 1.0)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((1, 1024), torch.float32), ((256, 1024), torch.bfloat16)])

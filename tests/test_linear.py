@@ -51,8 +51,8 @@ def test_equals_torch(onednn: None, shape: tuple[int, ...], bias: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", [(96, 32), (32, 96), (48, 48)])
-def test_any_layout_of_gradients_and_inputs(onednn: None, shape: tuple[int, int]) -> None:
-    """Dense ones go to oneDNN as they are; for a factor with gaps or repeated numbers it has no fast code."""
+def test_any_layout_of_gradients_and_inputs(onednn: None, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
+    monkeypatch.setattr(module, "MIN_ROWS", 1)
     torch.manual_seed(1)
     num_outputs, num_inputs = shape
     grads = (torch.randn(64, num_outputs), torch.randn(num_outputs, 64).t(), torch.randn(64, 2 * num_outputs)[:, :num_outputs])
@@ -65,7 +65,9 @@ def test_any_layout_of_gradients_and_inputs(onednn: None, shape: tuple[int, int]
             assert gradient.is_contiguous()
 
 
-def test_a_factor_with_gaps_is_copied(onednn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def factors(onednn: None, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The second factors of the products that oneDNN computes."""
     given: list[Tensor] = []
 
     def noting(x: Tensor, weight: Tensor, *args: Any) -> Tensor:
@@ -73,11 +75,34 @@ def test_a_factor_with_gaps_is_copied(onednn: None, monkeypatch: pytest.MonkeyPa
         return F.linear(x, weight)
 
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noting)
-    x, grad = torch.randn(8, 4), torch.randn(8, 12)[:, :6]
-    torch.testing.assert_close(weight_gradient(grad, x), grad.t() @ x)
-    torch.testing.assert_close(weight_gradient(torch.ones(()).expand(8, 6), x), torch.ones(6, 8) @ x)
-    torch.testing.assert_close(product(x, torch.ones(()).expand(6, 4)), x @ torch.ones(4, 6))
-    assert len(given) == 3 and all(weight.is_contiguous() or weight.t().is_contiguous() for weight in given)
+    return given
+
+
+def test_a_factor_with_gaps_is_copied(factors: list[Tensor]) -> None:
+    x, wide, part = torch.randn(8, 6), torch.randn(8, 4), torch.randn(8, 12)[:, :6]
+    torch.testing.assert_close(weight_gradient(wide, part), wide.t() @ part)
+    torch.testing.assert_close(weight_gradient(wide, torch.ones(()).expand(8, 6)), wide.t() @ torch.ones(8, 6))
+    torch.testing.assert_close(product(x, torch.ones(()).expand(4, 6)), x @ torch.ones(6, 4))
+    assert len(factors) == 3 and all(factor.is_contiguous() or factor.t().is_contiguous() for factor in factors)
+    weight = torch.randn(6, 4)
+    product(x, weight.t())
+    assert factors[-1].data_ptr() == weight.data_ptr()
+
+
+def test_gradients_of_tall_weights_go_to_onednn_if_a_copy_pays(factors: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIN_ROWS", 8)
+    monkeypatch.setattr(module, "MAX_TRANSPOSED", 24)
+    for num_rows, num_outputs, num_inputs, uses in ((1, 4, 6, 1), (8, 6, 4, 1), (7, 6, 4, 0), (8, 7, 4, 0), (8, 4, 4, 0)):
+        factors.clear()
+        grad, x = torch.randn(num_rows, num_outputs), torch.randn(num_rows, num_inputs)
+        torch.testing.assert_close(weight_gradient(grad, x), grad.t() @ x)
+        assert len(factors) == uses
+
+
+def test_any_layout_of_a_bias(onednn: None) -> None:
+    x, weight = torch.randn(8, 6), torch.randn(4, 6)
+    for bias in (torch.randn(()).expand(4), torch.randn(8)[::2]):
+        torch.testing.assert_close(product(x, weight, bias), F.linear(x, weight, bias))
 
 
 def test_frozen_weights_and_inputs_get_no_gradient(onednn: None) -> None:

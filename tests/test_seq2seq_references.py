@@ -62,6 +62,25 @@ def test_cross_attention_matches_torch_multihead_attention():
     torch.testing.assert_close(part.attend.weights(q, k, v, keep[:, None, None], False), weights, **EXACT)
 
 
+def test_qk_norm_of_cross_attention_ignores_the_scale_of_queries_and_keys():
+    part = seeded(lambda: CrossAttention(8, num_heads=2, memory_size=6, qk_norm=nn.RMSNorm(4))).double().eval()
+    memory, x = random_memory(5, 3, hidden_size=6), random(2, 4, 8)
+    before, _ = part(x, part.init_state(memory))
+    with torch.no_grad():
+        for weight, factor in (
+            (part.to_q.weight, 5.0),
+            (part.to_q.bias, 5.0),
+            (part.to_kv.weight[:8], 3.0),
+            (part.to_kv.bias[:8], 3.0),
+        ):
+            weight.mul_(factor)
+    after, _ = part(x, part.init_state(memory))
+    torch.testing.assert_close(after, before, **EXACT)
+    with torch.no_grad():
+        part.to_kv.weight[8:].mul_(3.0)
+    assert (part(x, part.init_state(memory))[0] - before).abs().max() > 0.01  # values are not normalized
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_bidirectional_self_attention_matches_torch_multihead_attention(padded):
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))

@@ -132,7 +132,7 @@ class SelfAttention(nn.Module):
             return attention_input(qkv.contiguous(), table, positions, normalizes=isinstance(self.qk_norm, nn.RMSNorm))
         # not slices: their backward pass fills the rest with zeros
         if isinstance(self.qk_norm, nn.Identity) and not self.positions.rotates:
-            q, k, v = qkv.unbind(2)  # the gradients are written as the projection reads them
+            q, k, v = qkv.unbind(2)  # its backward pass stacks the gradients in the layout of qkv, which needs no copy
             return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         qk, v = torch.split(qkv.permute(2, 0, 3, 1, 4), [2, 1])
         q, k = self.positions.rotate(self.qk_norm(qk), positions, bound)

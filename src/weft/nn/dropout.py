@@ -45,8 +45,8 @@ class IntegerDropout(nn.Dropout):
         num_dropped = round(self.p * LEVELS)
         is_large = self.training and x.device.type == "cpu" and x.numel() >= MIN_ELEMENTS
         is_plain = is_large and x.dtype == torch.float32 and not torch.compiler.is_compiling()
-        is_like_skip = skip is None or (skip.dtype, skip.shape) == (x.dtype, x.shape)
-        if not (is_plain and is_like_skip) or not 0 < num_dropped < LEVELS:
+        has_same_kind = skip is None or (skip.dtype, skip.shape) == (x.dtype, x.shape)
+        if not (is_plain and has_same_kind) or not 0 < num_dropped < LEVELS:
             y = F.dropout(x, self.p, self.training)
             return y if skip is None else skip + y
         output: Tensor = _IntegerMask.apply(x, skip, num_dropped)  # type: ignore[no-untyped-call]

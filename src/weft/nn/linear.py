@@ -21,6 +21,8 @@ from torch.autograd.function import once_differentiable
 
 # multiplications of a product from which oneDNN is used: it prepares each new shape for 0.5 ms, which smaller ones do not save
 MIN_MULTIPLICATIONS = 1 << 25
+# gradients of weights with more outputs than inputs: fewer rows or more numbers do not pay for the copy of the transpose
+MIN_ROWS, MAX_TRANSPOSED = 512, 1 << 21
 CPU_INFO = Path("/proc/cpuinfo")  # of Linux
 
 
@@ -45,6 +47,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     if not (weight.is_contiguous() or weight.t().is_contiguous()):  # oneDNN would take a thousand times as long
         weight = weight.contiguous()
+    bias = None if bias is None else bias.contiguous()  # it would be read as if it were
     output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return output
 
@@ -54,12 +57,12 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
 
     oneDNN computes a wide matrix faster than MKL, a tall one as the transpose of a wide one, and a square one more slowly.
     """
-    num_outputs, num_inputs = grad.size(1), x.size(1)
-    if num_outputs == num_inputs or not uses_onednn(grad, x.t()):
+    (num_rows, num_outputs), num_inputs = grad.shape, x.size(1)
+    is_wide = num_outputs < num_inputs
+    is_tall = num_outputs > num_inputs and num_rows >= MIN_ROWS and num_outputs * num_inputs <= MAX_TRANSPOSED
+    if not (is_wide or is_tall) or not uses_onednn(grad, x.t()):
         return grad.t() @ x
-    if num_outputs < num_inputs:
-        return product(grad.t(), x.t())
-    return product(x.t(), grad.t()).t().contiguous()
+    return product(grad.t(), x.t()) if is_wide else product(x.t(), grad.t()).t().contiguous()
 
 
 class _Linear(torch.autograd.Function):

@@ -86,9 +86,16 @@ class Layer(nn.Module):
         y, state = self.mixer(normed, state, token_mask)
         if not self.training:
             return self.connection(x, y), state
-        if type(self.connection) is Residual and type(self.dropout) is IntegerDropout:
+        if self._adds_in_dropout():
             return self.dropout(y, skip=x), state
         return self.connection(x, self.dropout(y)), state
+
+    def _adds_in_dropout(self) -> bool:
+        """Whether dropout computes the sum of the skip connection as well: not if a hook waits for one of the two."""
+        is_plain = type(self.connection) is Residual and type(self.dropout) is IntegerDropout
+        if not is_plain or torch.compiler.is_compiling():
+            return False
+        return not (has_hooks(self.connection) or has_hooks(self.dropout))
 
     def init_state(self, memory: Memory) -> Any:
         """The state of the mixer before the first target token."""

@@ -178,6 +178,7 @@ class Loop:
         scale = GradientScale.of(total, factor, self._gradient_norm(), self.config.max_grad_norm)
         launched = LaunchedStep(start, (total, count, tokens, scale.norm))
         if self.defers:
+            # the step before is read while a GPU computes this one: if it diverged, it changed nothing, nor does this one
             self._finish_latest()
             self.launched = launched
             self._update(scale)
@@ -187,12 +188,6 @@ class Loop:
             self._update(None)
             self._record(values)
         self._advance()
-
-    def _finish_latest(self) -> None:
-        """Read the numbers of the step before while a GPU computes this one: one that diverged changed nothing, and is reported
-        before the next one changes anything."""
-        if self.launched is not None:
-            self._finish(self.launched)
 
     def _read(self, step: LaunchedStep) -> StepValues:
         """The numbers of a step. If it diverged, the training state is set back to where it was before it."""
@@ -211,15 +206,19 @@ class Loop:
         self._record(self._read(step))
         step.after()
 
+    def _finish_latest(self) -> None:
+        if self.launched is not None:
+            self._finish(self.launched)
+
     def _read_latest(self) -> None:
         """Wait for the latest step: nothing is validated or saved before its numbers are known."""
         if self.launched is not None:
             start = time.perf_counter()
-            self._finish(self.launched)
+            self._finish_latest()
             self.train_state.seconds = self._leader_time(self.train_state.seconds + time.perf_counter() - start)
 
     def _update(self, scale: GradientScale | None) -> None:
-        """Change the weights with the gradients, which `scale` turns into means."""
+        """Change the weights with the gradients, which `scale` turns into clipped means; None: they are that already."""
         progress = self.progress(ahead=0.5)
         factor = self.lr_schedule(progress)
         self.lr = self.config.lr * factor

@@ -85,7 +85,8 @@ class LaunchedStep:
 
 
 class GradientScale(NamedTuple):
-    """What the optimizers do to the gradients of a summed loss, computed without the host, in one pass over them."""
+    """What turns the gradients of a summed loss into clipped means, in one pass over them. On a GPU the optimizers do it,
+    without waiting for a number."""
 
     divisor: Tensor  # float32 (): turns sums into clipped means
     skips: Tensor  # float32 (): 1 if the loss or the gradient is NaN or infinite, so that no weight changes; 0 otherwise
