@@ -246,10 +246,10 @@ def test_a_slow_body_gets_408(client):
 
 
 def test_a_full_queue_gets_429_and_a_late_request_503(runs):
-    limits = Limits(max_rows=1, max_queue=1, request_seconds=0.4)
+    limits = Limits(max_rows=1, max_queue=1, max_new_tokens=50_000, request_seconds=0.4)
     with Engine({"lm": runs.get("lm")}, limits=limits, device="cpu") as engine:
         client = Client(create_services(engine))
-        body = {"prompts": ["the"], "options": {"max_new_tokens": 2000}, "stream": False}
+        body = {"prompts": ["the"], "options": {"max_new_tokens": 50_000}, "stream": False}
         results: list[httpx.Response] = []
         threads = [threading.Thread(target=lambda: results.append(client.post("lm", "generate", **body))) for _ in range(4)]
         for thread in threads:
