@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from toy_seq2seq import seq2seq_model, sources, targets
 
+from weft.nn import linear
 from weft.nn.cross_attention import StepwiseDecoder
 from weft.nn.input_feeding import lstm_step, shared_additive_attention, shared_attention, shared_linear
 from weft.nn.state import tree_leaves
@@ -66,6 +67,22 @@ def test_it_equals_the_plain_loop(name: str, fast: Any) -> None:
     assert len(gradients) == len(fast_gradients) and all(bool(gradient.any()) for gradient in gradients[:3])
     for ours, theirs in zip(fast_gradients, gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without oneDNN")
+@pytest.mark.parametrize("name", ["two layers", "additive"])
+def test_products_by_onednn(name: str, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seq2seq_model(**MODELS[name]).train()
+    total, gradients = loss_and_gradients(model, pair_batch())
+    fast()
+    monkeypatch.setattr(linear, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(linear, "is_twice_as_fast", lambda: True)
+    for name in ("MIN_MULTIPLICATIONS", "MIN_REPEATED", "MIN_ROWS"):
+        monkeypatch.setattr(linear, name, 1)
+    with CountOps() as counter:
+        fast_total, fast_gradients = loss_and_gradients(model, pair_batch())
+    torch.testing.assert_close([fast_total, *fast_gradients], [total, *gradients])
+    assert counter.counts["_linear_pointwise"] > 4 * 6  # several per position, in both passes
 
 
 def test_the_state_is_the_same(fast: Any) -> None:

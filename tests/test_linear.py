@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn import linear as module
-from weft.nn.linear import OneDNNLinear, is_linear, prefers_onednn, product, uses_onednn, weight_gradient
+from weft.nn.linear import (
+    OneDNNLinear,
+    is_linear,
+    product,
+    uses_onednn,
+    weight_gradient,
+)
 from weft.nn.linear_cross_entropy import linear_cross_entropy
 from weft.nn.lora import LoRALinear
 
@@ -19,9 +26,16 @@ pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without 
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every product by oneDNN, on any processor."""
+    """Every product by oneDNN, on any processor, which is one before Zen 5."""
     monkeypatch.setattr(module, "prefers_onednn", lambda: True)
+    monkeypatch.setattr(module, "is_twice_as_fast", lambda: False)
     monkeypatch.setattr(module, "MIN_MULTIPLICATIONS", 1)
+
+
+@pytest.fixture(params=["before Zen 5", "Zen 5"])
+def processor(request: pytest.FixtureRequest, onednn: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(module, "is_twice_as_fast", lambda: request.param == "Zen 5")
+    return str(request.param)
 
 
 def results(x: Tensor, layer: nn.Linear, grad: Tensor) -> list[Tensor]:
@@ -51,8 +65,11 @@ def test_equals_torch(onednn: None, shape: tuple[int, ...], bias: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", [(96, 32), (32, 96), (48, 48)])
-def test_any_layout_of_gradients_and_inputs(onednn: None, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
-    monkeypatch.setattr(module, "MIN_ROWS", 1)
+@pytest.mark.parametrize("min_rows", [1, 65])
+def test_any_layout_of_gradients_and_inputs(
+    processor: str, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], min_rows: int
+) -> None:
+    monkeypatch.setattr(module, "MIN_ROWS", min_rows)
     torch.manual_seed(1)
     num_outputs, num_inputs = shape
     grads = (torch.randn(64, num_outputs), torch.randn(num_outputs, 64).t(), torch.randn(64, 2 * num_outputs)[:, :num_outputs])
@@ -89,14 +106,49 @@ def test_a_factor_with_gaps_is_copied(factors: list[Tensor]) -> None:
     assert factors[-1].data_ptr() == weight.data_ptr()
 
 
-def test_gradients_of_tall_weights_go_to_onednn_if_a_copy_pays(factors: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_tall_weights_are_transposed_if_a_copy_pays(
+    processor: str, factors: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise MKL computes them, unless oneDNN is twice as fast."""
     monkeypatch.setattr(module, "MIN_ROWS", 8)
     monkeypatch.setattr(module, "MAX_TRANSPOSED", 24)
-    for num_rows, num_outputs, num_inputs, uses in ((1, 4, 6, 1), (8, 6, 4, 1), (7, 6, 4, 0), (8, 7, 4, 0), (8, 4, 4, 0)):
+    other = ["inputs"] if processor == "Zen 5" else []
+    for num_rows, num_outputs, num_inputs, second_factors in (
+        (1, 4, 6, ["inputs"]),
+        (8, 4, 4, ["inputs"]),
+        (8, 6, 4, ["gradients"]),
+        (7, 6, 4, other),
+        (8, 7, 4, other),
+    ):
         factors.clear()
         grad, x = torch.randn(num_rows, num_outputs), torch.randn(num_rows, num_inputs)
         torch.testing.assert_close(weight_gradient(grad, x), grad.t() @ x)
-        assert len(factors) == uses
+        assert ["inputs" if factor.data_ptr() == x.data_ptr() else "gradients" for factor in factors] == second_factors
+
+
+def test_repeated_shapes_go_to_onednn_earlier_where_it_is_twice_as_fast(
+    processor: str, factors: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MIN_MULTIPLICATIONS", 100)
+    monkeypatch.setattr(module, "MIN_REPEATED", 10)
+    x, weight = torch.randn(2, 3), torch.randn(4, 3)
+    product(x, weight)
+    product(x[:1], weight[:3], repeats=True)
+    assert not factors
+    product(x, weight, repeats=True)
+    assert len(factors) == (processor == "Zen 5")
+
+
+def test_without_gradients_only_where_it_is_twice_as_fast(processor: str, factors: list[Tensor]) -> None:
+    layer, x = OneDNNLinear(8, 4, bias=False).eval(), torch.randn(5, 8)
+    layer(x)
+    assert not factors  # gradients could be asked for
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight))
+    assert len(factors) == (processor == "Zen 5")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert len(factors) == (processor == "Zen 5")
 
 
 def test_any_layout_of_a_bias(onednn: None) -> None:
@@ -134,20 +186,46 @@ def test_other_dtypes_autocast_and_compiled_code_are_left_to_torch(onednn: None)
         assert not uses_onednn(x, layer.weight) and torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
     compiled = torch.compile(OneDNNLinear(8, 4), backend="eager", fullgraph=True)
     assert compiled(torch.randn(5, 8)).shape == (5, 4)
+    with torch.no_grad():
+        assert compiled(torch.randn(5, 8)).shape == (5, 4)
     with torch.autocast("cpu", torch.bfloat16):
         assert OneDNNLinear(8, 4)(torch.randn(5, 8)).dtype == torch.bfloat16
 
 
-def test_the_choice_depends_on_the_processor_and_the_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+AMD, INTEL = "vendor_id\t: AuthenticAMD\ncpu family\t: {}\nmodel\t\t: 2\n", "vendor_id\t: GenuineIntel\ncpu family\t: 26\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "capability", "prefers", "is_twice"),
+    [
+        (AMD.format(23), "AVX2", True, False),
+        (AMD.format(25), "AVX512", True, False),
+        (AMD.format(26), "AVX512", True, True),
+        (AMD.format(26), "AVX2", True, False),
+        (AMD.format(26), "DEFAULT", False, False),
+        (INTEL, "AVX512", False, False),
+        (None, "AVX512", False, False),
+    ],
+)
+def test_the_choice_depends_on_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, capability: str, prefers: bool, is_twice: bool
+) -> None:
+    cpu_info = tmp_path / "cpuinfo"
+    if text is not None:
+        cpu_info.write_text(f"processor\t: 0\n{text}")
+    monkeypatch.setattr(module, "CPU_INFO", cpu_info)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch._C, "has_mkl", True)
+    for name in ("amd_family", "prefers_onednn", "is_twice_as_fast"):
+        monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)
+    assert (module.prefers_onednn(), module.is_twice_as_fast()) == (prefers, is_twice)
+
+
+def test_the_choice_depends_on_the_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.empty(1024, 512), torch.empty(512, 512)
     for prefers in (True, False):
         monkeypatch.setattr(module, "prefers_onednn", lambda prefers=prefers: prefers)
         assert uses_onednn(x, weight) is prefers and not uses_onednn(x[:64], weight)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "CPU_INFO", module.CPU_INFO / "missing")
-        assert not prefers_onednn.__wrapped__()
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    assert not prefers_onednn.__wrapped__()
     assert product(x, weight).shape == (1024, 512)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.linear import OneDNNLinear
 from weft.nn.memory import Memory
 
 
@@ -41,9 +42,9 @@ class ConvModule(nn.Module):
     def __init__(self, dim: int, *, kernel_size: int, causal: bool) -> None:
         super().__init__()
         self.kernel_size, self.causal = kernel_size, causal
-        self.up_proj = nn.Linear(dim, 2 * dim)
+        self.up_proj = OneDNNLinear(dim, 2 * dim)
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, groups=dim)
-        self.norm, self.to_out = nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.norm, self.to_out = nn.LayerNorm(dim), OneDNNLinear(dim, dim)
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if state is not None and not self.causal:

@@ -19,7 +19,7 @@ from weft.nn.attention_step import CrossAttentionStep
 from weft.nn.decode_step import MixerStep
 from weft.nn.dropout import IntegerDropout
 from weft.nn.input_feeding import HasLSTMWeights, InputFeedingParts
-from weft.nn.linear import OneDNNLinear
+from weft.nn.linear import OneDNNLinear, is_linear
 from weft.nn.memory import Memory
 from weft.nn.stack import Stack
 from weft.nn.state import SharedState, tree_leaves, where
@@ -113,8 +113,8 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.to_source = True
         is_dot, attention_dim = score in ("dot", "scaled-dot"), attention_dim or dim
-        self.to_q = nn.Linear(dim, attention_dim) if score == "additive" else nn.Identity()
-        self.to_k = nn.Identity() if is_dot else nn.Linear(memory_size, attention_dim, bias=False)
+        self.to_q = OneDNNLinear(dim, attention_dim) if score == "additive" else nn.Identity()
+        self.to_k = nn.Identity() if is_dot else OneDNNLinear(memory_size, attention_dim, bias=False)
         self.attend: nn.Module = AdditiveAttention(attention_dim)
         self.scale = dim**-0.5 if score == "scaled-dot" else 1.0
         if score != "additive":
@@ -145,7 +145,7 @@ class AttentionalOutput(nn.Module):
 
     def __init__(self, attention: SourceAttention, dim: int, *, memory_size: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention, self.join, self.dropout = attention, nn.Linear(memory_size + dim, dim), IntegerDropout(dropout)
+        self.attention, self.join, self.dropout = attention, OneDNNLinear(memory_size + dim, dim), IntegerDropout(dropout)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
         return self.attention.init_state(memory)
@@ -218,8 +218,7 @@ class InputFeeding(nn.Module):
         is_plain = all(isinstance(norm, nn.Identity) for norm in norms) and not any(layer.connection.skips for layer in layers)
         is_plain = is_plain and all(len(found) == 1 for found in lstms)
         to_q, weight = self.output.attention.to_q, self.output.attention.score_weight()
-        # LoRA makes another class of a linear layer
-        if not is_plain or {type(self.output.join), type(to_q)} - {nn.Linear, nn.Identity}:
+        if not is_plain or not is_linear(self.output.join) or not (is_linear(to_q) or type(to_q) is nn.Identity):
             return None
         return InputFeedingParts(
             [found[0].lstm_weights() for found in lstms],

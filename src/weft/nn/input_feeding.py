@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from weft.nn.linear import linear, product, weight_gradient
 
 
 @runtime_checkable
@@ -48,7 +49,7 @@ class _SharedLinear(torch.autograd.Function):
             return None, None, None
         inputs, gradients = (torch.cat(parts) for parts in zip(*ctx.uses, strict=True))
         ctx.uses.clear()
-        return gradients.t() @ inputs, gradients.sum(0), None
+        return weight_gradient(gradients, inputs), gradients.sum(0), None
 
 
 class _LinearAtPosition(torch.autograd.Function):
@@ -58,14 +59,14 @@ class _LinearAtPosition(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, uses: Uses) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.uses = uses
-        return torch.addmm(bias, x, weight.t())
+        return product(x, weight, bias, repeats=True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         ctx.uses.append((x, grad))
-        return grad @ weight, None, None, None
+        return product(grad, weight.t(), repeats=True), None, None, None
 
 
 class _SharedMemory(torch.autograd.Function):
@@ -251,7 +252,7 @@ class InputFeedingParts(NamedTuple):
             attend = self.attention(keys.to(dtype), values.to(dtype), token_mask)
             first = self.weights[0][0]
             # (T, B, 4D): the part of the first gates that needs no earlier output
-            embedded = F.linear(x.to(dtype).transpose(0, 1), first[:, : x.size(2)])
+            embedded = linear(x.to(dtype).transpose(0, 1), first[:, : x.size(2)])
             gates = [
                 shared_linear(torch.cat([first[:, x.size(2) :] if index == 0 else u, w], dim=1), bias_u + bias_w)
                 for index, (u, w, bias_u, bias_w) in enumerate(self.weights)

@@ -1,15 +1,16 @@
 """Linear layers, whose products oneDNN computes where it is faster than MKL.
 
-On a CPU, torch leaves products of float32 matrices to MKL, which is made for processors of Intel. On processors of AMD with
-AVX-512, oneDNN, which is a part of torch as well, takes about 0.9 of its time for large products (docs/experiments.md, "Speed
-on a CPU"). Whether a product is computed by oneDNN depends on the processor and on the shapes alone, so that a training that is
-resumed gives the same weights.
+On a CPU, torch leaves products of float32 matrices to MKL, which is made for processors of Intel. On those of AMD, oneDNN,
+which is a part of torch as well, takes 0.9 of its time for large products, and less than half from Zen 5 on, where MKL uses
+half of the width of the units (docs/experiments.md, "Speed on a CPU"). The choice depends on the processor and on the shapes
+alone, so that a training that is resumed gives the same weights.
 
 Shapes: N positions, I inputs, O outputs.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -19,31 +20,48 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# multiplications of a product from which oneDNN is used: it prepares each new shape for 0.5 ms, which smaller ones do not save
-MIN_MULTIPLICATIONS = 1 << 25
+# multiplications of a product from which oneDNN is used: it prepares each new shape for 0.2 to 0.5 ms, which smaller ones do
+# not save, unless many have the same shapes and are twice as fast
+MIN_MULTIPLICATIONS, MIN_REPEATED = 1 << 25, 1 << 21
 # gradients of weights with more outputs than inputs: fewer rows or more numbers do not pay for the copy of the transpose
 MIN_ROWS, MAX_TRANSPOSED = 512, 1 << 21
 CPU_INFO = Path("/proc/cpuinfo")  # of Linux
+ZEN_5 = 26
+
+
+@cache
+def amd_family() -> int:
+    """The family of a processor of AMD: 23 is Zen to Zen 2, 25 Zen 3 and Zen 4, 26 Zen 5. Of others 0."""
+    text = CPU_INFO.read_text(encoding="utf-8") if CPU_INFO.exists() else ""
+    family = re.search(r"^cpu family\s*: (\d+)$", text, re.MULTILINE)
+    return int(family[1]) if family and "AuthenticAMD" in text else 0
 
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether oneDNN is faster than what torch uses: if that is MKL, on a processor of AMD with AVX-512."""
+    """Whether oneDNN is faster than what torch uses: if that is MKL, on a processor of AMD."""
     has_both = torch._C.has_mkl and torch._C._has_mkldnn
-    if not has_both or torch.backends.cpu.get_cpu_capability() != "AVX512" or not CPU_INFO.exists():
+    return has_both and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and amd_family() > 0
+
+
+@cache
+def is_twice_as_fast() -> bool:
+    """Whether oneDNN takes half of the time of MKL, which uses vectors of 256 bits on processors of AMD: if units have 512."""
+    return prefers_onednn() and torch.backends.cpu.get_cpu_capability() == "AVX512" and amd_family() >= ZEN_5
+
+
+def uses_onednn(x: Tensor, weight: Tensor, *, repeats: bool = False) -> bool:
+    """Whether oneDNN computes x W^T: for large products of float32 on some processors; smaller ones, if their shapes repeat."""
+    # asked first, because a compiler cannot trace how the processor is found
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or not x.dtype == weight.dtype == torch.float32:
         return False
-    return "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8")
+    minimum = MIN_REPEATED if repeats and is_twice_as_fast() else MIN_MULTIPLICATIONS
+    return x.numel() * len(weight) >= minimum and prefers_onednn()
 
 
-def uses_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN computes x W^T: for large products of float32 on some processors."""
-    is_large = x.device.type == "cpu" and x.numel() * len(weight) >= MIN_MULTIPLICATIONS
-    return is_large and x.dtype == weight.dtype == torch.float32 and prefers_onednn()
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, repeats: bool = False) -> Tensor:
     """x W^T + b, (..., O), for x (..., I), weight (O, I) and bias (O,), without a record for gradients."""
-    if not uses_onednn(x, weight):
+    if not uses_onednn(x, weight, repeats=repeats):
         return F.linear(x, weight, bias)
     if not (weight.is_contiguous() or weight.t().is_contiguous()):  # oneDNN would take a thousand times as long
         weight = weight.contiguous()
@@ -55,14 +73,13 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of the weight W, (O, I), in x W^T: grad^T x, for grad (N, O) and x (N, I).
 
-    oneDNN computes a wide matrix faster than MKL, a tall one as the transpose of a wide one, and a square one more slowly.
+    oneDNN computes a tall matrix faster as the transpose of a wide one, and itself faster than MKL if it is twice as fast.
     """
     (num_rows, num_outputs), num_inputs = grad.shape, x.size(1)
-    is_wide = num_outputs < num_inputs
-    is_tall = num_outputs > num_inputs and num_rows >= MIN_ROWS and num_outputs * num_inputs <= MAX_TRANSPOSED
-    if not (is_wide or is_tall) or not uses_onednn(grad, x.t()):
-        return grad.t() @ x
-    return product(grad.t(), x.t()) if is_wide else product(x.t(), grad.t()).t().contiguous()
+    is_tall = num_outputs > num_inputs
+    if is_tall and num_rows >= MIN_ROWS and num_outputs * num_inputs <= MAX_TRANSPOSED and uses_onednn(x.t(), grad.t()):
+        return product(x.t(), grad.t()).t().contiguous()
+    return grad.t() @ x if is_tall and not is_twice_as_fast() else product(grad.t(), x.t())
 
 
 class _Linear(torch.autograd.Function):
@@ -86,17 +103,20 @@ class _Linear(torch.autograd.Function):
         )
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`product` with gradients."""
+    if torch.is_autocast_enabled("cpu") or not uses_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return output
+
+
 class OneDNNLinear(nn.Linear):
-    """`nn.Linear`, faster in training on some processors."""
+    """`nn.Linear`, faster on some processors: in training, and without gradients where it is worth the new shapes."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # asked first, because a compiler cannot trace how the processor is found
-        if torch.compiler.is_compiling() or not (self.training and torch.is_grad_enabled()):
-            return F.linear(x, self.weight, self.bias)
-        if torch.is_autocast_enabled("cpu") or not uses_onednn(x, self.weight):
-            return F.linear(x, self.weight, self.bias)
-        output: Tensor = _Linear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return output
+        is_worth = self.training if torch.is_grad_enabled() or torch.compiler.is_compiling() else is_twice_as_fast()
+        return linear(x, self.weight, self.bias) if is_worth else F.linear(x, self.weight, self.bias)
 
 
 def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from weft.nn.linear import OneDNNLinear
 from weft.nn.recurrent import last_token_state
 from weft.nn.scan import gated_scan
 
@@ -34,7 +35,7 @@ class MinGRU(nn.Module):
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
-        self.input_proj = nn.Linear(input_size or dim, (self.num_gates + 1) * dim)  # of the gates, then of the candidates
+        self.input_proj = OneDNNLinear(input_size or dim, (self.num_gates + 1) * dim)  # of the gates, then of the candidates
         self.init_gates(self.input_proj.bias.detach().chunk(self.num_gates + 1))
 
     def init_gates(self, biases: tuple[Tensor, ...]) -> None:

@@ -1,6 +1,6 @@
 """Linear layers with bound weights, for decoding steps: by MKL, or by oneDNN with packed weights where it is faster.
 
-On processors of AMD with AVX-512, oneDNN is faster than MKL (`linear.py`), more so with weights in its own layout: most with a
+On processors of AMD, oneDNN is faster than MKL (`linear.py`), more so with weights in its own layout: on Zen 4 most with a
 large vocabulary and few rows (5 rows of 256 units to 8,000 logits take 0.21 instead of 1.4 ms), a quarter with 160 rows, and a
 little elsewhere. With small matrices it takes longer to start. The choice depends on the processor and on the shapes alone.
 
@@ -9,6 +9,7 @@ Shapes: B rows, I inputs, O outputs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
 from typing import Protocol
 
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from weft.nn.linear import prefers_onednn
+from weft.nn.linear import is_twice_as_fast, prefers_onednn
 
-MIN_PACKED_NUMBERS = 1 << 17  # of a weight matrix
-MIN_PACKED_ROWS = 2
+MIN_PACKED_NUMBERS, MIN_PACKED_ROWS = 1 << 17, 2  # of a weight matrix, and of x
+MIN_PACKED_MULTIPLICATIONS = 1 << 22  # of products with smaller matrices, where oneDNN is twice as fast
 
 
 class Product(Protocol):
@@ -29,11 +30,15 @@ class Product(Protocol):
         """The result: in `output`, or in a new tensor, also if `output` is given."""
 
 
-def can_pack(weight: Tensor) -> bool:
-    """Whether products with a weight matrix (O, I) are faster with packed weights. Of a weight that was made in inference mode,
-    torch does not count the changes."""
-    is_large = weight.numel() >= MIN_PACKED_NUMBERS and weight.dtype == torch.float32 and weight.is_contiguous()
-    return is_large and weight.device.type == "cpu" and not weight.is_inference() and prefers_onednn()
+def min_packed_rows(weight: Tensor) -> int:
+    """The rows from which the product with a weight matrix (O, I) is faster with packed weights. Of a weight that was made in
+    inference mode, torch does not count the changes."""
+    is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous()
+    if not is_plain or weight.is_inference() or not prefers_onednn():
+        return sys.maxsize
+    if weight.numel() >= MIN_PACKED_NUMBERS:
+        return MIN_PACKED_ROWS
+    return MIN_PACKED_MULTIPLICATIONS // weight.numel() if is_twice_as_fast() else sys.maxsize
 
 
 class PackedWeight:
@@ -47,6 +52,7 @@ class PackedWeight:
         if self.version != self.weight._version:
             # a layout for any number of rows
             self.packed, self.version = torch.ops.mkldnn._reorder_linear_weight(self.weight, None), self.weight._version
+        bias = None if bias is None else bias.detach()
         output: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
         return output
 
@@ -70,17 +76,15 @@ class Sum(Protocol):
 def bind_linear(weight: Tensor, bias: Tensor | None) -> Product:
     """The product with a weight matrix (O, I), without gradients. The weights may change in place, but not through `.data`,
     which torch does not count as a change, and they may not be replaced."""
-    transposed = weight.t()
-
-    def plain(x: Tensor, output: Tensor | None = None) -> Tensor:
-        return torch.mm(x, transposed, out=output) if bias is None else torch.addmm(bias, x, transposed, out=output)
-
-    if not can_pack(weight):
-        return plain
-    packed, added = packed_weight(weight), None if bias is None else bias.detach()
+    transposed, min_rows = weight.t(), min_packed_rows(weight)
+    packed: PackedWeight | None = None  # found at the first use, so that decoders of short texts start fast
 
     def product(x: Tensor, output: Tensor | None = None) -> Tensor:
-        return packed.product(x, added) if len(x) >= MIN_PACKED_ROWS else plain(x, output)
+        nonlocal packed
+        if len(x) >= min_rows:
+            packed = packed or packed_weight(weight)
+            return packed.product(x, bias)
+        return torch.mm(x, transposed, out=output) if bias is None else torch.addmm(bias, x, transposed, out=output)
 
     return product
 
@@ -88,12 +92,12 @@ def bind_linear(weight: Tensor, bias: Tensor | None) -> Product:
 def bind_sum(weight: Tensor, bias: Tensor | None) -> Sum:
     """`bind_linear` of a layer whose output is added to a residual."""
     product = bind_linear(weight, bias)
-    transposed, is_packed = weight.t(), can_pack(weight)
+    transposed, min_rows = weight.t(), min_packed_rows(weight)
 
     def add(x: Tensor, residual: Tensor | None = None) -> Tensor:
         if residual is None:
             return product(x)
-        if is_packed and len(x) >= MIN_PACKED_ROWS:
+        if len(x) >= min_rows:
             return product(x).add_(residual)
         # one operation less than to add the product: `addmm` with a bias begins with a copy of it to each row
         return torch.addmm(residual, x, transposed) if bias is None else torch.add(residual, bias).addmm_(x, transposed)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.linear import OneDNNLinear
 from weft.nn.persistent_lstm import has_persistent_kernel, run_persistent
 
 
@@ -96,7 +97,7 @@ class CausalConv(nn.Module):
     def __init__(self, dim: int, *, kernel_size: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
         self.kernel_size, self.nonlinearity = kernel_size, NONLINEARITIES[nonlinearity]
-        self.hidden = nn.Linear(kernel_size * (input_size or dim), dim)
+        self.hidden = OneDNNLinear(kernel_size * (input_size or dim), dim)
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         past = x.new_zeros(x.size(0), self.kernel_size - 1, x.size(2)) if state is None else state
@@ -268,7 +269,7 @@ class ResetBeforeGRU(nn.Module):
     def __init__(self, dim: int, *, input_size: int | None = None, weight_dropout: float = 0.0) -> None:
         super().__init__()
         self.dim, self.weight_dropout = dim, weight_dropout
-        self.input_proj = nn.Linear(input_size or dim, 3 * dim)  # U and b of update gate, reset gate and candidate
+        self.input_proj = OneDNNLinear(input_size or dim, 3 * dim)  # U and b of update gate, reset gate and candidate
         self.gates = nn.Linear(dim, 2 * dim, bias=False)  # W of update and reset gate
         self.candidate = nn.Linear(dim, dim, bias=False)  # W of the candidate
         for weight in self.parameters():
