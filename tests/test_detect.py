@@ -530,6 +530,12 @@ def test_any_bytes_give_a_result_or_a_data_error(tmp_path, content, suffix):
         assert detect(path).task
 
 
+@pytest.mark.parametrize(("suffix", "content"), [("json", "{}"), ("json", "[{}, {}]"), ("jsonl", "{}\n{}\n")])
+def test_empty_objects(tmp_path, suffix, content):
+    with pytest.raises(DataError, match="the objects are empty"):
+        detect(write(tmp_path / f"a.{suffix}", content.encode()))
+
+
 def test_encodings(tmp_path):
     path = tmp_path / "a.txt"
     cases = {

@@ -202,5 +202,7 @@ def sample_objects(path: Path, encoding: str) -> TableSample:
     if not rows:
         raise DataError(path, "no objects")
     keys = dict.fromkeys(key for row in rows for key in row)
+    if not keys:
+        raise DataError(path, "the objects are empty", "write objects with keys, such as a text and its label")
     columns = [ColumnValues(key, tuple(row.get(key) for row in rows)) for key in keys]
     return TableSample(columns, len(rows), True, None, [f"{key}: {value}" for key, value in rows[0].items()])
