@@ -98,6 +98,10 @@ class _Subgroup(NamedTuple):
     indices: list[int]  # in the group
     noise: list[tuple[_Row, Noise]]  # random numbers of each row; empty: greedy
 
+    def numbers(self) -> list[float]:
+        """The random numbers of the next tokens."""
+        return [noise(row.num_generated) for row, noise in self.noise]
+
 
 def _subgroups(rows: Sequence[_Row]) -> list[_Subgroup]:
     """The rows of a group by logits processor, and sampled or greedy."""
@@ -109,6 +113,10 @@ def _subgroups(rows: Sequence[_Row]) -> list[_Subgroup]:
         if noise is not None:
             subgroup.noise.append((row, noise))
     return list(subgroups.values())
+
+
+def _sample_few(rows: list[list[float]], subgroup: _Subgroup) -> Tensor:
+    return torch.from_numpy(np.array(sample_few(rows, subgroup.numbers()), np.int64))  # faster than `torch.tensor`
 
 
 class _Group(Generic[S]):
@@ -176,16 +184,18 @@ class _Group(Generic[S]):
     def _choose_in(self, subgroup: _Subgroup, log_probs: Tensor, index: Tensor | None) -> Tensor:
         """The next tokens of the rows of a subgroup: those with these indices, or all."""
         processor = subgroup.logits_processor
+        is_few = bool(subgroup.noise) and log_probs.numel() <= MAX_FEW and log_probs.device.type == "cpu"
+        if is_few and isinstance(processor, TokenFree) and processor.in_list is not None:
+            return _sample_few(list(map(processor.in_list, log_probs.tolist())), subgroup)
         if isinstance(processor, TokenFree):
             log_probs = processor.function(log_probs)
         elif processor is not None:
             log_probs = processor(log_probs, self.tokens if index is None else self.tokens[index])
         if not subgroup.noise:
             return sample_token(log_probs)
-        noise = [row_noise(row.num_generated) for row, row_noise in subgroup.noise]
-        if log_probs.numel() <= MAX_FEW and log_probs.device.type == "cpu":
-            return torch.tensor(sample_few(log_probs, noise))
-        return sample_token(log_probs, torch.tensor(noise, dtype=torch.float64).to(log_probs.device))
+        if is_few:
+            return _sample_few(log_probs.tolist(), subgroup)
+        return sample_token(log_probs, torch.tensor(subgroup.numbers(), dtype=torch.float64).to(log_probs.device))
 
     def advance(self, step: Step[S]) -> list[Event]:
         """Generate one token of every row."""
@@ -309,9 +319,14 @@ class Engine(Generic[S]):
             log_probs, state = self._step(token, state)
         return log_probs, state
 
-    @torch.no_grad()
     def step(self) -> list[Event]:
         """Generate one token of every row, in the order of admission. Rows that end are removed."""
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self._advance()
+        return self._advance()
+
+    def _advance(self) -> list[Event]:
         if self._ended:
             self._remove_ended()
         if self._has_new_groups:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+ListFunction = Callable[[list[float]], list[float]]
 Noise = Callable[[int], float]  # the random number in [0, 1) that samples the token of a row at a position
 
 NO_TOKEN = -1  # padding, and the next token of a row that has none
@@ -41,10 +42,11 @@ def right_aligned(prompt: Tensor, token_mask: Tensor | None) -> Tensor:
 
 
 class TokenFree:
-    """A processor that does not look at the tokens: a decoder need not collect them."""
+    """A processor that does not look at the tokens: a decoder need not collect them. If it can, it processes a list of the
+    log-probabilities of one row as well: if these are few, a loop is faster than the operations of torch."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[[Tensor], Tensor], in_list: ListFunction | None = None) -> None:
+        self.function, self.in_list = function, in_list
 
     def __call__(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
         return self.function(log_probs)
@@ -52,7 +54,9 @@ class TokenFree:
 
 def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
     """Apply several processors in this order."""
-    functions = [step.function for step in processors if isinstance(step, TokenFree)]
+    free = [step for step in processors if isinstance(step, TokenFree)]
+    functions = [step.function for step in free]
+    list_functions = [step.in_list for step in free if step.in_list is not None]
 
     def function(log_probs: Tensor) -> Tensor:
         for step in functions:
@@ -64,7 +68,14 @@ def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
             log_probs = step(log_probs, tokens)
         return log_probs
 
-    return TokenFree(function) if len(functions) == len(processors) else processor
+    def in_list(log_probs: list[float]) -> list[float]:
+        for step in list_functions:
+            log_probs = step(log_probs)
+        return log_probs
+
+    if len(free) < len(processors):
+        return processor
+    return TokenFree(function, in_list if len(list_functions) == len(processors) else None)
 
 
 def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
@@ -81,7 +92,13 @@ def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
             offset = offsets[key] = row.to(key[2])
         return log_probs + offset
 
-    return TokenFree(processor)
+    def in_list(log_probs: list[float]) -> list[float]:
+        allowed = log_probs.copy()
+        for token in banned:
+            allowed[token] = -math.inf
+        return allowed
+
+    return TokenFree(processor, in_list)
 
 
 def temperature(value: float) -> LogitsProcessor:
@@ -89,7 +106,7 @@ def temperature(value: float) -> LogitsProcessor:
     # limited to the range of float32; sampling is already greedy or uniform at these limits
     value = min(max(value, 1e-20), 1e20)
     if value >= MIN_PLAIN_TEMPERATURE:
-        return TokenFree(lambda log_probs: log_probs / value)
+        return TokenFree(lambda log_probs: log_probs / value, lambda log_probs: [number / value for number in log_probs])
 
     def processor(log_probs: Tensor) -> Tensor:
         # shifted so that the best token is 0 and stays finite; a row of -inf must not become NaN
@@ -203,11 +220,12 @@ def random_noise(seed: int, prompt: int, sample: int) -> Noise:
     return lambda position: block(position // BLOCK_SIZE)[position % BLOCK_SIZE]
 
 
-def sample_few(log_probs: Tensor, noise: Sequence[float]) -> list[int]:
-    """`sample_token` without most of its operations, which take longer than a loop if there are few numbers."""
+def sample_few(log_probs: Sequence[Sequence[float]], noise: Sequence[float]) -> list[int]:
+    """`sample_token` without tensors: if there are few numbers, operations of torch take longer than a loop."""
     tokens = []
-    for row, number in zip(torch.softmax(log_probs, 1, dtype=torch.float64).tolist(), noise, strict=True):
-        cumulative = list(accumulate(row))
+    for row, number in zip(log_probs, noise, strict=True):
+        best = max(row)
+        cumulative = list(accumulate([math.exp(log_prob - best) for log_prob in row]))  # NaN if all are -inf
         total = cumulative[-1]
         tokens.append(NO_TOKEN if math.isnan(total) else bisect_right(cumulative, min(number, LARGEST_NOISE) * total))
     return tokens

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from weft.nn.dropout import IntegerDropout
 from weft.nn.linear import is_linear
@@ -199,9 +200,13 @@ class StackStep:
         self.layers = [_layer_step(layer) for layer in stack.layers]
         self.num_rows, self.scratch, self.counter = 0, dict[Any, Any](), Counter()
 
-    @torch.inference_mode()
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        # inference mode saves a fifth of the time; what it returns may be read, but not written, outside of it
+        if torch.is_inference_mode_enabled():
+            return self._step(x, state)
+        with torch.inference_mode():  # saves a fifth of the time; what it returns may be read, but not written, outside of it
+            return self._step(x, state)
+
+    def _step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         num_read, layer_states = (None, (None,) * len(self.layers)) if state is None else state
         if num_read is None:
             num_read = x.new_zeros(x.size(0), 1, dtype=torch.long)
@@ -236,9 +241,13 @@ def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
     if any(parameter is not None and parameter.device.type != "cpu" for parameter in parameters):
         return plain
     hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+    unhooked = -1  # the number of hooks that had been registered anywhere when this model had none
 
     def step(token: Tensor, state: S) -> tuple[Tensor, S]:
-        is_watched = any(hooks) or torch.is_autocast_enabled("cpu")
+        nonlocal unhooked
+        if unhooked != RemovableHandle.next_id:
+            unhooked = -1 if any(hooks) else RemovableHandle.next_id
+        is_watched = unhooked < 0 or torch.is_autocast_enabled("cpu")
         return (plain if is_watched or model.training or torch.is_grad_enabled() else fast)(token, state)
 
     return step

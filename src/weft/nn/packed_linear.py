@@ -81,7 +81,7 @@ def bind_linear(weight: Tensor, bias: Tensor | None) -> Product:
 
     def product(x: Tensor, output: Tensor | None = None) -> Tensor:
         nonlocal packed
-        if len(x) >= min_rows:
+        if x.size(0) >= min_rows:
             packed = packed or packed_weight(weight)
             return packed.product(x, bias)
         return torch.mm(x, transposed, out=output) if bias is None else torch.addmm(bias, x, transposed, out=output)
@@ -97,7 +97,7 @@ def bind_sum(weight: Tensor, bias: Tensor | None) -> Sum:
     def add(x: Tensor, residual: Tensor | None = None) -> Tensor:
         if residual is None:
             return product(x)
-        if len(x) >= min_rows:
+        if x.size(0) >= min_rows:
             return product(x).add_(residual)
         # one operation less than to add the product: `addmm` with a bias begins with a copy of it to each row
         return torch.addmm(residual, x, transposed) if bias is None else torch.add(residual, bias).addmm_(x, transposed)
