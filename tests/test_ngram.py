@@ -275,17 +275,51 @@ def test_running_text_has_one_bos_and_no_eos():
     assert row(model, ())[3].item() == pytest.approx(3 / 5)
 
 
-def test_hash_table_equals_binary_search():
+@pytest.mark.parametrize("bound", [4000, 2**20, 2**40, 2**55])
+def test_hash_table_equals_binary_search(bound):
     generator = np.random.default_rng(0)
-    keys = np.unique(generator.integers(0, 4000, 1500))
-    keys = np.concatenate([keys, np.unique(generator.integers(2**50, 2**62, 500))])
-    expected = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
-    by_table = NgramIndex(keys)
-    actual = by_table.find(expected)
-    assert by_table.table is not None
-    np.testing.assert_array_equal(actual, binary_search(keys, expected))
-    assert (keys[actual[actual >= 0]] == expected[actual >= 0]).all()
-    assert lookup.NgramIndex(keys[:0]).find(expected).max() == -1
+    keys = np.unique(np.append(generator.integers(0, min(bound, 6000), 2000), generator.integers(0, bound, 1500)))
+    clustered = np.unique(keys[::50, None] // 64 * 64 + np.arange(64))  # neighbors, as the continuations of a context are
+    for some in (keys, clustered[clustered < bound], keys[:1], keys[:3]):
+        queries = np.concatenate([generator.integers(0, bound, 5000), some, some + 1, some - 1, [-1, 0, bound - 1]])
+        queries = queries[queries < bound]
+        index = NgramIndex(some, bound)
+        actual = index.find(queries)
+        assert index.table is not None
+        np.testing.assert_array_equal(actual, binary_search(some, queries))
+        found = actual >= 0
+        assert (some[actual[found]] == queries[found]).all() and set(actual[found]) == set(range(len(some)))
+    empty = NgramIndex(keys[:0], bound)
+    assert empty.find(queries).max() == -1 and empty.table is None
+
+
+def test_keys_that_do_not_fit_into_a_hash_table_are_searched():
+    """With 12 keys, 63 bits of the hash leave 3 for the distance from the first slot, which all of these keys share."""
+    candidates = np.random.default_rng(0).integers(0, 2**62, 2000)
+    first_slots, _ = lookup.HashTable(np.arange(12), 2**62)._hash(candidates)
+    keys = np.sort(candidates[first_slots == 0][:12])
+    assert len(keys) == 12 and lookup.HashTable.build(keys[:7], 2**62) is not None
+    index = NgramIndex(keys, 2**62)
+    for queries in (keys, candidates, np.append(keys, [-1, 5])):
+        np.testing.assert_array_equal(index.find(queries), binary_search(keys, queries))
+    assert index.table is None
+
+
+def test_n_grams_without_their_suffix_are_found():
+    """Other tools may have pruned it. `step` looks for the n-grams of each length that continue the context."""
+    unigrams, bigrams, trigrams = model_of(text(2), order=3).levels
+    rows = np.arange(len(bigrams.keys))
+    is_kept = np.isin(rows, trigrams.keys // SIZE) | (rows % 2 == 0)  # contexts of trigrams cannot be missing
+    context, word = np.divmod(trigrams.keys, SIZE)
+    suffixes = bigrams.keys[context] % SIZE * SIZE + word
+    assert not np.isin(suffixes, bigrams.keys[is_kept]).all()
+    shorter = ngram.NgramLevel(*(part[is_kept] for part in bigrams))
+    longest = trigrams._replace(keys=(is_kept.cumsum() - 1)[context] * SIZE + word)
+    model = NgramModel([unigrams, shorter, longest], vocabulary="v", bos_id=1)
+    tokens = torch.tensor([[1, *line] for line in text(2) if len(line) == 6] + [[1, 3, 4, 3, 5, 6, 2]])
+    scores = model.score(tokens)
+    for t in range(1, tokens.size(1)):
+        torch.testing.assert_close(model.start(tokens[:, :t])[0].gather(1, tokens[:, t : t + 1])[:, 0], scores[:, t - 1])
 
 
 def test_arrays_round_trip_through_a_mapped_file(tmp_path):

@@ -101,7 +101,8 @@ class NgramModel:
     def __init__(self, levels: list[NgramLevel], *, vocabulary: str, bos_id: int, notes: tuple[str, ...] = ()) -> None:
         self.levels, self.vocabulary, self.bos_id, self.notes = levels, vocabulary, bos_id, notes
         self.order, self.vocab_size = len(levels), len(levels[0].log_prob)
-        self._indexes = [NgramIndex(level.keys) for level in levels]
+        sizes = [1, *(len(level.log_prob) for level in levels)]
+        self._indexes = [NgramIndex(level.keys, size * self.vocab_size) for level, size in zip(levels, sizes[:-1], strict=True)]
 
     @property
     def counts(self) -> list[int]:
@@ -215,19 +216,21 @@ class NgramModel:
                 "n-gram model", f"token ID {max_id} is not in its vocabulary of {self.vocab_size}", "use its own tokenizer"
             )
 
-    def _extend(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints | slice, Ints, Ints]:
+    def _extend(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints, Ints, Ints]:
         """Extend n-grams of k words by the next token. `node` (n,) is the row of the n-gram that ends at each token, or -1.
 
-        Returns the positions of the tokens that extend an n-gram, its row, and the row of the extended n-gram, or -1.
+        Returns the rows of the n-grams of k + 1 words that end at each token, or -1; and the positions of the tokens whose
+        context is in the model, but not with the token, and the rows of these contexts.
         """
-        positions: Ints | slice = slice(1, None)
-        context = node[:-1]
-        if len(context) and context.min() < 0:
-            indices = np.flatnonzero(context >= 0)
-            context, positions = context.take(indices), indices + 1
+        before = np.flatnonzero(node[:-1] >= 0)
+        context, positions = node.take(before), before + 1
         key = context * self.vocab_size
-        key += tokens[positions]
-        return positions, context, self._indexes[k].find(key)
+        key += tokens.take(positions)
+        rows = self._indexes[k].find(key)
+        extended = np.full(len(tokens), -1)
+        extended[positions] = rows
+        missing = np.flatnonzero(rows < 0)
+        return extended, positions.take(missing), context.take(missing)
 
     def _score(self, tokens: Ints) -> Floats:
         """Log-probability of every token (n,) after those before it.
@@ -236,20 +239,31 @@ class NgramModel:
         the past of a row is as long as the longest context.
         """
         self._check_ids(tokens)
-        log_probs = self.levels[0].log_prob.take(tokens, mode="clip")
-        node = tokens  # row of the n-gram of k tokens that ends at each token
+        nodes, back_offs = [tokens], list[tuple[Ints, Floats]]()
         for k in range(1, self.order):
-            positions, context, row = self._extend(k, node, tokens)
-            missing = np.flatnonzero(row < 0)
-            lower = log_probs[positions]
-            backed_off = self.levels[k - 1].back_off.take(context.take(missing))
-            backed_off += lower.take(missing)
-            extended = self.levels[k].log_prob.take(row, mode="clip") if len(self.levels[k].keys) else lower
-            extended[missing] = backed_off
-            log_probs[positions] = extended
-            node = np.full(len(tokens), -1)
-            node[positions] = row
+            node, positions, context = self._extend(k, nodes[-1], tokens)
+            nodes.append(node)
+            back_offs.append((positions, self.levels[k - 1].back_off.take(context)))
+        log_probs, longest = self._longest(nodes)
+        for k, (positions, back_off) in enumerate(back_offs, 1):
+            is_shorter = longest.take(positions) < k + 1
+            log_probs[positions[is_shorter]] += back_off[is_shorter]
         return log_probs
+
+    def _longest(self, nodes: list[Ints]) -> tuple[Floats, NDArray[np.int8]]:
+        """The log-probability (n,) of the longest n-gram that ends at each token, and its length; `nodes` are the rows of the
+        n-grams of each length, or -1."""
+        left = np.arange(len(nodes[0]))  # tokens without an n-gram so far
+        log_probs, longest = np.empty(len(left), np.float32), np.ones(len(left), np.int8)
+        for k in range(self.order, 1, -1):
+            rows = nodes[k - 1].take(left)
+            found = np.flatnonzero(rows >= 0)
+            positions = left.take(found)
+            log_probs[positions] = self.levels[k - 1].log_prob.take(rows.take(found))
+            longest[positions] = k
+            left = left.take(np.flatnonzero(rows < 0))
+        log_probs[left] = self.levels[0].log_prob.take(nodes[0].take(left), mode="clip")
+        return log_probs, longest
 
     def _score_rows(self, past: Ints) -> Floats:
         """Log-probability of every token of `past` (B, N - 1 + T) after the first of its T, (B, T - 1)."""
@@ -267,9 +281,7 @@ class NgramModel:
             matched = np.flatnonzero(row >= 0)
             log_probs[matched] += self.levels[k - 1].back_off[row[matched], None]
             _write_continuations(log_probs, self.levels[k], matched, row[matched])
-            positions, _, rows = self._extend(k, node, tokens)
-            node = np.full(len(tokens), -1)
-            node[positions] = rows
+            node = self._extend(k, node, tokens)[0]
         return as_tensor(log_probs).to(contexts.device)
 
 
