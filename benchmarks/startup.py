@@ -20,7 +20,8 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 WEFT = [sys.executable, "-P", "-m", "weft"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+# bytecode is kept, whatever the shell says: otherwise each process would compile weft again
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
 LINE = "the cat sees a dog\n"
 # example -> the command that reads one line, and changes of the run file
 RUNS = {
