@@ -98,7 +98,7 @@ class HashTable:
         return np.uint64(distance << self.row_bits)
 
     def _is_other(self, found: Words) -> NDArray[np.bool_]:
-        """Whether entries are of other keys: more than a row is left of them after XOR with what those of the queries begin with."""
+        """Whether entries are of other keys: after XOR with what those of the queries begin with, more than a row is left."""
         return found >= self.limit
 
 
