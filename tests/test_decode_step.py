@@ -74,6 +74,27 @@ def test_steps_of_a_stack_equal_its_forward(name, context_length):
     steps(step, stack, (even, even), 12)
 
 
+@every_stack
+@torch.no_grad()
+def test_steps_of_a_single_row_equal_the_forward(name):
+    """More than the positions that are encoded at once. A single row is a vector inside of the stack."""
+    stack = build_stack(name, context_length=MIN_ROOM + 9)  # positions are encoded ahead up to the last one of a table
+    step, (_, state) = StackStep(stack), stack(torch.randn(1, 4, DIM))
+    states = steps(step, stack, (state, state), MIN_ROOM + 3)
+    twice = torch.tensor([0, 0])
+    steps(step, stack, (select(states[0], twice), select(states[1], twice)), 2)
+
+
+@torch.no_grad()
+def test_learned_positions_are_not_read_past_their_table():
+    """By `_num_ahead`, positions that no token has are not read either."""
+    stack = build_stack("attention-learned", context_length=MIN_ROOM)
+    step, (_, state) = StackStep(stack), stack(torch.randn(2, 3, DIM))
+    state = steps(step, stack, (state, state), MIN_ROOM - 3)[0]
+    with pytest.raises(IndexError):
+        step(torch.randn(2, DIM), state)
+
+
 @pytest.fixture
 def packed(monkeypatch):
     """All weights are packed, however small they are, and whatever the processor is."""
@@ -225,6 +246,8 @@ def test_the_plain_path_is_taken_where_the_fast_one_does_not_apply(monkeypatch):
         assert calls(model, step, state, monkeypatch) == 2 and len(seen) == 1
         hook.remove()
         assert calls(model, step, state, monkeypatch) == 0
+        gpt().register_forward_hook(lambda module, inputs, output: None)  # of another model
+        assert calls(model, step, state, monkeypatch) == 0
         with torch.autocast("cpu", torch.bfloat16):
             assert calls(model, step, state, monkeypatch) == 2
         model.train()
@@ -277,7 +300,7 @@ def test_sampling_follows_the_cumulative_distribution():
     noise = torch.rand(200, dtype=torch.float64, generator=generator)
     noise[:6] = torch.tensor([0.0, 1 - 2**-53, 0.5, 0.5, 0.0, 1 - 2**-53], dtype=torch.float64)
     tokens = sample_token(log_probs, noise)
-    assert sample_few(log_probs, noise.tolist()) == tokens.tolist()
+    assert sample_few(log_probs.tolist(), noise.tolist()) == tokens.tolist()
     assert tokens[0] == 0 and tokens[1] == 39 and tokens[3] == -1 and tokens[5] == 29
     for row in set(range(200)) - {0, 1, 3, 5}:
         probs = log_probs[row].double().exp()

@@ -252,6 +252,19 @@ def test_processors_that_ignore_tokens_stay_marked_when_composed():
     assert not isinstance(choose.compose([*free, choose.repetition_penalty(1.5)]), choose.TokenFree)
 
 
+def test_processors_compute_the_same_in_lists():
+    log_probs = torch.randn(1, 6, dtype=torch.float64).log_softmax(1)
+    log_probs[0, 4] = math.nan
+    composed = choose.compose([choose.ban_tokens([1, 4]), choose.temperature(0.7)])
+    assert isinstance(composed, choose.TokenFree) and composed.in_list is not None
+    given = log_probs[0].tolist()
+    in_list = torch.tensor([composed.in_list(given)], dtype=torch.float64)
+    torch.testing.assert_close(in_list, composed(log_probs, nothing(1)), equal_nan=True)
+    torch.testing.assert_close(given, log_probs[0].tolist(), equal_nan=True)  # which is not changed
+    with_top_k = choose.compose([choose.ban_tokens([1]), choose.top_k(3)])
+    assert isinstance(with_top_k, choose.TokenFree) and with_top_k.in_list is None
+
+
 @pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "sampled"])
 def test_nan_log_probs_are_rejected(noise):
     table = torch.zeros(6, 6).log_softmax(1)

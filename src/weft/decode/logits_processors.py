@@ -95,7 +95,7 @@ def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
     def in_list(log_probs: list[float]) -> list[float]:
         allowed = log_probs.copy()
         for token in banned:
-            allowed[token] = -math.inf
+            allowed[token] += -math.inf  # NaN stays NaN
         return allowed
 
     return TokenFree(processor, in_list)

@@ -106,7 +106,8 @@ class Buffer:
             self.parts[:, 0, :, : self.length], self.parts[:, 1, :, : self.length] = cache.keys, cache.values
         self.keys, self.values = self.parts.unbind(1)
         room = self.parts.narrow(3, self.length, self.capacity - self.length)
-        self.rooms = iter(room.chunk(room.size(3) // columns.width, 3))  # for the columns of each step to come
+        # for the columns of each step to come; `chunk` takes longer
+        self.rooms = iter(room.split_with_sizes([columns.width] * (room.size(3) // columns.width), 3))
 
     def append(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Write the keys and values (B, H, T, E) of the next columns, or both in one tensor (B, 2, H, T, E). Returns those of
@@ -194,6 +195,8 @@ class BeamMask(NamedTuple):
 class SelfAttentionStep:
     """`SelfAttention.forward` for one position."""
 
+    takes_vectors = True
+
     def __init__(self, mixer: SelfAttention) -> None:
         head_dim = mixer.to_out.in_features // mixer.num_heads
         self.mixer, self.encoding = mixer, Encoding(mixer.positions, (mixer.num_heads, head_dim))
@@ -206,8 +209,9 @@ class SelfAttentionStep:
 
     def __call__(self, x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
         if state is None:
-            empty = x.new_empty(x.size(0), self.num_heads, 0, self.sizes[1])
-            state = KVCache(empty, empty, empty.new_empty(x.size(0), 0, dtype=torch.long))
+            num_rows = x.size(0) if x.dim() == 2 else 1
+            empty = x.new_empty(num_rows, self.num_heads, 0, self.sizes[1])
+            state = KVCache(empty, empty, empty.new_empty(num_rows, 0, dtype=torch.long))
         if isinstance(state, BeamCache):
             return self._step_beams(x, state, shared, residual)
         cache: KVCache = state if isinstance(state, KVCache) else KVCache(*state)  # it was read from a file
@@ -220,7 +224,7 @@ class SelfAttentionStep:
             y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)  # (B, H, 1, E)
         else:
             y = self._attend(q, k, v, columns)
-        output = self.to_out(y.reshape(x.size(0), -1), residual)
+        output = self.to_out(y.reshape(-1) if x.dim() == 1 else y.reshape(x.size(0), -1), residual)
         if context_length is not None and columns.length >= 2 * context_length:
             return output, self.mixer.trim_cache(k, v, columns.view)
         new = BufferedKVCache(k, v, columns.view)
@@ -232,7 +236,7 @@ class SelfAttentionStep:
         width = buffer.columns.width
         projection: Projection | None = shared.scratch.get((self.sizes, width))
         if projection is None:
-            output = x.new_empty(x.size(0), 3 * self.sizes[0] * self.sizes[1])
+            output = x.new_empty(*x.shape[:-1], 3 * self.sizes[0] * self.sizes[1])
             projection = shared.scratch[self.sizes, width] = Projection.view(output, *self.sizes, width)
         output = self.to_qkv(x, projection.output)
         if output is not projection.output:
@@ -295,6 +299,8 @@ class SelfAttentionStep:
 
 class CrossAttentionStep:
     """`CrossAttention.forward` for one position."""
+
+    takes_vectors = False
 
     def __init__(self, mixer: CrossAttention) -> None:
         self.num_heads, self.scale = mixer.num_heads, mixer.attend.scale

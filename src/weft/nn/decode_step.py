@@ -12,7 +12,8 @@ Shapes: B rows, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import torch
@@ -23,12 +24,13 @@ from torch.utils.hooks import RemovableHandle
 from weft.nn.dropout import IntegerDropout
 from weft.nn.linear import is_linear
 from weft.nn.packed_linear import Product, Sum, bind_linear, bind_sum
+from weft.nn.positions import PositionEncoding
 from weft.nn.skip_connections import Residual
 
 Function = Callable[[Tensor], Tensor]
 S = TypeVar("S")
 Step = Callable[[Tensor, S], tuple[Tensor, S]]
-COUNTER_STEPS = 32
+COUNTER_STEPS, MAX_AHEAD = 32, 1 << 10  # steps, and positions, that are counted at once
 MAX_SMALL = 1 << 14  # numbers that torch computes GELU of as fast as oneDNN
 
 
@@ -45,6 +47,8 @@ class Shared:
 
 class MixerStep(Protocol):
     """The mixer of a layer for one position."""
+
+    takes_vectors: bool  # whether the input of a single row may be a vector (D,) as well, and then the output is one
 
     def __call__(self, x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
         """Normalized inputs (B, D) and the state of the layer, to outputs (B, D), added to `residual`, and the new state."""
@@ -99,15 +103,17 @@ def lean_sum(module: nn.Linear) -> Sum:
     return lambda x, residual=None: forward(x) if residual is None else forward(x) + residual
 
 
-def forward_step(mixer: nn.Module) -> MixerStep:
+class ForwardStep:
     """The forward of a mixer for a sequence of one position."""
-    forward = mixer.forward
 
-    def step(x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
-        y, state = forward(x.unsqueeze(1), state, None)
+    takes_vectors = False
+
+    def __init__(self, mixer: nn.Module) -> None:
+        self.forward = mixer.forward
+
+    def __call__(self, x: Tensor, state: Any, shared: Shared, residual: Tensor | None = None) -> tuple[Tensor, Any]:
+        y, state = self.forward(x.unsqueeze(1), state, None)
         return y.squeeze(1) if residual is None else y.squeeze(1) + residual, state
-
-    return step
 
 
 class DecoderLayer(Protocol):
@@ -121,9 +127,12 @@ class DecoderLayer(Protocol):
 LayerStep = Callable[[Tensor, Any, Shared], tuple[Tensor, Any]]
 
 
-def _layer_step(layer: DecoderLayer) -> LayerStep:
+def _mixer_step(mixer: nn.Module) -> MixerStep:
+    return mixer.lean_step() if _has_lean_step(mixer) else ForwardStep(mixer)
+
+
+def _layer_step(layer: DecoderLayer, mixer: MixerStep) -> LayerStep:
     norm, connection = lean(layer.norm), layer.connection
-    mixer = layer.mixer.lean_step() if _has_lean_step(layer.mixer) else forward_step(layer.mixer)
     if type(connection) is Residual:  # the most frequent one
         return lambda x, state, shared: mixer(norm(x), state, shared, x)
     mixer_input, connect = connection.mixer_input, connection.forward
@@ -146,6 +155,8 @@ class FeedForwardLayer(Protocol):
 class FeedForwardStep:
     """`FeedForward.forward` for one position."""
 
+    takes_vectors = True
+
     def __init__(self, mixer: FeedForwardLayer) -> None:
         self.up_proj, self.activation, self.to_out = lean_linear(mixer.up_proj), lean(mixer.activation), lean_sum(mixer.to_out)
         self.size, activation = mixer.up_proj.out_features, mixer.activation
@@ -167,38 +178,55 @@ class FeedForwardStep:
     def _scratch(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The hidden vectors, and a view of them that GELU overwrites: torch leaves a contiguous tensor to oneDNN, which takes
         longer to start than to compute a few vectors, and computes any other itself."""
-        hidden = x.new_empty(x.size(0), self.size)
+        hidden = x.new_empty(*x.shape[:-1], self.size)
         is_small = self.is_gelu and hidden.numel() <= MAX_SMALL and self.size % 2 == 0
-        return hidden, hidden.view(x.size(0), 2, -1).mT if is_small else None
+        return hidden, hidden.view(-1, 2, self.size // 2).mT if is_small else None
 
 
 class Counter:
-    """Counts the tokens read. The tensors of the next steps are made at once: an operation that a step calls once takes several
-    times as long as in a loop, because its code has left the cache."""
+    """Counts the tokens read, and encodes their positions. The tensors of the next steps are made at once: an operation that a
+    step calls once takes several times as long as in a loop, because its code has left the cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, positions: PositionEncoding) -> None:
+        self.encode, self.max_positions = positions.stepper(), positions.max_positions
         self.newest: Tensor | None = None
-        self.upcoming: Iterator[tuple[Tensor, Tensor]] = iter(())
+        self.upcoming: Iterator[tuple[Tensor | None, Tensor]] = iter(())
 
-    def advance(self, num_read: Tensor) -> tuple[Tensor, Tensor]:
-        """The positions (B,) of the tokens after these numbers of tokens (B, 1), and the numbers of tokens with them (B, 1)."""
+    def advance(self, num_read: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The encoded positions (B, D) of the tokens after these numbers of tokens (B, 1), and the numbers of tokens with them
+        (B, 1)."""
         following = next(self.upcoming, None) if num_read is self.newest else None
         if following is None:
-            counts = torch.arange(COUNTER_STEPS + 1).unsqueeze(1) + num_read.view(1, -1)  # (steps, B)
-            self.upcoming = zip(counts[:-1].unbind(), counts[1:].unsqueeze(2).unbind(), strict=True)
+            self.upcoming = self._make_upcoming(num_read.view(1, -1), self._num_ahead(num_read))
             following = next(self.upcoming)
-        positions, self.newest = following
-        return positions, self.newest
+        vectors, self.newest = following
+        return vectors, self.newest
+
+    def _num_ahead(self, num_read: Tensor) -> int:
+        """The number of steps that are counted at once. Nothing is counted ahead for rows that have just been chosen: in beam
+        search, they are chosen anew after each step."""
+        if num_read is not self.newest:
+            return 1
+        left = COUNTER_STEPS if self.max_positions is None else self.max_positions - int(num_read.max())
+        return max(1, min(COUNTER_STEPS, MAX_AHEAD // len(num_read), left))
+
+    def _make_upcoming(self, num_read: Tensor, num_steps: int) -> Iterator[tuple[Tensor | None, Tensor]]:
+        counts = torch.arange(num_steps + 1).unsqueeze(1) + num_read  # (steps, B)
+        vectors: Iterable[Tensor | None] = repeat(None, num_steps)
+        if self.encode is not None:
+            vectors = self.encode(counts[:-1].flatten()).view(*counts[:-1].shape, -1).unbind()
+        return zip(vectors, counts[1:].unsqueeze(2).unbind(), strict=True)
 
 
 class StackStep:
     """`Stack.forward` for one position: inputs (B, D) and the state, to outputs (B, D) and the new state."""
 
     def __init__(self, stack: Any) -> None:
-        self.add_positions = stack.positions.stepper()
         self.input_proj, self.final_norm = lean(stack.input_proj), lean(stack.final_norm)
-        self.layers = [_layer_step(layer) for layer in stack.layers]
-        self.num_rows, self.scratch, self.counter = 0, dict[Any, Any](), Counter()
+        mixers = [_mixer_step(layer.mixer) for layer in stack.layers]
+        self.layers = [_layer_step(layer, mixer) for layer, mixer in zip(stack.layers, mixers, strict=True)]
+        self.takes_vectors = all(mixer.takes_vectors for mixer in mixers)
+        self.num_rows, self.scratch, self.counter = 0, dict[Any, Any](), Counter(stack.positions)
 
     def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         if torch.is_inference_mode_enabled():
@@ -213,12 +241,16 @@ class StackStep:
         if self.num_rows != x.size(0):
             self.num_rows, self.scratch = x.size(0), {}
         positions, num_read = self.counter.advance(num_read)
-        x = self.input_proj(self.add_positions(x, positions))
+        x = self.input_proj(x if positions is None else x + positions)
+        is_vector = self.takes_vectors and self.num_rows == 1  # whose products start faster
+        if is_vector:
+            x = x.squeeze(0)
         shared, new_states = Shared(self.scratch), []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
             x, layer_state = layer(x, layer_state, shared)
             new_states.append(layer_state)
-        return self.final_norm(x), (num_read, tuple(new_states))
+        y = self.final_norm(x)
+        return y.unsqueeze(0) if is_vector else y, (num_read, tuple(new_states))
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:

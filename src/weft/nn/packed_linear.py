@@ -4,6 +4,8 @@ On processors of AMD, oneDNN is faster than MKL (`linear.py`), more so with weig
 large vocabulary and few rows (5 rows of 256 units to 8,000 logits take 0.21 instead of 1.4 ms), a quarter with 160 rows, and a
 little elsewhere. With small matrices it takes longer to start. The choice depends on the processor and on the shapes alone.
 
+A single row may be given as a vector, (I,), with vectors as results: MKL starts that product faster.
+
 Shapes: B rows, I inputs, O outputs.
 """
 
@@ -81,6 +83,8 @@ def bind_linear(weight: Tensor, bias: Tensor | None) -> Product:
 
     def product(x: Tensor, output: Tensor | None = None) -> Tensor:
         nonlocal packed
+        if x.dim() == 1:
+            return torch.mv(weight, x, out=output) if bias is None else torch.addmv(bias, weight, x, out=output)
         if x.size(0) >= min_rows:
             packed = packed or packed_weight(weight)
             return packed.product(x, bias)
@@ -97,6 +101,8 @@ def bind_sum(weight: Tensor, bias: Tensor | None) -> Sum:
     def add(x: Tensor, residual: Tensor | None = None) -> Tensor:
         if residual is None:
             return product(x)
+        if x.dim() == 1:
+            return torch.addmv(residual, weight, x) if bias is None else torch.add(residual, bias).addmv_(weight, x)
         if x.size(0) >= min_rows:
             return product(x).add_(residual)
         # one operation less than to add the product: `addmm` with a bias begins with a copy of it to each row

@@ -70,11 +70,10 @@ class PositionEncoding(nn.Module):
         """Add to the input of a stack; x (B, T, D)."""
         return x
 
-    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """`add_to` for one position per row, x (B, D) and positions (B,); see `weft.nn.decode_step`."""
-        if type(self).add_to is PositionEncoding.add_to:
-            return lambda x, positions: x
-        return lambda x, positions: self.add_to(x.unsqueeze(1), positions.unsqueeze(1)).squeeze(1)
+    def stepper(self) -> Callable[[Tensor], Tensor] | None:
+        """A function of positions (N,) that returns what `add_to` adds to an input, (N, D); None if it adds nothing. The
+        positions of several steps are encoded at once; see `weft.nn.decode_step`."""
+        return None
 
     def rotate(self, x: Tensor, positions: Tensor, bound: int | None = None) -> Tensor:
         """Rotate queries or keys, (..., B, H, T, E). All positions are below `bound`, if it is given."""
@@ -116,18 +115,19 @@ class SinusoidalPositions(PositionEncoding):
         encoding = torch.stack([sin, cos], dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
         return x + encoding[..., : self.dim].to(x.dtype)
 
-    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+    def stepper(self) -> Callable[[Tensor], Tensor]:
         table: Tensor | None = None  # of the first positions: all rows of all steps read the same ones
 
-        def add(x: Tensor, positions: Tensor) -> Tensor:
+        def encode(positions: Tensor) -> Tensor:
             nonlocal table
             num_positions = int(positions.max()) + 1
-            if table is None or len(table) < num_positions or table.dtype != x.dtype:
+            if table is None or len(table) < num_positions:
                 size = max(MIN_TABLE, 2 * num_positions)
-                table = self.add_to(x.new_zeros(1, size, self.dim), torch.arange(size)[None])[0]
-            return x + table.index_select(0, positions)
+                zeros = torch.zeros(1, size, self.dim, dtype=self.frequencies.dtype)
+                table = self.add_to(zeros, torch.arange(size)[None])[0]
+            return table.index_select(0, positions)
 
-        return add
+        return encode
 
 
 class LearnedPositions(PositionEncoding):
@@ -146,9 +146,9 @@ class LearnedPositions(PositionEncoding):
         y: Tensor = x + self.table(positions)
         return y
 
-    def stepper(self) -> Callable[[Tensor, Tensor], Tensor]:
+    def stepper(self) -> Callable[[Tensor], Tensor]:
         table = self.table.weight
-        return lambda x, positions: x + table.index_select(0, positions)
+        return lambda positions: table.index_select(0, positions)
 
 
 class RelativePositions(PositionEncoding):
