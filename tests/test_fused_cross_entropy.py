@@ -86,15 +86,6 @@ def test_a_compiled_loss_is_one_graph_and_equals_the_plain_one(is_fused, bias):
     torch.testing.assert_close(gradients(loss, parameters), gradients(expected, parameters))
 
 
-def test_compiled_code_does_not_look_for_the_kernel(monkeypatch):
-    monkeypatch.setattr(fused, "_found", [])
-    monkeypatch.setattr(fused, "_load_kernels", lambda: sys)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert fused.kernels() is None
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
-    assert fused.kernels() is sys and fused._found == [sys]
-
-
 def test_it_is_for_large_vocabularies_in_half_precision_on_a_gpu(monkeypatch):
     monkeypatch.setattr(fused, "kernels", lambda: sys)
     hidden = torch.empty(4, 8, dtype=torch.bfloat16)

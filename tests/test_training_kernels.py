@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from weft.nn import attention
+from weft.nn import attention, kernels
 from weft.nn.attention_input import attention_input
 from weft.nn.fused_swiglu import fused_swiglu
-from weft.nn.kernels import is_compiled, is_recorded, recorded_kernels
+from weft.nn.kernels import is_compiled, is_recorded, load_kernels, recorded_kernels
 from weft.nn.positions import RotaryEmbedding
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which PyTorch for GPUs brings along")
@@ -27,6 +28,51 @@ def self_attention(*, normalizes: bool) -> attention.SelfAttention:
     torch.manual_seed(0)
     norm = nn.RMSNorm(8, elementwise_affine=False) if normalizes else None
     return attention.SelfAttention(16, num_heads=2, positions=RotaryEmbedding(8, num_stored=12), qk_norm=norm)
+
+
+@pytest.fixture
+def not_loaded(monkeypatch):
+    """No kernels have been looked for."""
+    monkeypatch.setattr(kernels, "_loaded", {})
+
+
+def use_kernels(monkeypatch, probe) -> ModuleType:
+    """Put a module with this probe in the place of the kernels of scans."""
+    module = ModuleType("weft.nn.triton_scan")
+    module.probe = probe  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "weft.nn.triton_scan", module)
+    return module
+
+
+def test_without_triton_there_are_no_kernels(monkeypatch, not_loaded):
+    monkeypatch.setitem(sys.modules, "weft.nn.triton_scan", None)
+    assert load_kernels("triton_scan") is None
+
+
+def test_kernels_are_probed_once(monkeypatch, not_loaded):
+    probes = list[int]()
+    module = use_kernels(monkeypatch, lambda: probes.append(1))
+    assert load_kernels("triton_scan") is module and load_kernels("triton_scan") is module and probes == [1]
+
+
+def test_kernels_that_cannot_be_compiled_are_reported_once(monkeypatch, not_loaded):
+    def probe() -> None:
+        raise RuntimeError("no C compiler")
+
+    use_kernels(monkeypatch, probe)
+    with pytest.warns(UserWarning, match="Triton cannot compile kernels; training is slower without them: no C compiler"):
+        assert load_kernels("triton_scan") is None
+    assert load_kernels("triton_scan") is None  # warnings are errors
+
+
+def test_compiled_code_does_not_look_for_kernels(monkeypatch, not_loaded):
+    module = use_kernels(monkeypatch, lambda: None)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert load_kernels("triton_scan") is None
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
+    assert load_kernels("triton_scan") is module
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert load_kernels("triton_scan") is module
 
 
 @pytest.mark.parametrize("normalizes", [True, False])

@@ -51,34 +51,3 @@ def test_kernels_equal_the_loop_in_values_and_gradients():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "equal\n" * 7
-
-
-def test_without_triton_the_recurrence_runs_in_torch(monkeypatch):
-    from weft.nn import scan
-
-    monkeypatch.setitem(sys.modules, "weft.nn.triton_scan", None)
-    monkeypatch.delattr("weft.nn.triton_scan", raising=False)
-    scan._kernels.cache_clear()
-    assert scan._kernels() is None
-    scan._kernels.cache_clear()
-
-
-def test_kernels_that_cannot_be_compiled_are_reported_once(monkeypatch):
-    from types import ModuleType
-
-    from weft import nn
-    from weft.nn import scan
-
-    broken = ModuleType("weft.nn.triton_scan")
-
-    def probe() -> None:
-        raise RuntimeError("no C compiler")
-
-    broken.probe = probe  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "weft.nn.triton_scan", broken)
-    monkeypatch.setattr(nn, "triton_scan", broken, raising=False)
-    scan._kernels.cache_clear()
-    with pytest.warns(UserWarning, match="runs slower without it: no C compiler"):
-        assert scan._kernels() is None
-    assert scan._kernels() is None
-    scan._kernels.cache_clear()

@@ -12,7 +12,6 @@ Shapes: N positions, D hidden size, V vocabulary size.
 
 from __future__ import annotations
 
-import warnings
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from weft.nn.chunked_cross_entropy import Options
+from weft.nn.kernels import load_kernels
 
 Gradients = tuple[Tensor, Tensor, Tensor | None]
 
@@ -52,28 +52,9 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, label_smoothing: float, lo
     return loss
 
 
-_found: list[ModuleType | None] = []  # the module of the kernel, or None, once it was looked for
-
-
 def kernels() -> ModuleType | None:
-    """The Triton kernel of `loss_and_gradient`; None if Triton is absent or cannot compile it. It is looked for outside of
-    compiled code, which it would break; training measures the memory of a batch before it compiles anything."""
-    if not _found and not torch.compiler.is_compiling():
-        _found.append(_load_kernels())
-    return _found[0] if _found else None
-
-
-def _load_kernels() -> ModuleType | None:
-    try:
-        from weft.nn import triton_cross_entropy
-
-        triton_cross_entropy.probe()
-    except ImportError:
-        return None
-    except Exception as error:  # a missing C compiler, an old driver: each raises its own
-        warnings.warn(f"Triton cannot compile kernels; training is slower without them: {error}", stacklevel=3)
-        return None
-    return triton_cross_entropy
+    """The Triton kernel of `loss_and_gradient`, if it can be used."""
+    return load_kernels("triton_cross_entropy")
 
 
 def _converted(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:

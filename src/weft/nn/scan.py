@@ -13,16 +13,15 @@ z = i' / (f' + i'), where f' and i' are the sigmoids of f and i.
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
 from math import isqrt
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from weft.nn.kernels import load_kernels
 
 # A step of the loop over positions takes a few microseconds, however small its tensors are. Chunks take fewer steps, but pass
 # through memory three times: on a CPU they are faster for long sequences of few values per position, as long as all fit into
@@ -143,23 +142,8 @@ def _chunks(parts: Recurrence, h: Tensor, *, size: int, reverse: bool) -> Tensor
 # ---- forward and backward pass
 
 
-@cache
-def _kernels() -> ModuleType | None:
-    """The Triton kernels; None if Triton is absent or cannot compile them."""
-    try:
-        from weft.nn import triton_scan
-
-        triton_scan.probe()
-    except ImportError:
-        return None
-    except Exception as error:  # a missing C compiler, an old driver: each raises its own
-        warnings.warn(f"Triton cannot compile the recurrence, which runs slower without it: {error}", stacklevel=2)
-        return None
-    return triton_scan
-
-
 def _forward(projected: Tensor, initial: Tensor, num_gates: int) -> Tensor:
-    if projected.is_cuda and (kernels := _kernels()) is not None:
+    if projected.is_cuda and (kernels := load_kernels("triton_scan")) is not None:
         y: Tensor = kernels.forward(projected, initial, num_gates)
         return y
     keep, update, candidates = gates_and_candidates(projected, num_gates)
@@ -171,7 +155,7 @@ def _backward(grad: Tensor, projected: Tensor, initial: Tensor, y: Tensor, num_g
 
     That of h_t is its own, and what h_{t+1} passes on: g_t = grad_t + (1 - z_{t+1}) g_{t+1}, a scan from the end.
     """
-    if projected.is_cuda and (kernels := _kernels()) is not None:
+    if projected.is_cuda and (kernels := load_kernels("triton_scan")) is not None:
         gradients: tuple[Tensor, Tensor] = kernels.backward(grad, projected, initial, y, num_gates)
         return gradients
     keep, update, candidates = gates_and_candidates(projected, num_gates)
