@@ -280,6 +280,37 @@ def test_weights_may_change_in_place():
 
 
 @torch.no_grad()
+def test_learned_positions_may_change_in_place():
+    """Those of the steps to come are encoded ahead."""
+    stack = build_stack("attention-learned", context_length=MIN_ROOM)
+    step, (_, state) = StackStep(stack), stack(torch.randn(1, 4, DIM))
+    states = steps(step, stack, (state, state), 3)
+    stack.positions.table.weight.mul_(3.0)
+    steps(step, stack, states, 3)
+
+
+def test_learned_positions_that_were_made_in_inference_mode():
+    """torch does not count their changes."""
+    with torch.inference_mode():
+        stack = build_stack("attention-learned", context_length=MIN_ROOM)
+        step, (_, state) = StackStep(stack), stack(torch.randn(1, 4, DIM))
+        states = steps(step, stack, (state, state), 3)
+        stack.positions.table.weight.mul_(3.0)
+        steps(step, stack, states, 3)
+
+
+@every_stack
+@torch.no_grad()
+def test_a_single_row_with_beams(name):
+    stack = build_stack(name)
+    step, (_, state) = StackStep(stack), stack(torch.randn(1, 4, DIM))
+    both = expand_to_beams(state, torch.tensor([0, 0]), None)
+    actual, expected = steps(step, stack, (both, both), 1)
+    one = torch.tensor([1])
+    steps(step, stack, (expand_to_beams(actual, one, None), expand_to_beams(expected, one, None)), 2)
+
+
+@torch.no_grad()
 def test_a_cache_grows_in_place_until_its_buffer_is_full():
     attention = SelfAttention(DIM, num_heads=2).eval()
     _, state = attention(torch.randn(2, 3, DIM))

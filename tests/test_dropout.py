@@ -64,9 +64,21 @@ def test_a_layer_drops_the_output_of_its_mixer_alone(connection: Connection) -> 
 def test_hooks_see_the_output_of_dropout_and_the_sum(part: str) -> None:
     x, seen = torch.zeros(64, 8, 128), list[Tensor]()
     layer = Layer(Constant(3.0), Residual(), norm=nn.Identity(), dropout=IntegerDropout(0.5))
-    layer.get_submodule(part).register_forward_hook(lambda module, inputs, output: seen.append(inputs[-1]))
+    layer.get_submodule(part).register_forward_hook(lambda module, inputs, output: seen.extend((inputs[-1], output)))
     y, _ = layer(x + 1.0)
-    torch.testing.assert_close(seen[0], torch.full_like(x, 3.0) if part == "dropout" else y - 1.0)
+    dropped, expected = torch.full_like(x, 3.0), y - 1.0
+    torch.testing.assert_close(seen, [dropped, expected] if part == "dropout" else [expected, y])
+
+
+@pytest.mark.parametrize("part", ["connection", "dropout"])
+def test_backward_hooks_see_the_gradients_of_dropout_and_the_sum(part: str) -> None:
+    x, seen = torch.zeros(64, 8, 128, requires_grad=True), list[Tensor]()
+    layer = Layer(nn.Identity(), Residual(), norm=nn.Identity(), dropout=IntegerDropout(0.5))
+    layer.mixer.forward = lambda x, state, token_mask: (3.0 * x, None)  # type: ignore[method-assign]
+    layer.get_submodule(part).register_full_backward_hook(lambda module, inputs, outputs: seen.append(inputs[-1]))
+    layer(x)[0].sum().backward()
+    of_dropout = (x.grad - 1.0) / 3.0  # type: ignore[operator]
+    torch.testing.assert_close(seen, [of_dropout if part == "dropout" else torch.ones_like(x)])
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((1, 1024), torch.float32), ((256, 1024), torch.bfloat16)])

@@ -35,6 +35,25 @@ def pieces(speller, prompt, tokens, stops=()):
     return [*(text.push(token) for token in tokens), text.finish()]
 
 
+class KeepsConstant(TinyGRU):
+    """Makes a tensor at its first call, which gradients need later."""
+
+    scale: torch.Tensor | None = None
+
+    def log_probs(self, state):
+        if self.scale is None:
+            self.scale = torch.linspace(0.5, 1.0, self.vocab_size)
+        return (super().log_probs(state) * self.scale).log_softmax(1)
+
+
+def test_models_of_others_can_be_trained_after_generation():
+    model = KeepsConstant(LETTERS.vocab_size)
+    generate(model, LETTERS, ["ab"], GenerationConfig(max_new_tokens=3), frame=Frame(None))
+    log_probs, _ = model.start(torch.tensor([[1, 3]]))
+    log_probs[0, 3].backward()
+    assert model.head.weight.grad is not None
+
+
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), st.text(max_size=5))
 @example("é€😀".encode()[:-1], "é")

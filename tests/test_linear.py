@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 from weft.nn import linear as module
 from weft.nn.linear import (
@@ -227,6 +229,26 @@ def test_the_choice_depends_on_the_shapes(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(module, "prefers_onednn", lambda prefers=prefers: prefers)
         assert uses_onednn(x, weight) is prefers and not uses_onednn(x[:64], weight)
     assert product(x, weight).shape == (1024, 512)
+
+
+def test_transformed_traced_and_counted_layers_are_left_to_torch(
+    processor: str, factors: list[Tensor], recwarn: pytest.WarningsRecorder
+) -> None:
+    """torch knows no rules for products of oneDNN."""
+    layer, x = OneDNNLinear(8, 4).eval(), torch.randn(5, 8)
+    with torch.no_grad():
+        expected = F.linear(x, layer.weight, layer.bias)
+        assert torch.vmap(layer)(x.expand(3, 5, 8)).shape == (3, 5, 4)
+        torch.testing.assert_close(torch.func.jvp(layer, (x,), (x,))[1], x @ layer.weight.t())
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, x))).tangent
+            torch.testing.assert_close(tangent, x @ layer.weight.t())
+        torch.testing.assert_close(torch.jit.trace(layer, x, check_trace=False)(x), expected)  # type: ignore[no-untyped-call]
+        with FlopCounterMode(display=False) as counter:
+            layer(x)
+        assert counter.get_total_flops() == 2 * 5 * 8 * 4
+    assert not factors
+    recwarn.clear()  # torch.jit is deprecated
 
 
 def test_is_linear() -> None:

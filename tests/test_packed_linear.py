@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from weft.nn import packed_linear
 from weft.nn.packed_linear import MIN_PACKED_NUMBERS, bind_linear
@@ -36,6 +37,13 @@ def test_packed_products_equal_plain_ones(onednn, has_bias):
 
 
 @torch.no_grad()
+def test_a_bias_with_gaps_and_a_layer_without_outputs(onednn):
+    weight, x = torch.randn(512, 256), torch.randn(4, 256)
+    for bias in (torch.randn(512, 2)[:, 0], torch.randn(1).expand(512)):
+        torch.testing.assert_close(bind_linear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    assert bind_linear(weight[:0], None)(x).shape == (4, 0)
+
+
 def test_a_row_does_not_depend_on_the_others(onednn):
     weight = torch.randn(MIN_PACKED_NUMBERS // 64, 64)
     product, x = bind_linear(weight, None), torch.randn(40, 64)

@@ -253,14 +253,16 @@ def test_processors_that_ignore_tokens_stay_marked_when_composed():
 
 
 def test_processors_compute_the_same_in_lists():
-    log_probs = torch.randn(1, 6, dtype=torch.float64).log_softmax(1)
-    log_probs[0, 4] = math.nan
-    composed = choose.compose([choose.ban_tokens([1, 4]), choose.temperature(0.7)])
-    assert isinstance(composed, choose.TokenFree) and composed.in_list is not None
+    log_probs = torch.randn(1, 500).log_softmax(1)
+    log_probs[0, 4], log_probs[0, 5], log_probs[0, 6] = math.nan, torch.finfo(torch.float32).min, -math.inf
     given = log_probs[0].tolist()
-    in_list = torch.tensor([composed.in_list(given)], dtype=torch.float64)
-    torch.testing.assert_close(in_list, composed(log_probs, nothing(1)), equal_nan=True)
-    torch.testing.assert_close(given, log_probs[0].tolist(), equal_nan=True)  # which is not changed
+    for temperature in (1e-3, 0.1, 0.7, 1.0, 1.3, 1e6):
+        composed = choose.compose([choose.ban_tokens([1, 4]), choose.temperature(temperature)])
+        assert isinstance(composed, choose.TokenFree) and composed.in_list is not None
+        in_list, expected = torch.tensor([composed.in_list(given)], dtype=torch.float64), composed(log_probs, nothing(1))
+        # bit by bit: a row gets the same tokens alone, in a list, and among others, in a tensor
+        torch.testing.assert_close(in_list, expected.double(), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(given, log_probs[0].tolist(), equal_nan=True)  # which is not changed
     with_top_k = choose.compose([choose.ban_tokens([1]), choose.top_k(3)])
     assert isinstance(with_top_k, choose.TokenFree) and with_top_k.in_list is None
 

@@ -346,6 +346,22 @@ def test_a_batch_without_targets_has_no_gradient(monkeypatch):
     assert len(given) > 3 and all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in given)
 
 
+def test_a_large_gradient_of_the_mean_is_clipped_though_squares_of_the_sum_overflow(monkeypatch):
+    loop, _ = two_batches(1, "lstm", ragged=False)
+    loop.config = loop.config.model_copy(update={"max_steps": 1, "max_grad_norm": 1.0})
+    tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(loop, "next_batch", lambda: Batch(tokens, None))
+    loop.optimizers.zero_grad()
+    loop.carry = None
+    loop.optimizers.weights[0].register_hook(lambda grad: torch.full_like(grad, 1e19))
+    given: list[Tensor] = []
+    monkeypatch.setattr(loop.optimizers, "step", lambda *args: given.extend(w.grad.clone() for w in loop.optimizers.weights))
+    loop.train_step()
+    expected = 1e19 * given[0].numel() ** 0.5 / 35
+    assert loop.train_state.norm_max == pytest.approx(expected, rel=1e-5)
+    assert given[0].norm().item() == pytest.approx(1.0, rel=1e-5) and given[1].norm() < 1e-15
+
+
 @pytest.mark.parametrize("max_norm", [0.0, 0.05, 100.0])
 def test_a_step_uses_the_clipped_gradient_of_the_mean_over_tokens(max_norm, monkeypatch):
     loop, _ = two_batches(3, "lstm", ragged=True)

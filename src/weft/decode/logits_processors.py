@@ -10,6 +10,7 @@ Shapes: B batch size, T sequence length, V vocabulary size.
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -43,7 +44,7 @@ def right_aligned(prompt: Tensor, token_mask: Tensor | None) -> Tensor:
 
 class TokenFree:
     """A processor that does not look at the tokens: a decoder need not collect them. If it can, it processes a list of the
-    log-probabilities of one row as well: if these are few, a loop is faster than the operations of torch."""
+    log-probabilities of one row, in float32, as well: if these are few, a loop is faster than the operations of torch."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], in_list: ListFunction | None = None) -> None:
         self.function, self.in_list = function, in_list
@@ -106,7 +107,11 @@ def temperature(value: float) -> LogitsProcessor:
     # limited to the range of float32; sampling is already greedy or uniform at these limits
     value = min(max(value, 1e-20), 1e20)
     if value >= MIN_PLAIN_TEMPERATURE:
-        return TokenFree(lambda log_probs: log_probs / value, lambda log_probs: [number / value for number in log_probs])
+        divisor = float(np.float32(value))
+        # rounded to float32 like the numbers of a tensor: a row gets the same tokens alone and among others
+        return TokenFree(
+            lambda log_probs: log_probs / value, lambda row: array("f", [number / divisor for number in row]).tolist()
+        )
 
     def processor(log_probs: Tensor) -> Tensor:
         # shifted so that the best token is 0 and stays finite; a row of -inf must not become NaN

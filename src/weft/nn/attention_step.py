@@ -224,7 +224,7 @@ class SelfAttentionStep:
             y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)  # (B, H, 1, E)
         else:
             y = self._attend(q, k, v, columns)
-        output = self.to_out(y.reshape(-1) if x.dim() == 1 else y.reshape(x.size(0), -1), residual)
+        output = self.to_out(y.reshape(*x.shape[:-1], -1), residual)
         if context_length is not None and columns.length >= 2 * context_length:
             return output, self.mixer.trim_cache(k, v, columns.view)
         new = BufferedKVCache(k, v, columns.view)
@@ -281,7 +281,7 @@ class SelfAttentionStep:
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)  # (A, H, K, E)
         new = BufferedBeamCache(k, v, positions, beams.visible)
         new.buffer = buffer
-        return self.to_out(y.transpose(1, 2).reshape(x.size(0), -1), residual), new
+        return self.to_out(y.transpose(1, 2).reshape(*x.shape[:-1], -1), residual), new
 
     def _beam_mask(self, before: Tensor, columns: Columns, shared: Shared) -> BeamMask:
         known: BeamMask | None = shared.beams

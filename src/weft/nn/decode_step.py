@@ -189,28 +189,36 @@ class Counter:
 
     def __init__(self, positions: PositionEncoding) -> None:
         self.encode, self.max_positions = positions.stepper(), positions.max_positions
+        self.weights = list(positions.parameters())
+        self.is_tracked = not any(weight.is_inference() for weight in self.weights)  # torch counts no changes of such weights
         self.newest: Tensor | None = None
+        self.version = 0  # of the weights that encoded `upcoming`
         self.upcoming: Iterator[tuple[Tensor | None, Tensor]] = iter(())
 
     def advance(self, num_read: Tensor) -> tuple[Tensor | None, Tensor]:
         """The encoded positions (B, D) of the tokens after these numbers of tokens (B, 1), and the numbers of tokens with them
         (B, 1)."""
-        following = next(self.upcoming, None) if num_read is self.newest else None
+        following = next(self.upcoming, None) if num_read is self.newest and self.version == self._version() else None
         if following is None:
             self.upcoming = self._make_upcoming(num_read.view(1, -1), self._num_ahead(num_read))
             following = next(self.upcoming)
         vectors, self.newest = following
         return vectors, self.newest
 
+    def _version(self) -> int:
+        """Changes with the weights: how often they were changed in place."""
+        return sum(weight._version for weight in self.weights) if self.is_tracked else 0
+
     def _num_ahead(self, num_read: Tensor) -> int:
         """The number of steps that are counted at once. Nothing is counted ahead for rows that have just been chosen: in beam
         search, they are chosen anew after each step."""
-        if num_read is not self.newest:
+        if num_read is not self.newest or not self.is_tracked:
             return 1
         left = COUNTER_STEPS if self.max_positions is None else self.max_positions - int(num_read.max())
         return max(1, min(COUNTER_STEPS, MAX_AHEAD // len(num_read), left))
 
     def _make_upcoming(self, num_read: Tensor, num_steps: int) -> Iterator[tuple[Tensor | None, Tensor]]:
+        self.version = self._version()
         counts = torch.arange(num_steps + 1).unsqueeze(1) + num_read  # (steps, B)
         vectors: Iterable[Tensor | None] = repeat(None, num_steps)
         if self.encode is not None:
@@ -241,7 +249,7 @@ class StackStep:
         if self.num_rows != x.size(0):
             self.num_rows, self.scratch = x.size(0), {}
         positions, num_read = self.counter.advance(num_read)
-        x = self.input_proj(x if positions is None else x + positions)
+        x = self.input_proj(x if positions is None else x + positions.to(x.dtype))
         is_vector = self.takes_vectors and self.num_rows == 1  # whose products start faster
         if is_vector:
             x = x.squeeze(0)

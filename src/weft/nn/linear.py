@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 # multiplications of a product from which oneDNN is used: it prepares each new shape for 0.2 to 0.5 ms, which smaller ones do
@@ -103,10 +104,18 @@ class _Linear(torch.autograd.Function):
         )
 
 
+def _is_watched() -> bool:
+    """Whether torch traces, transforms (vmap, forward-mode gradients) or counts operations, and needs those that it knows."""
+    is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return is_transformed or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`product` with gradients."""
-    if torch.is_autocast_enabled("cpu") or not uses_onednn(x, weight):
+    if torch.is_autocast_enabled("cpu") or not uses_onednn(x, weight) or _is_watched():
         return F.linear(x, weight, bias)
+    if not torch.is_grad_enabled():
+        return product(x, weight, bias)
     output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return output
 

@@ -40,7 +40,7 @@ def min_packed_rows(weight: Tensor) -> int:
         return sys.maxsize
     if weight.numel() >= MIN_PACKED_NUMBERS:
         return MIN_PACKED_ROWS
-    return MIN_PACKED_MULTIPLICATIONS // weight.numel() if is_twice_as_fast() else sys.maxsize
+    return MIN_PACKED_MULTIPLICATIONS // max(1, weight.numel()) if is_twice_as_fast() else sys.maxsize
 
 
 class PackedWeight:
@@ -54,7 +54,7 @@ class PackedWeight:
         if self.version != self.weight._version:
             # a layout for any number of rows
             self.packed, self.version = torch.ops.mkldnn._reorder_linear_weight(self.weight, None), self.weight._version
-        bias = None if bias is None else bias.detach()
+        bias = None if bias is None else bias.detach().contiguous()  # it would be read as if it were
         output: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
         return output
 

@@ -119,8 +119,9 @@ def run_layers(layers: Sequence[Layer], x: Tensor, token_mask: Tensor | None) ->
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Whether something is done before or after the layer, such as gathering its weights (FSDP2)."""
-    return bool(layer._forward_pre_hooks or layer._forward_hooks)
+    """Whether something is done before or after a pass through the layer, such as gathering its weights (FSDP2)."""
+    hooks = layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks
+    return any(hooks)
 
 
 def layer_indices(model: nn.Module) -> dict[str, int]:

@@ -159,8 +159,12 @@ class Loop:
     def _local_gradients(self) -> list[Tensor]:
         return [local(weight.grad) for weight in self.optimizers.weights if weight.grad is not None]
 
-    def _gradient_norm(self) -> Tensor:
-        norm = torch.nn.utils.get_total_norm(self._local_gradients())
+    def _gradient_norm(self, factor: Tensor) -> Tensor:
+        """The norm of the summed gradients, which `factor` turns into means."""
+        gradients = self._local_gradients()
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not self.defers and norm.isinf():  # squares of sums may overflow where those of means do not
+            norm = torch.nn.utils.get_total_norm([gradient * factor for gradient in gradients]) / factor
         if not self.optimizers.is_sharded:
             return norm
         return self.group.sum_(norm.double().square()).sqrt().to(norm.dtype)  # each process has some rows
@@ -175,7 +179,7 @@ class Loop:
         total, count, tokens = self.summed_gradients(batch)
         # divided by the total count, not per micro-batch or process: equal to the gradient of one large batch
         factor = self.replica.gradient_factor / count.float().clamp(min=1)
-        scale = GradientScale.of(total, factor, self._gradient_norm(), self.config.max_grad_norm)
+        scale = GradientScale.of(total, factor, self._gradient_norm(factor), self.config.max_grad_norm)
         launched = LaunchedStep(start, (total, count, tokens, scale.norm))
         if self.defers:
             # the step before is read while a GPU computes this one: if it diverged, it changed nothing, nor does this one
