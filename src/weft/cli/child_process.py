@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 
+from weft.__main__ import start
 from weft.cli.group import LIFELINE
-from weft.cli.main import main
 
 SAVE_FRACTION = 0.4  # of the seconds, to save and stop
 
@@ -34,4 +34,4 @@ def _wait_for_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_wait_for_parent, daemon=True).start()
-    sys.exit(main())
+    sys.exit(start())
