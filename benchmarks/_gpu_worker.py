@@ -13,11 +13,10 @@ from typing import Any
 
 IMPORTS = time.time()
 
-from weft.cli.collector import pause_imports  # noqa: E402
+from weft.cli.collector import paused  # noqa: E402
 
-pause_imports("torch")  # as `weft train` does
-
-import torch  # noqa: E402
+with paused():  # as `weft train` does
+    import torch
 from _gpu_profile import PartTimes, StepProfiler  # noqa: E402
 
 from weft.nn import lm_head, positions, stack  # noqa: E402

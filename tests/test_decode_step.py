@@ -21,7 +21,8 @@ from weft.models.lm import LanguageModel, language_model
 from weft.nn import decode_step, packed_linear
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.attention_step import MIN_ROOM, SelfAttentionStep
-from weft.nn.decode_step import MAX_SMALL, Shared, StackStep
+from weft.nn.decode_step import MAX_AHEAD, MAX_SMALL, Counter, Shared, StackStep
+from weft.nn.positions import PositionEncoding, SinusoidalPositions
 from weft.nn.state import compact, expand_to_beams, join, select, tree_leaves, tree_map
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
@@ -277,6 +278,28 @@ def test_weights_may_change_in_place():
     after, _ = step(torch.tensor([4]), state)
     assert not torch.allclose(before, after)
     torch.testing.assert_close(after, model.step(torch.tensor([4]), state)[0], **CLOSE)
+
+
+def test_an_encoding_that_adds_something_says_what_for_steps():
+    class Own(PositionEncoding):
+        def add_to(self, x, positions):
+            return x + positions[..., None]
+
+    with pytest.raises(NotImplementedError, match="Own overrides add_to, but not stepper"):
+        Own().stepper()
+    assert PositionEncoding().stepper() is None
+
+
+@torch.no_grad()
+def test_few_positions_are_encoded_ahead_for_many_rows():
+    positions = SinusoidalPositions(DIM)
+    counter, num_read = Counter(positions), torch.zeros(MAX_AHEAD // 2, 1, dtype=torch.long)
+    for number in range(5):
+        vectors, num_read = counter.advance(num_read)
+        assert torch.equal(
+            vectors, positions.add_to(torch.zeros(1, 5, DIM), torch.arange(5)[None])[0, number].expand_as(vectors)
+        )
+        assert len(list(counter.upcoming)) == (number > 0)  # two steps at once, the first of which has been taken
 
 
 @torch.no_grad()

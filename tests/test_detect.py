@@ -397,11 +397,21 @@ def test_known_options_decide(tmp_path):
     labels = write(tmp_path / "labels.txt", "\n".join(LABELS))  # without a task, labels without texts
     assert detect(labels, task="lm").task == "lm"
     three = write(tmp_path / "three.csv", lines(WORDS, SENTENCES, CHINESE, sep=",", header="a,b,c"))
-    with pytest.raises(DataError, match="cannot tell the task from 61 rows of 3 columns"):
+    with pytest.raises(DataError, match="cannot tell the task from 60 rows of 3 columns"):
         detect(three)
     assert detect(three, data={"source_column": "c", "target_column": "a"}).task == "seq2seq"
     with pytest.raises(DataError, match="does not fit task tagging: lines start with 3 distinct words"):
         detect(plain, task="tagging")
+
+
+DATES = [(f"{1 + number % 28}. May {1950 + number}", f"{1950 + number}-05-{1 + number % 28:02}") for number in range(60)]
+
+
+def test_any_two_columns_of_strings_are_pairs_if_the_task_is_known(tmp_path):
+    path = write(tmp_path / "a.csv", lines(*zip(*DATES, strict=True), sep=",", header="written,iso"))
+    assert detect(path, task="seq2seq").data == {"source_column": "written", "target_column": "iso"}
+    path = write(tmp_path / "b.csv", lines(*zip(*DATES, strict=True), sep=","))
+    assert detect(path, task="seq2seq").data == {}  # no header: the first two columns
 
 
 def test_settings_are_overrides_of_a_run_file():

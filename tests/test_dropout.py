@@ -71,6 +71,16 @@ def test_hooks_see_the_output_of_dropout_and_the_sum(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["connection", "dropout"])
+def test_hooks_before_the_backward_pass_are_called(part: str) -> None:
+    x, calls = torch.randn(64, 8, 128, requires_grad=True), list[object]()
+    layer = Layer(nn.Identity(), Residual(), norm=nn.Identity(), dropout=IntegerDropout(0.5))
+    layer.mixer.forward = lambda x, state, token_mask: (3.0 * x, None)  # type: ignore[method-assign]
+    layer.get_submodule(part).register_full_backward_pre_hook(lambda module, outputs: calls.append(outputs))
+    layer(x)[0].sum().backward()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("part", ["connection", "dropout"])
 def test_backward_hooks_see_the_gradients_of_dropout_and_the_sum(part: str) -> None:
     x, seen = torch.zeros(64, 8, 128, requires_grad=True), list[Tensor]()
     layer = Layer(nn.Identity(), Residual(), norm=nn.Identity(), dropout=IntegerDropout(0.5))

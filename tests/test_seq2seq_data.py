@@ -102,6 +102,19 @@ def test_columns_by_name_and_by_index(tmp_path):
     assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text", "text")) == [("ab", "ab")]
 
 
+@pytest.mark.parametrize(("first", "is_noted"), [("written,iso", True), ("1. May 1949,1949-05-01", False), ("May,never", True)])
+def test_a_first_pair_that_looks_like_a_header_is_noted(tmp_path, first, is_noted):
+    """Every row below has digits."""
+    rows = "".join(f"{1 + number}. May 1950,1950-05-{1 + number:02}\n" for number in range(20))
+    summary = Dataset((write(tmp_path / "a.csv", f"{first}\n{rows}"),), PairFormat()).summary
+    source, target = first.split(",")
+    assert summary.count == 21
+    assert summary.files.notes == is_noted * [
+        f"a.csv: the first line looks like a header, but is a pair; set data.source_column = {source!r} and"
+        f" data.target_column = {target!r} if it is one"
+    ]
+
+
 def test_each_file_of_several_has_its_own_header(tmp_path):
     one, other = write(tmp_path / "a.tsv", "source\ttarget\n1\t2\n"), write(tmp_path / "b.tsv", "target\tsource\n3\t4\n")
     assert read(one, other) == [("1", "2"), ("4", "3")]

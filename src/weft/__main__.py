@@ -1,5 +1,6 @@
 """`weft` and `python -m weft`: the command line."""
 
+import atexit
 import gc
 import sys
 
@@ -7,17 +8,20 @@ import sys
 def start() -> int:
     """Run the command line. Ctrl-C during its import gives the same exit code as later."""
     try:
-        from weft.cli.collector import pause_imports, paused
+        from weft.cli.collector import paused, pausing_import
 
-        pause_imports("torch")
-        with paused():
-            from weft.cli.main import main
+        atexit.register(gc.freeze)  # what is left is not searched at exit, which returns all memory anyway
+        with pausing_import("torch"):
+            with paused():
+                from weft.cli.main import main
 
-        return main()
+            return main()
     except KeyboardInterrupt:
         return 130
-    finally:
-        gc.freeze()  # what is left is not searched at exit, which returns all memory anyway
+    except RuntimeError as error:  # Python 3.11 makes it of Ctrl-C while a class is created
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return 130
+        raise
 
 
 if __name__ == "__main__":

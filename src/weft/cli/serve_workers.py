@@ -45,8 +45,10 @@ def run_workers(words: Sequence[str], listener: socket.socket, count: int, varia
         return subprocess.Popen(command, env=environment, pass_fds=[listener.fileno()], start_new_session=True)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    workers, started = [start() for _ in range(count)], time.monotonic()
+    workers, started = list[subprocess.Popen[bytes]](), time.monotonic()
     try:
+        for _ in range(count):
+            workers.append(start())
         while not stop:
             time.sleep(POLL_SECONDS)
             dead = [index for index, worker in enumerate(workers) if worker.poll() is not None]
@@ -60,4 +62,4 @@ def run_workers(words: Sequence[str], listener: socket.socket, count: int, varia
         codes = end_workers(workers, stop)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return max(codes)
+    return max(code if code >= 0 else 128 - code for code in codes)  # negative: the number of the signal that ended a worker

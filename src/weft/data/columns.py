@@ -77,6 +77,10 @@ COLUMN_WORDS = frozenset((  # frequent in column names, and rare as labels or te
 # fmt: on
 
 
+def _has_digit(cell: str) -> bool:
+    return any(map(str.isdigit, cell))
+
+
 def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first line looks like column names: no cell is repeated in its column, and the words are typical of column
     names or differ from the rows below."""
@@ -89,9 +93,13 @@ def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bo
     num_typical = sum(any(part in COLUMN_WORDS for part in _PARTS.split(name.lower())) for name in names)
     if 2 * num_typical >= len(names) and num_typical > len(names) - 2:
         return True
+    if len(below[0]) < MIN_ROWS:
+        return False
+    if any(not _has_digit(name) and all(map(_has_digit, column)) for name, column in zip(names, below, strict=True)):
+        return True
     has_numbers = any(all(map(_NUMBER.fullmatch, column)) for column in below)
     mean_words = max(sum(len(cell.split()) for cell in column) / len(column) for column in below)
-    return len(below[0]) >= MIN_ROWS and has_numbers and mean_words > 3 * max(len(name.split()) for name in names)
+    return has_numbers and mean_words > 3 * max(len(name.split()) for name in names)
 
 
 def _unknown_header(path: Path, first: Sequence[str], columns: Sequence[ColumnSpec]) -> DataError:

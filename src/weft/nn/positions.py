@@ -58,7 +58,8 @@ class AddsPositions(Protocol):
 
 
 class PositionEncoding(nn.Module):
-    """The base class, which encodes nothing. A position can enter a model in three ways; each encoding overrides one method.
+    """The base class, which encodes nothing. A position can enter a model in three ways; each encoding overrides one method
+    (and `stepper`, if that is `add_to`).
 
     (A base class, because the alternative is seven classes with two empty methods each.)
     """
@@ -73,6 +74,8 @@ class PositionEncoding(nn.Module):
     def stepper(self) -> Callable[[Tensor], Tensor] | None:
         """A function of positions (N,) that returns what `add_to` adds to an input, (N, D); None if it adds nothing. The
         positions of several steps are encoded at once; see `weft.nn.decode_step`."""
+        if type(self).add_to is not PositionEncoding.add_to:
+            raise NotImplementedError(f"{type(self).__name__} overrides add_to, but not stepper")
         return None
 
     def rotate(self, x: Tensor, positions: Tensor, bound: int | None = None) -> Tensor:

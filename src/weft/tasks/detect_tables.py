@@ -167,7 +167,10 @@ def _pairs(sample: TableSample, known: Known) -> list[Detection]:
         if _is_string(source) and _is_string(target) and not _can_be_label(target):
             data = {"source_column": source.name, "target_column": target.name}
             return [Detection("seq2seq", data, f"{_named(source)} and {_named(target)} are pairs of source and target")]
-    texts = [column for column in sample.columns if column.is_text and not _can_be_label(column)]
+    if known.task is not None and len(sample.columns) == 2 and all(map(_is_string, sample.columns)):
+        texts = sample.columns  # whatever they contain: readings for other tasks than the known one are left out
+    else:
+        texts = [column for column in sample.columns if column.is_text and not _can_be_label(column)]
     scores = [column for column in sample.columns if column.is_number and not column.is_id and not column.is_code]
     if len(texts) != 2 or (scores and all(column.mean_words < MIN_WORDS_WITH_SCORE for column in texts)):
         return []

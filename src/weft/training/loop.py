@@ -160,7 +160,8 @@ class Loop:
         return [local(weight.grad) for weight in self.optimizers.weights if weight.grad is not None]
 
     def _gradient_norm(self, factor: Tensor) -> Tensor:
-        """The norm of the summed gradients, which `factor` turns into means."""
+        """The norm of the summed gradients, which `factor` turns into means. On a GPU, which is not waited for, it may overflow
+        where that of the means would not."""
         gradients = self._local_gradients()
         norm = torch.nn.utils.get_total_norm(gradients)
         if not self.defers and norm.isinf():  # squares of sums may overflow where those of means do not

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.data.alignment import first_misalignment
-from weft.data.columns import missing_column
+from weft.data.columns import PEEK_ROWS, looks_like_header, missing_column
 from weft.data.json_objects import get_string, read_objects
 from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, is_table, open_table
 from weft.errors import DataError
@@ -58,6 +58,9 @@ def _read_table(path: Path, columns: Columns, options: TableOptions, summary: Fi
         raise table.wrong_column_count(1, first, "at least 2")
     source, target = indices or (0, 1)
     if indices is None:
+        if looks_like_header(first, table.peek(PEEK_ROWS)):
+            names = f"data.source_column = {first[0]!r} and data.target_column = {first[1]!r}"
+            summary.notes.append(f"{path.name}: the first line looks like a header, but is a pair; set {names} if it is one")
         yield Record(first[0], first[1], path, 1)
     for line, cells in table.rows():
         yield Record(cells[source], cells[target], path, line)
