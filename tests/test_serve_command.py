@@ -6,11 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import pytest
 from serve_runs import make_runs
 
 import weft
+from weft.cli import serve_workers
 from weft.cli.commands.serve import Serve, is_loopback, named_runs
 from weft.cli.main import main
-from weft.cli.serve_workers import end_workers
+from weft.cli.serve_workers import end_workers, run_workers
+from weft.cli.signals import Terminated
 from weft.config import described_fields
 from weft.errors import UsageError
 from weft.serve.errors import ServeError
@@ -196,3 +199,35 @@ def test_several_processes(run_dir):
     assert len({response.text for response in found}) == 1
     server.process.send_signal(signal.SIGINT)
     assert server.end()[0] == 0
+
+
+def sleeping_workers(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> list[subprocess.Popen[bytes]]:
+    """Workers that only sleep take the place of servers; `before` is called with the number of those that have started."""
+    workers, popen = list[subprocess.Popen[bytes]](), subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        before(len(workers))
+        workers.append(popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return workers[-1]
+
+    monkeypatch.setattr(serve_workers.subprocess, "Popen", start)
+    return workers
+
+
+def test_a_signal_while_workers_start_leaves_none(monkeypatch):
+    def before(number: int) -> None:
+        if number == 1:
+            raise Terminated(signal.SIGHUP)
+
+    workers = sleeping_workers(monkeypatch, before)
+    with socket.socket() as listener, pytest.raises(Terminated):
+        run_workers([], listener, 2, "SOCKET")
+    assert len(workers) == 1 and workers[0].poll() is not None
+
+
+def test_the_exit_code_of_workers_that_a_signal_ends_is_that_of_the_signal(monkeypatch):
+    workers = sleeping_workers(monkeypatch, lambda number: None)
+    monkeypatch.setattr(serve_workers.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+    with socket.socket() as listener:
+        assert run_workers([], listener, 2, "SOCKET") == 128 + signal.SIGTERM
+    assert [worker.returncode for worker in workers] == [-signal.SIGTERM] * 2

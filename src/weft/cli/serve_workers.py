@@ -45,7 +45,8 @@ def run_workers(words: Sequence[str], listener: socket.socket, count: int, varia
         return subprocess.Popen(command, env=environment, pass_fds=[listener.fileno()], start_new_session=True)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    workers, started = list[subprocess.Popen[bytes]](), time.monotonic()
+    workers: list[subprocess.Popen[bytes]] = []
+    started = time.monotonic()
     try:
         for _ in range(count):
             workers.append(start())
