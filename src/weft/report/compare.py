@@ -94,7 +94,8 @@ def compare(
 
     Args:
         run_file_or_runs: A run file, as a path or a dict; or run directories, or runs, of one task.
-        models: Architectures to compare, or "all"; by default the run file's own, baselines, an LSTM and a Transformer.
+        models: Architectures to compare, or "all"; by default the run file's own, baselines, and an LSTM and a Transformer
+            unless the run file's own has the same layer type.
         seeds: Number of runs per model, each with a different seed.
         output_dir: Where to store the comparison; by default `runs/NAME-comparison`, for existing runs `runs/comparison`.
         callback: Receives progress and can stop training; without one, a terminal or notebook shows a progress bar.

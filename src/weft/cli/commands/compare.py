@@ -45,8 +45,9 @@ class Compare(ModelCommand):
         str | None,
         typer.Option(
             metavar="ARCH,...",
-            help="Comma-separated architectures, or all.  [default: the run file's, baselines, lstm and transformer; with "
-            "--grid the run file's]",
+            help="Comma-separated architectures, or all.  [default: the run file's, baselines, and lstm and transformer (or "
+            "gpt) unless the run file's has the same layer type; with train.init_from only the run file's and baselines; with "
+            "--grid only the run file's]",
         ),
     ] = None
     overrides: Overrides = None
