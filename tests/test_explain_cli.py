@@ -197,6 +197,10 @@ def test_figures_are_in_two_columns_and_wide_ones_scroll(tmp_path):
         assert boxes[0]["y"] == boxes[1]["y"] and boxes[1]["x"] > boxes[0]["x"] + boxes[0]["width"]
         assert boxes[2]["y"] > boxes[0]["y"] and numbers["x"] > boxes[3]["x"] + boxes[3]["width"]
         assert [hint.is_visible() for hint in tab.locator(".hint").all()] == [False, False, True, False]
+        for width in (1280, 1200, 900):  # the chart is 630 pixels wide, and its column may be 574
+            tab.set_viewport_size({"width": width, "height": 800})
+            assert tab.locator(".scroll").nth(0).evaluate("one => one.scrollWidth <= one.clientWidth")
+        tab.set_viewport_size({"width": 1280, "height": 800})
         tab.locator(".scroll").nth(2).evaluate("one => { one.scrollLeft = one.scrollWidth; }")
         tab.locator(".hint").nth(2).wait_for(state="hidden")
         tab.set_viewport_size({"width": 390, "height": 800})
