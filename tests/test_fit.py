@@ -502,15 +502,29 @@ def test_an_interrupted_search_resumes(tmp_path, monkeypatch):
 # ---- the ensemble
 
 
-def test_the_ensemble_of_the_best_is_a_row_of_the_table(search, monkeypatch, capsys):
+def test_the_ensemble_is_that_of_the_best(search):
     ensemble, models = search.result["ensemble"], search.result["models"]
     assert ensemble["runs"] == [row["run"] for row in models[: len(ensemble["runs"])]] and len(ensemble["runs"]) in (2, 3)
     combined = weft.ensemble([search.directory / run for run in ensemble["runs"]])
     combined.config.hide_test_data()
     assert ensemble["valid"]["accuracy"] == combined.evaluate()["accuracy"].value
+
+
+@pytest.mark.parametrize(("difference", "is_shown"), [(0.5, True), (0.0, False)])
+def test_an_ensemble_is_shown_if_it_is_better_than_every_single_model(difference, is_shown, search, monkeypatch, capsys):
+    first, second = search.result["models"][:2]
+    best = max(row["valid"]["accuracy"] for row in search.result["models"])
+    ensemble = EnsembleScore(
+        (first["name"], second["name"]), (Path(first["run"]), Path(second["run"])), best + difference, is_fitted=False
+    )
     monkeypatch.chdir(search.directory)
+    monkeypatch.setattr(fit_module, "best_ensemble", lambda *_: ensemble)
+    # a network has the best score, but a baseline is chosen
+    monkeypatch.setattr(fit_module, "is_significant", lambda *_: False)
     assert fit() == 0
-    assert f"ensemble of {models[0]['name']} + {models[1]['name']}" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert (f"ensemble of {first['name']} + {second['name']}" in captured.out) == is_shown
+    assert ("Better on validation data: " in captured.err) == is_shown
 
 
 def test_the_command_of_a_better_ensemble_works(search, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.report.fit import Fit as FitResult
+    from weft.report.fit_ensemble import EnsembleScore
     from weft.tasks.detection import Detection
 
 
@@ -138,8 +139,7 @@ class Fit(ModelCommand):
         write(f"\nBest: {best.name}{again}{_reason(result)}. Test: {test}\n")
         command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}".rstrip()
         lines = [f"Run: {best.run}", f"Report: {result.report}", f"Next: {command}"]
-        ensemble = result.ensemble
-        if ensemble is not None and result.metric.is_better(ensemble.score, best.scores[result.metric.name]):
+        if (ensemble := _better_ensemble(result)) is not None:
             first, *others = [shlex.quote(str(run)) for run in ensemble.runs]
             words = ["weft", task.command, first, *(f"--ensemble {run}" for run in others)]
             words += ["--ensemble-weights fitted"] if ensemble.is_fitted else []
@@ -155,11 +155,19 @@ def _reason(result: FitResult) -> str:
     return f" ({' and '.join(better)} {verb} not significantly better)" if better else ""
 
 
+def _better_ensemble(result: FitResult) -> EnsembleScore | None:
+    """The ensemble, if it is better than every single model: it costs as much as all of its members."""
+    metric, ensemble = result.metric, result.ensemble
+    scores = [row.scores[metric.name] for row in result.candidates]
+    is_better = ensemble is not None and all(metric.is_better(ensemble.score, score) for score in scores)
+    return ensemble if is_better else None
+
+
 def _table(result: FitResult) -> str:
-    """The candidates and the ensemble, the best first."""
+    """The candidates and an ensemble that is better than all of them, the best first."""
     from weft.text.table_layout import columns
 
-    metric, ensemble = result.metric, result.ensemble
+    metric, ensemble = result.metric, _better_ensemble(result)
     has_folds = bool(result.best.deviations)
     head = ["model", f"valid {metric.label}", *(["std"] if has_folds else []), "parameters", "time"]
     rows = []
