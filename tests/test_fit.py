@@ -204,8 +204,9 @@ def test_networks_that_cannot_be_trained_in_the_time_are_left_out(tmp_path, monk
     assert fit("--valid", "valid.tsv", "--test", "test.tsv") == 0
     captured = capsys.readouterr()
     # a step takes a minute; 8% of the time is for the evaluation
-    assert "conv: left out, because a step of gru takes 60 seconds; --minutes of 21" in captured.err
-    assert "gru: left out, because a step of gru takes 60 seconds; --minutes of 10" in captured.err
+    reason = "100 steps of gru take 1h40m, and its part of the time is 1.0s"
+    assert f"conv: left out so that gru has more time: {reason}; --minutes of 21" in captured.err
+    assert f"gru: left out: {reason}; --minutes of 10" in captured.err
     assert "naive-bayes" in captured.out and "gru" not in captured.out
     monkeypatch.setattr(trial, "_measure", lambda *_: pytest.fail("the search is finished"))
     assert fit("--valid", "valid.tsv", "--test", "test.tsv") == 0
@@ -231,7 +232,8 @@ def test_the_last_network_is_left_out_if_the_time_is_enough_for_the_first_alone(
     write_tsv(Path("reviews.tsv"), single_label_rows(100))
     assert fit() == 0
     captured = capsys.readouterr()
-    assert "conv: left out, because a step of gru takes 0.015 seconds" in captured.err
+    reason = "100 steps of gru take 1.5s, and its part of the time is 1.0s"
+    assert f"conv: left out so that gru has more time: {reason}; --minutes of " in captured.err
     assert "gru" in captured.out and "conv" not in captured.out
 
 
