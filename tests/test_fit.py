@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -28,6 +29,7 @@ from weft.comparison.scores import ranking_metric
 from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.metrics.metric import metrics_of
+from weft.plots.formatting import html
 from weft.report import fit as fit_module
 from weft.report import fit_refit
 from weft.report.fit_candidates import RESERVE, STARTUP_SECONDS, CandidateArchs, Comparison, NetworkTime, SearchTime
@@ -188,6 +190,27 @@ def test_the_same_command_resumes_and_prints_a_table(search, monkeypatch, capsys
     assert "reviews.tsv: classification: " in captured.err
     assert "valid accuracy" in captured.out and f"\nBest: {search.result['models'][0]['name']}. Test: accuracy " in captured.out
     assert "Report: runs/fit-reviews/report.html\nNext: weft predict runs/fit-reviews/" in captured.err
+
+
+def test_the_report_has_the_command_with_its_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit_module, "candidate_archs", lambda _: CandidateArchs(["naive-bayes"], []))
+    for name, count in (("my reviews", 100), ("v", 60), ("t", 60)):
+        write_tsv(Path(f"{name}.tsv"), single_label_rows(count, seed=count))
+    words = ["fit", "my reviews.tsv", "--minutes", "0.5", "--task", "classification", "--valid", "v.tsv", "--test", "t.tsv"]
+    words += ["--refit", "--set", "train.device=cpu", "--output-dir", "out"]
+    assert main([*words, "--overwrite"]) == 0
+    command = json.loads(Path("out", COMPARISON).read_text())["command"]
+    assert command == shlex.join(["weft", *words]) and f'<pre class="command">{html(command)}</pre>' in report_of("out")
+    assert main([*words, "--folds", "2", "--output-dir", "folds"]) == 0
+    words = [*words[:-4], "--folds", "2", *words[-4:-2], "--output-dir", "folds"]
+    assert json.loads(Path("folds/fold-1", COMPARISON).read_text())["command"] == shlex.join(["weft", *words])
+    weft.fit("my reviews.tsv", output_dir="python")
+    assert "weft.fit(&#x27;my reviews.tsv&#x27;, ...)" in report_of("python")
+
+
+def report_of(directory: str) -> str:
+    return Path(directory, "report.html").read_text()
 
 
 def test_another_time_is_refused_in_the_same_directory(search, monkeypatch, capsys):

@@ -143,14 +143,22 @@ def fit(
             observer = CallbackObserver(adapter)
             observer.line(f"{', '.join(map(str, paths))}: {detection.task}: {detection.reason}")
             try:
-                values = run_file(paths, detection, config)
-                return fit_models(values, path, config, observer, minutes=minutes, base=Path().resolve())
+                values, names = run_file(paths, detection, config), [str(path) for path in paths]
+                call = f"weft.fit({(names if len(names) > 1 else names[0])!r}, ...)"
+                return fit_models(values, path, config, observer, minutes=minutes, base=Path().resolve(), command=call)
             except TrainingInterrupted:
                 raise TrainingInterrupted(path, "the search was interrupted and has saved", "fit again to resume") from None
 
 
 def fit_models(
-    values: Mapping[str, Any], output_dir: Path, options: FitOptions, observer: Observer, *, minutes: float, base: Path
+    values: Mapping[str, Any],
+    output_dir: Path,
+    options: FitOptions,
+    observer: Observer,
+    *,
+    minutes: float,
+    base: Path,
+    command: str,
 ) -> Fit:
     """Train the candidates for a run file without an architecture, choose the best one and test it.
 
@@ -161,6 +169,7 @@ def fit_models(
         observer: Receives the progress.
         minutes: The time for everything.
         base: The directory that paths in `values` are relative to.
+        command: The command or call that reproduces the search, for the report.
 
     Returns:
         The candidates, the best one and its scores on the test data.
@@ -178,7 +187,7 @@ def fit_models(
         values = values if options.folds is None else {**values, "data": joined}
     check_data(resolve(values, base=base), options.folds)
     comparisons = split_comparisons(values, output_dir, options.folds, overwrite=options.overwrite)
-    search = _Search(values, comparisons, output_dir, options, observer)
+    search = _Search(values, comparisons, output_dir, options, observer, command)
     results, failures = _evaluate(search, _train(search, minutes, trains_again=trains_again))
     ranked, metric = _rank(search.task, results, failures)
     num_items = sum(len(fold[ranked[0].name].items.keys) for fold in results)
@@ -205,6 +214,7 @@ class _Search(NamedTuple):
     output_dir: Path
     options: FitOptions
     observer: Observer
+    command: str  # reproduces the search
 
     @property
     def task(self) -> AnyTask:
@@ -279,7 +289,7 @@ def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedR
             )
             failures += failed
             if evaluated and comparison == search.comparisons[0]:
-                info = ComparisonInfo(search.output_dir.name, "weft fit", None, failures, about=trained.about)
+                info = ComparisonInfo(search.output_dir.name, search.command, None, failures, about=trained.about)
                 write_comparison(evaluated, info, directory, search.observer)
         results.append({name: result for name, (result,) in evaluated.items()})
     return results, failures

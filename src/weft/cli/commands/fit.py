@@ -80,13 +80,26 @@ class Fit(ModelCommand):
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 observer = CompareObserver(display, stop)
-                result = fit_models(values, output_dir, config, observer, minutes=self.minutes, base=Path().resolve())
+                result = fit_models(
+                    values, output_dir, config, observer, minutes=self.minutes, base=Path().resolve(), command=self._command()
+                )
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 display.line(f"Stopped. Saved to {output_dir}. Run the same command to resume.")
                 return stop.exit_code
         self._print_json(result) if self.json else self._print(result)
         return 0
+
+    def _command(self) -> str:
+        """The command that reproduces the search."""
+        words = ["weft", "fit", *map(str, self.data), "--minutes", f"{self.minutes:g}"]
+        words += [] if self.task is None else ["--task", self.task]
+        words += [word for path in self.valid or () for word in ("--valid", str(path))]
+        words += [word for path in self.test or () for word in ("--test", str(path))]
+        words += ["--refit"] if self.refit else []
+        words += [] if self.folds is None else ["--folds", str(self.folds)]
+        words += [word for text in self.overrides or () for word in ("--set", text)]
+        return shlex.join(words if self.output_dir is None else [*words, "--output-dir", str(self.output_dir)])
 
     def _detect(self, given: dict[str, Any]) -> Detection:
         from weft.tasks.detect import detect
