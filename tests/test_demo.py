@@ -248,6 +248,7 @@ def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compare
     }
     assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in data["models"]})
     page = Path("runs/demo/lm/report.html").read_bytes()
+    assert b"text.txt (validation data)" in page and b"validation items" in page and b"test items" not in page
     assert main(["compare", "runs/demo/lm"]) == 0
     assert Path("runs/demo/lm/report.html").read_bytes() == page
 
@@ -291,7 +292,7 @@ def test_the_demo_of_language_models_marks_the_models_that_compare_marks(tied, e
     assert [line[1] for line in lines[2:5]] == marks
     assert lines[6].startswith(" * best model, or not significantly worse (p >= 0.05). Bits per character: fewer are better.")
     assert "Next: weft generate runs/demo/lm/gpt" in captured.err
-    assert ("Too little test data (?) to tell gpt from ngram" in captured.err) == (not enough)
+    assert ("Too little validation data (?) to tell gpt from ngram" in captured.err) == (not enough)
 
 
 def test_the_demo_of_language_models_reads_a_text_that_ships_with_python():

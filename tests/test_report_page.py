@@ -247,6 +247,21 @@ def test_too_little_test_data_is_reported_and_no_rows_are_tied():
     assert "not significantly" not in visible and "are worse" not in visible and "is smaller" not in visible
 
 
+def test_validation_data_is_called_validation_data():
+    document = seq2seq_document()
+    for row in document["rows"]:
+        row["has_enough_items"] = bool(row["best"])
+    document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
+    texts = ("too little<br>{} data", "There is too little {} data", "some of the {} data zero", "do not reflect all {} data.")
+    for split, name in ((None, "test"), ("test", "test"), ("valid", "validation")):
+        document["split"] = split
+        text = page(document)
+        assert find_problem(document) == "" and f"<h2>{name.capitalize()} items</h2>" in text
+        assert all(part.format(name) in text for part in texts)
+    document["split"] = "train"
+    assert find_problem(document) == "split is not 'test' or 'valid'"
+
+
 def test_the_difference_from_the_best_has_a_column():
     document = seq2seq_document()
     for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):

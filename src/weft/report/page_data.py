@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from weft.comparison.results import SPLITS
 from weft.comparison.scores import metric_label
 from weft.metrics.metric import Metric, metrics_of
 from weft.plots.formatting import decimals, score_name, truncate, visible
@@ -40,6 +41,11 @@ def known_score(score: Mapping[str, Any]) -> dict[str, Any]:
     infinite = math.inf if score.get("infinite") else None
     value = score.get("value")
     return {"value": infinite if value is None else value, "low": score.get("low"), "high": score.get("high")}
+
+
+def split_name(document: Document) -> str:
+    """The data of the scores: test or validation; a document without a split is one of test data."""
+    return SPLITS[document.get("split") or "test"]
 
 
 def is_unclear(row: Document) -> bool:

@@ -20,6 +20,7 @@ from weft.report.page_data import (
     known_score,
     score_decimals,
     score_label,
+    split_name,
 )
 from weft.report.page_table import sign
 from weft.tasks.registry import known_task
@@ -63,10 +64,10 @@ def _significance(document: Document, best: Mapping[str, Any]) -> str:
 
 
 def _insufficient_data(document: Document, names: Sequence[str]) -> str:
-    """The sentence for rows with too little test data."""
+    """The sentence for rows with too little data."""
     test_items = document.get("test_items")
     size = f" ({html(count_of(**test_items))})" if test_items else ""
-    return f"There is too little test data{size} to tell the best model from {_join_names(names)}."
+    return f"There is too little {split_name(document)} data{size} to tell the best model from {_join_names(names)}."
 
 
 def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
@@ -123,11 +124,10 @@ def _by_pairs(document: Document) -> str:
 
 def _infinite(document: Document) -> str:
     names = [row["name"] for row in document["rows"] if known_score(row["score"])["value"] == math.inf]
-    return (
-        f"The score of {_join_names(names)} is infinite: the model gives some of the test data zero probability."
-        if names
-        else ""
-    )
+    if not names:
+        return ""
+    data = f"{split_name(document)} data"
+    return f"The score of {_join_names(names)} is infinite: the model gives some of the {data} zero probability."
 
 
 def _failures(document: Document) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.plots.formatting import MISSING, duration, finite, html, number, p_value, short, size
-from weft.report.page_data import Document, is_tied, is_unclear, known_score, score_decimals, score_label
+from weft.report.page_data import Document, is_tied, is_unclear, known_score, score_decimals, score_label, split_name
 
 WIDTH, HEIGHT = 110, 18  # of the chart of an interval
 MAX_UNBROKEN_CHARS = 20  # longer names may be broken into lines
@@ -80,13 +80,18 @@ def _score_cell(score: Mapping[str, Any], decimals: int) -> Cell:
     return Cell(number(score["value"], decimals), score["value"], note)
 
 
-def _p_cell(row: Mapping[str, Any]) -> Cell:
-    if row.get("best"):
-        return Cell("best", 2.0)  # sorts after every p
-    p = finite(row.get("p"))
-    if is_unclear(row):
-        return Cell("?", p, "too little<br>test data")
-    return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_tied(row) else "")
+def _p_column(split: str) -> Callable[[Mapping[str, Any]], Cell]:
+    """The p-value of the difference from the best row, on test or validation data."""
+
+    def cell(row: Mapping[str, Any]) -> Cell:
+        if row.get("best"):
+            return Cell("best", 2.0)  # sorts after every p
+        p = finite(row.get("p"))
+        if is_unclear(row):
+            return Cell("?", p, f"too little<br>{split} data")
+        return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_tied(row) else "")
+
+    return cell
 
 
 def _difference_column(decimals: int) -> Callable[[Mapping[str, Any]], Cell]:
@@ -146,7 +151,7 @@ def _columns(document: Document) -> list[Column]:
     mark = mixed_hardware_mark(document)
     return [
         *difference_columns,
-        Column("p", _p_cell, None),
+        Column("p", _p_column(split_name(document)), None),
         *seed_columns,
         Column("params", _number_column("num_parameters", short), "lower"),
         *active_columns,
