@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -211,6 +212,33 @@ def test_the_report_has_the_command_with_its_options(tmp_path, monkeypatch):
 
 def report_of(directory: str) -> str:
     return Path(directory, "report.html").read_text()
+
+
+@pytest.mark.parametrize("is_better", [True, False])
+def test_the_report_names_the_model_that_was_chosen_as_the_terminal_does(is_better, search, monkeypatch, capsys):
+    monkeypatch.chdir(search.directory)
+    monkeypatch.setattr(fit_module, "is_significant", lambda *_: is_better)
+    assert fit() == 0
+    best, reason, test = re.findall(r"\nBest: (\S+?)(?: \((.*)\))?\. Test: (.*)\n", capsys.readouterr().out)[0]
+    text = report_of(str(search.output_dir))
+    (line,) = [row for row in text.split("</tr>") if "<tr class=best>" in row and 'class="wide"' in row]
+    assert f">{best}</bdi>" in line.replace("<wbr>", "") and 'title="chosen"' in line
+    visible = re.sub("<.*?>", "", text)
+    assert f"{best} is chosen. On validation data: accuracy " in visible and f"On test data: {test}." in visible
+    assert (f"; {reason}." in visible) if reason else ("not significantly better" not in visible)
+    assert "test items" not in visible and "reviews.tsv (validation data)" in visible
+
+
+def test_of_equal_models_the_chosen_one_is_the_best_of_the_report(search, monkeypatch):
+    monkeypatch.chdir(search.directory)
+    names = ("gru", "conv", *BASELINES)
+    results = {name: load_results(search.output_dir / "results" / f"{name}-0") for name in names}
+    items = results["gru"].items
+    equal = {name: [result._replace(scores=results["gru"].scores, items=items)] for name, result in results.items()}
+    monkeypatch.setattr(fit_module, "evaluate_runs", lambda *_, **__: (equal, []))
+    assert fit() == 0
+    document = json.loads((search.output_dir / COMPARISON).read_text())
+    assert document["rows"][0]["name"] == document["choice"]["name"] in BASELINES and document["rows"][0]["best"]
 
 
 def test_another_time_is_refused_in_the_same_directory(search, monkeypatch, capsys):
@@ -465,6 +493,9 @@ def test_cross_validation(tmp_path, monkeypatch, capsys):
     assert all(split["test"] == refitted["test"] and not split["train"] & split["valid"] for split in splits)
     weights = weights_of(tmp_path)
     assert fit("--folds", "3") == 0 and weights_of(tmp_path) == weights
+    choice = json.loads((folds[0] / COMPARISON).read_text())["choice"]
+    assert "the mean over 3 folds; this page shows the first" in choice["score"]
+    assert choice["test"].endswith(", trained again on all training data")
     out = capsys.readouterr().out
     assert "valid accuracy  std" in out and "trained again. Test: accuracy" in out
 

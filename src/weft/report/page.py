@@ -16,6 +16,7 @@ from weft.plots.formatting import html
 from weft.report import page_parts as parts
 from weft.report.page_curves import other_curves
 from weft.report.page_data import Document, embedded, has_previews, page_data, split_name
+from weft.report.page_findings import findings
 from weft.report.page_table import mixed_hardware, score_table, table
 from weft.report.page_tuning import tuning
 from weft.tasks.registry import known_task
@@ -71,7 +72,7 @@ def _breakdowns(document: Document) -> str:
 def _results(document: Document) -> Section:
     test = "".join(f'<p class="note">{html(document[name])}</p>' for name in ("test", "test_details") if document.get(name))
     context = f'<p class="note">{html(document["context"]["text"])}</p>' if document.get("context") else ""
-    body = parts.findings(document) + table(document) + context + test + score_table(document)
+    body = findings(document) + table(document) + context + test + score_table(document)
     return Section("results", "Results", "", body)
 
 

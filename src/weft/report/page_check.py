@@ -203,6 +203,7 @@ COMPARISON = _object(
         "minimal_pairs": _object({}, {"follows": _by_name(_text)}),
         "tuning": _by_name(TUNING),
         "about": _by_name(_text),
+        "choice": _object(dict.fromkeys(("name", "score", "reason", "test"), _text)),
         "failures": _list(_object({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )

@@ -139,17 +139,15 @@ class Fit(ModelCommand):
         )
 
     def _print(self, result: FitResult) -> None:
-        from weft.metrics.score_table import default_scores, score_rows
+        from weft.report.fit_summary import describe_test, reason
         from weft.tasks.registry import find_task
 
         write("\n")
         write_table(_table(result))
         best, task = result.best, find_task(result.task)
-        # the metric of the table first, so that the two scores can be compared
-        scores = sorted(default_scores(list(result.test)), key=lambda score: score.name != result.metric.name)
-        test = ", ".join(" ".join(row) for row in score_rows(scores[:2]))
         again = " trained again" if self.refit or self.folds else ""
-        write(f"\nBest: {best.name}{again}{_reason(result)}. Test: {test}\n")
+        why, test = reason(result.candidates, result.metric), describe_test(result.test, result.metric)
+        write(f"\nBest: {best.name}{again}{f' ({why})' if why else ''}. Test: {test}\n")
         command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}".rstrip()
         lines = [f"Run: {best.run}", f"Report: {result.report}", f"Next: {command}"]
         if (ensemble := _better_ensemble(result)) is not None:
@@ -158,14 +156,6 @@ class Fit(ModelCommand):
             words += ["--ensemble-weights fitted"] if ensemble.is_fitted else []
             lines.append(f"Better on validation data: {' '.join(words)} {task.example_input}")
         print_error("\n".join(lines))
-
-
-def _reason(result: FitResult) -> str:
-    """Why the best model is not the first of the table."""
-    metric, best = result.metric, result.best.scores[result.metric.name]
-    better = [row.name for row in result.candidates if metric.is_better(row.scores[metric.name], best)]
-    verb = "is" if len(better) == 1 else "are"
-    return f" ({' and '.join(better)} {verb} not significantly better)" if better else ""
 
 
 def _better_ensemble(result: FitResult) -> EnsembleScore | None:
