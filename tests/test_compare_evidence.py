@@ -87,6 +87,7 @@ def same(a: RunResults, b: RunResults) -> None:
         "references",
         "cost",
         "data",
+        "split",
         "labels",
         "samples",
         "cache_key",

@@ -49,6 +49,20 @@ def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
     assert (rows[0].seeds, rows[0].metric.name) == ([0, 1], "loss")
 
 
+def test_validation_data_is_called_validation_data():
+    groups = {name: [run._replace(split="valid") for run in runs] for name, runs in kinds(a=2.0, b=2.1).items()}
+    single = {name: runs[:1] for name, runs in groups.items()}
+    texts = [describe(rows) for rows in (groups, single) for describe in (table.describe_test, table.describe_test_details)]
+    assert all("validation items" in text and "test items" not in text for text in texts)
+    few = {name: [run._replace(items=table_items(run.items, 3)) for run in runs] for name, runs in single.items()}
+    assert table.insufficient_data(table.rows(few), few).startswith("Too little validation data (?) to tell ")
+
+
+def table_items(items: ItemStatistics, count: int) -> ItemStatistics:
+    """The first items."""
+    return ItemStatistics(items.keys[:count], {name: values[:count] for name, values in items.statistics.items()})
+
+
 def test_single_runs_are_tested_over_items():
     groups = {name: runs[:1] for name, runs in kinds(a=2.0, b=2.1).items()}
     rows = table.rows(groups)

@@ -18,7 +18,7 @@ from weft.cli import demo_feedback, demo_pronunciation
 from weft.cli import demo_lm as demo_language
 from weft.cli.main import main
 from weft.cli.progress import TrainProgress
-from weft.comparison import results
+from weft.comparison import results, table
 from weft.explain.alignment import Alignment
 
 pytestmark = pytest.mark.usefixtures("restore_openmp_env")
@@ -248,6 +248,7 @@ def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compare
     }
     assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in data["models"]})
     page = Path("runs/demo/lm/report.html").read_bytes()
+    assert b"text.txt (validation data)" in page and b"validation items" in page and b"test items" not in page
     assert main(["compare", "runs/demo/lm"]) == 0
     assert Path("runs/demo/lm/report.html").read_bytes() == page
 
@@ -267,6 +268,31 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
     assert again.err.count("Already trained. Remove there/") == 3
     assert "\nReport: there/report.html\nNext: weft generate there/" in again.err
     assert again.err.endswith("\n      weft init lm > run.toml\n")
+
+
+@pytest.mark.parametrize(
+    ("tied", "enough", "marks"),
+    [(True, True, ["*", " ", "*"]), (False, True, [" ", " ", "*"]), (False, False, ["?", " ", "*"])],
+)
+def test_the_demo_of_language_models_marks_the_models_that_compare_marks(tied, enough, marks, small, capsys, monkeypatch):
+    assert main(["demo", "lm", "--quiet"]) == 0
+    rows = table.rows
+
+    def with_marks(groups, metric_name=None):
+        """gpt is the best, ngram is as given, lstm is worse."""
+        by_name = {row.name: row._replace(best=False, tied_with_best=False, has_enough_items=True) for row in rows(groups)}
+        best = by_name["gpt"]._replace(best=True, tied_with_best=True)
+        return [best, by_name["ngram"]._replace(tied_with_best=tied, has_enough_items=enough, smallest_p=0.1), by_name["lstm"]]
+
+    monkeypatch.setattr(table, "rows", with_marks)
+    capsys.readouterr()
+    assert main(["demo", "lm"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.split("\n")
+    assert [line[1] for line in lines[2:5]] == marks
+    assert lines[6].startswith(" * best model, or not significantly worse (p >= 0.05). Bits per character: fewer are better.")
+    assert "Next: weft generate runs/demo/lm/gpt" in captured.err
+    assert ("Too little validation data (?) to tell gpt from ngram" in captured.err) == (not enough)
 
 
 def test_the_demo_of_language_models_reads_a_text_that_ships_with_python():

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -28,6 +30,7 @@ from weft.comparison.scores import ranking_metric
 from weft.comparison.train import Outcome
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.metrics.metric import metrics_of
+from weft.plots.formatting import html
 from weft.report import fit as fit_module
 from weft.report import fit_refit
 from weft.report.fit_candidates import RESERVE, STARTUP_SECONDS, CandidateArchs, Comparison, NetworkTime, SearchTime
@@ -190,6 +193,54 @@ def test_the_same_command_resumes_and_prints_a_table(search, monkeypatch, capsys
     assert "Report: runs/fit-reviews/report.html\nNext: weft predict runs/fit-reviews/" in captured.err
 
 
+def test_the_report_has_the_command_with_its_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit_module, "candidate_archs", lambda _: CandidateArchs(["naive-bayes"], []))
+    for name, count in (("my reviews", 100), ("v", 60), ("t", 60)):
+        write_tsv(Path(f"{name}.tsv"), single_label_rows(count, seed=count))
+    words = ["fit", "my reviews.tsv", "--minutes", "0.5", "--task", "classification", "--valid", "v.tsv", "--test", "t.tsv"]
+    words += ["--refit", "--set", "train.device=cpu", "--output-dir", "out"]
+    assert main([*words, "--overwrite"]) == 0
+    command = json.loads(Path("out", COMPARISON).read_text())["command"]
+    assert command == shlex.join(["weft", *words]) and f'<pre class="command">{html(command)}</pre>' in report_of("out")
+    assert main([*words, "--folds", "2", "--output-dir", "folds"]) == 0
+    words = [*words[:-4], "--folds", "2", *words[-4:-2], "--output-dir", "folds"]
+    assert json.loads(Path("folds/fold-1", COMPARISON).read_text())["command"] == shlex.join(["weft", *words])
+    weft.fit("my reviews.tsv", output_dir="python")
+    assert "weft.fit(&#x27;my reviews.tsv&#x27;, ...)" in report_of("python")
+
+
+def report_of(directory: str) -> str:
+    return Path(directory, "report.html").read_text()
+
+
+@pytest.mark.parametrize("is_better", [True, False])
+def test_the_report_names_the_model_that_was_chosen_as_the_terminal_does(is_better, search, monkeypatch, capsys):
+    monkeypatch.chdir(search.directory)
+    monkeypatch.setattr(fit_module, "is_significant", lambda *_: is_better)
+    assert fit() == 0
+    best, reason, test = re.findall(r"\nBest: (\S+?)(?: \((.*)\))?\. Test: (.*)\n", capsys.readouterr().out)[0]
+    text = report_of(str(search.output_dir))
+    (line,) = [row for row in text.split("</tr>") if "<tr class=best>" in row and 'class="wide"' in row]
+    assert f">{best}</bdi>" in line.replace("<wbr>", "") and 'title="chosen"' in line
+    visible = re.sub("<.*?>", "", text)
+    assert f"{best} is chosen. On validation data: accuracy " in visible and f"On test data: {test}." in visible
+    assert (f"; {reason}." in visible) if reason else ("not significantly better" not in visible)
+    assert "test items" not in visible and "reviews.tsv (validation data)" in visible
+
+
+def test_of_equal_models_the_chosen_one_is_the_best_of_the_report(search, monkeypatch):
+    monkeypatch.chdir(search.directory)
+    names = ("gru", "conv", *BASELINES)
+    results = {name: load_results(search.output_dir / "results" / f"{name}-0") for name in names}
+    items = results["gru"].items
+    equal = {name: [result._replace(scores=results["gru"].scores, items=items)] for name, result in results.items()}
+    monkeypatch.setattr(fit_module, "evaluate_runs", lambda *_, **__: (equal, []))
+    assert fit() == 0
+    document = json.loads((search.output_dir / COMPARISON).read_text())
+    assert document["rows"][0]["name"] == document["choice"]["name"] in BASELINES and document["rows"][0]["best"]
+
+
 def test_another_time_is_refused_in_the_same_directory(search, monkeypatch, capsys):
     monkeypatch.chdir(search.directory)
     assert fit("--minutes", "0.2") == 2
@@ -204,8 +255,9 @@ def test_networks_that_cannot_be_trained_in_the_time_are_left_out(tmp_path, monk
     assert fit("--valid", "valid.tsv", "--test", "test.tsv") == 0
     captured = capsys.readouterr()
     # a step takes a minute; 8% of the time is for the evaluation
-    assert "conv: left out, because a step of gru takes 60 seconds; --minutes of 21" in captured.err
-    assert "gru: left out, because a step of gru takes 60 seconds; --minutes of 10" in captured.err
+    reason = "100 steps of gru take 1h40m, and its part of the time is 1.0s"
+    assert f"conv: left out so that gru has more time: {reason}; --minutes of 21" in captured.err
+    assert f"gru: left out: {reason}; --minutes of 10" in captured.err
     assert "naive-bayes" in captured.out and "gru" not in captured.out
     monkeypatch.setattr(trial, "_measure", lambda *_: pytest.fail("the search is finished"))
     assert fit("--valid", "valid.tsv", "--test", "test.tsv") == 0
@@ -231,7 +283,8 @@ def test_the_last_network_is_left_out_if_the_time_is_enough_for_the_first_alone(
     write_tsv(Path("reviews.tsv"), single_label_rows(100))
     assert fit() == 0
     captured = capsys.readouterr()
-    assert "conv: left out, because a step of gru takes 0.015 seconds" in captured.err
+    reason = "100 steps of gru take 1.5s, and its part of the time is 1.0s"
+    assert f"conv: left out so that gru has more time: {reason}; --minutes of " in captured.err
     assert "gru" in captured.out and "conv" not in captured.out
 
 
@@ -440,6 +493,9 @@ def test_cross_validation(tmp_path, monkeypatch, capsys):
     assert all(split["test"] == refitted["test"] and not split["train"] & split["valid"] for split in splits)
     weights = weights_of(tmp_path)
     assert fit("--folds", "3") == 0 and weights_of(tmp_path) == weights
+    choice = json.loads((folds[0] / COMPARISON).read_text())["choice"]
+    assert "the mean over 3 folds; this page shows the first" in choice["score"]
+    assert choice["test"].endswith(", trained again on all training data")
     out = capsys.readouterr().out
     assert "valid accuracy  std" in out and "trained again. Test: accuracy" in out
 
@@ -502,15 +558,29 @@ def test_an_interrupted_search_resumes(tmp_path, monkeypatch):
 # ---- the ensemble
 
 
-def test_the_ensemble_of_the_best_is_a_row_of_the_table(search, monkeypatch, capsys):
+def test_the_ensemble_is_that_of_the_best(search):
     ensemble, models = search.result["ensemble"], search.result["models"]
     assert ensemble["runs"] == [row["run"] for row in models[: len(ensemble["runs"])]] and len(ensemble["runs"]) in (2, 3)
     combined = weft.ensemble([search.directory / run for run in ensemble["runs"]])
     combined.config.hide_test_data()
     assert ensemble["valid"]["accuracy"] == combined.evaluate()["accuracy"].value
+
+
+@pytest.mark.parametrize(("difference", "is_shown"), [(0.5, True), (0.0, False)])
+def test_an_ensemble_is_shown_if_it_is_better_than_every_single_model(difference, is_shown, search, monkeypatch, capsys):
+    first, second = search.result["models"][:2]
+    best = max(row["valid"]["accuracy"] for row in search.result["models"])
+    ensemble = EnsembleScore(
+        (first["name"], second["name"]), (Path(first["run"]), Path(second["run"])), best + difference, is_fitted=False
+    )
     monkeypatch.chdir(search.directory)
+    monkeypatch.setattr(fit_module, "best_ensemble", lambda *_: ensemble)
+    # a network has the best score, but a baseline is chosen
+    monkeypatch.setattr(fit_module, "is_significant", lambda *_: False)
     assert fit() == 0
-    assert f"ensemble of {models[0]['name']} + {models[1]['name']}" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert (f"ensemble of {first['name']} + {second['name']}" in captured.out) == is_shown
+    assert ("Better on validation data: " in captured.err) == is_shown
 
 
 def test_the_command_of_a_better_ensemble_works(search, monkeypatch, capsys):

@@ -237,7 +237,7 @@ def test_report_of_runs_has_the_scores_of_evaluate(runs, measured, capsys):
     assert capsys.readouterr().out == "report.html\n"
     text = Path("report.html").read_text()
     assert "weft compare runs/run runs/again runs/longer --report report.html" in text
-    assert "2 language models on <code>text.txt (valid)</code>" in text  # without its directory
+    assert "2 language models on <code>text.txt (validation data)</code>" in text  # without its directory
     assert measured == ["run", "again", "longer"]
     assert main(["evaluate", "runs/longer", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}

@@ -247,6 +247,41 @@ def test_too_little_test_data_is_reported_and_no_rows_are_tied():
     assert "not significantly" not in visible and "are worse" not in visible and "is smaller" not in visible
 
 
+def test_validation_data_is_called_validation_data():
+    document = seq2seq_document()
+    for row in document["rows"]:
+        row["has_enough_items"] = bool(row["best"])
+    document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
+    texts = ("too little<br>{} data", "There is too little {} data", "some of the {} data zero", "do not reflect all {} data.")
+    for split, name in ((None, "test"), ("test", "test"), ("valid", "validation")):
+        document["split"] = split
+        text = page(document)
+        assert find_problem(document) == "" and f"<h2>{name.capitalize()} items</h2>" in text
+        assert all(part.format(name) in text for part in texts)
+    document["split"] = "train"
+    assert find_problem(document) == "split is not 'test' or 'valid'"
+
+
+def test_the_chosen_model_has_the_star_the_reason_and_the_test_score():
+    document = seq2seq_document()
+    best, chosen = document["rows"][3]["name"], document["rows"][2]["name"]
+    reason = f"{best} is not significantly better"
+    document |= {"split": "valid", "choice": {"name": chosen, "score": "BLEU 33.1", "reason": reason, "test": "BLEU 32.0"}}
+    assert find_problem(document) == ""
+    text = page(document)
+    visible = re.sub("<.*?>", "", text)
+    assert f"{chosen} is chosen. On validation data: BLEU 33.1; {reason}." in visible
+    assert "On test data: BLEU 32.0." in visible and "is best" not in visible and "is smaller" not in visible
+    starred = re.findall(r"<tr class=best>.*?<bdi[^>]*>(.*?)</bdi>(.*?)</tr>", text)
+    assert [re.sub("<.*?>", "", name) for name, _ in starred] == [chosen] and 'title="chosen">★' in starred[0][1]
+    assert [row["name"] for row in embedded(text)["rows"] if row["best"]] == [chosen]
+    document["choice"] |= {"name": best, "reason": ""}
+    visible = re.sub("<.*?>", "", page(document))
+    assert f"{best} is chosen. On validation data: BLEU 33.1." in visible and f"{chosen} is not significantly worse" in visible
+    del document["choice"]["test"]
+    assert find_problem(document) == "choice.test is missing"
+
+
 def test_the_difference_from_the_best_has_a_column():
     document = seq2seq_document()
     for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.cli.output import format_count, format_duration, status, write, write_json, write_styled
+from weft.cli.output import format_count, format_duration, status, warn, write, write_json, write_styled
 from weft.text.table_layout import align
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ class Row(NamedTuple):
     seconds: float
     sample: str
 
-    def cells(self, is_best: bool) -> list[str]:
+    def cells(self, mark: str) -> list[str]:
         speed, seconds = format_count(self.tokens_per_second), format_duration(self.seconds)
         size = format_count(self.num_parameters)
-        return [f"{' *' if is_best else '  '} {self.model}", size, f"{self.bits_per_char:.3f}", speed, seconds]
+        return [f" {mark:1} {self.model}", size, f"{self.bits_per_char:.3f}", speed, seconds]
 
 
 HEAD = ["   model", "params", "bits per character", "train tok/s", "train time"]
@@ -97,17 +97,25 @@ def to_row(name: str, results: RunResults) -> Row:
 
 def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
     """Print a table of all models, and a sample of each."""
+    from weft.comparison.table import insufficient_data
+    from weft.comparison.table import rows as compared_rows
+    from weft.comparison.table_text import BEST_OR_TIED, significance_mark
+
     rows, report = [to_row(name, run) for name, run in results.items()], output_dir / "report.html"
     if json:
         write_json({"models": [row._asdict() for row in rows], "text": str(output_dir / TEXT), "report": str(report)})
         return
-    best = min(rows, key=lambda row: row.bits_per_char)
-    head, *lines = align([HEAD, *(row.cells(row is best) for row in rows)])
+    groups = {name: [run] for name, run in results.items()}
+    ranked = compared_rows(groups, METRIC)
+    marks = {row.name: significance_mark(row) for row in ranked}
+    head, *lines = align([HEAD, *(row.cells(marks[row.model]) for row in rows)])
     write_styled([("", ""), (head, "bold"), *((line, "") for line in lines)])
-    write("\n * best model. Bits per character: fewer are better. Parameters of an n-gram model: its n-grams.\n")
+    write(f"\n * {BEST_OR_TIED}. Bits per character: fewer are better.\n   Parameters of an n-gram model: its n-grams.\n")
+    if note := insufficient_data(ranked, groups):
+        warn(note, quiet=quiet)
     for row in rows:
         write(f"\n--- {row.model}\n{row.sample}\n")
-    name = shlex.quote(str(output_dir / best.model))
+    name = shlex.quote(str(output_dir / ranked[0].name))
     status(
         f"\nReport: {report}\nNext: weft generate {name} 'A class'\n      weft serve {name}\n      weft evaluate {name}\n"
         "      weft init lm > run.toml",

@@ -26,7 +26,7 @@ from weft.tasks.spec import Evaluation, Progress
 from weft.tensors import read_arrays, write_tensors
 
 ProgressCallback = Callable[[int, int], None]
-VERSION = 7  # of the stored format
+VERSION = 8  # of the stored format
 JSON_FIELDS = (  # fields of RunResults that are stored unchanged
     "arch",
     "seed",
@@ -34,6 +34,7 @@ JSON_FIELDS = (  # fields of RunResults that are stored unchanged
     "inputs",
     "references",
     "data",
+    "split",
     "cache_key",
     "item",
     "policy",
@@ -41,6 +42,7 @@ JSON_FIELDS = (  # fields of RunResults that are stored unchanged
     "unknown",
 )
 RESULTS = "results.json"
+SPLITS = {"test": "test", "valid": "validation"}  # in sentences: "validation items"
 MAX_TRIES = 3  # attempts to save results while another process may save the same ones
 NUM_SAMPLES, SAMPLE_TOKENS = 4, 100  # number and length of the texts that a language model generates
 
@@ -69,7 +71,8 @@ class RunResults(NamedTuple):
     references: list[str]  # one per item: target, labels, tags separated by blanks; "" if missing
     lengths: np.ndarray  # int64 (N,): tokens of each input; words for tagged sentences
     cost: Cost
-    data: str = ""  # description of the test data
+    data: str = ""  # description of the data that it was evaluated on
+    split: str = "test"  # "valid": that is its validation data
     labels: tuple[str, ...] = ()  # for classifiers and taggers
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by the training frequency of tokens or words
     rarest: np.ndarray | None = None  # int64 (N,): training frequency of the rarest token of each input
@@ -141,6 +144,7 @@ def evaluate_run(
             num_active_parameters=sizes[1],
         ),
         data=_describe_data(run, data),
+        split="test" if data is not None else own_split(run.directory, run.config)[0],
         labels=run.labels,
         frequencies=details.frequencies,
         rarest=details.min_frequencies,
@@ -166,7 +170,7 @@ def _describe_data(run: AnyRun, data: Files | None) -> str:
     # names without directories: the page may be opened on another machine, and the full paths are in the configuration
     first, *rest = dict.fromkeys(path.name for path in source.paths)
     more = f" and {rest[0] if len(rest) == 1 else f'{len(rest)} more'}" if rest else ""
-    return f"{first}{more} ({split})"
+    return f"{first}{more} ({SPLITS[split]} data)"
 
 
 def _samples(run: AnyRun) -> tuple[str, ...]:

@@ -67,6 +67,8 @@ def _texts(document: Mapping[str, Any]) -> Iterator[str]:
     pairs = isinstance(scores, list) and all(_are_texts(pair) and len(pair) == 2 for pair in scores)
     if not pairs or task is None or not metrics_of(task.eval_suites, [name for name, _ in scores or ()]):
         yield "scores"
+    if document.get("split") not in ("test", "valid"):
+        yield "split"
     if not _is_number(document.get("unknown")):
         yield "unknown"
     files = document.get("files")

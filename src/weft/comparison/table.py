@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.comparison.context_policy import check_one_context
-from weft.comparison.results import RunResults
+from weft.comparison.results import SPLITS, RunResults
 from weft.comparison.scores import has_several_tokenizers, metrics, ranking_metric
 from weft.comparison.significance import (
     LEVEL,
@@ -96,11 +96,16 @@ def _seed_counts(groups: Groups) -> str:
     return f"Mean over {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} seeds"
 
 
+def split_of(groups: Groups) -> str:
+    """The split that the rows were evaluated on: "test" or "valid"."""
+    return next(iter(groups.values()))[0].split
+
+
 def describe_test(groups: Groups) -> str:
     """The footnote of the table: seeds, interval and test in one line; with a warning about unknown tokens."""
     counts = sorted(map(len, groups.values()))
-    several = counts[-1] > 1
-    text = f"{_seed_counts(groups)}. CI over {'seeds and test items' if several else 'test items (bootstrap)'}."
+    several, items = counts[-1] > 1, f"{SPLITS[split_of(groups)]} items"
+    text = f"{_seed_counts(groups)}. CI over {f'seeds and {items}' if several else f'{items} (bootstrap)'}."
     if len(groups) < 2:
         return f"{text}{_describe_unknown(groups)}"
     single = "paired approximate randomization test"
@@ -113,17 +118,17 @@ def describe_test(groups: Groups) -> str:
 def describe_test_details(groups: Groups) -> str:
     """A longer version of `describe_test`, for the report."""
     counts = sorted(map(len, groups.values()))
-    several = counts[-1] > 1
+    several, items = counts[-1] > 1, f"{SPLITS[split_of(groups)]} items"
     text = (
-        "Scores are means over seeds. The interval is Student's t over seeds and test items."
+        f"Scores are means over seeds. The interval is Student's t over seeds and {items}."
         if several
-        else "Scores are those of one run. The interval is a bootstrap over test items (1,000 resamples)."
+        else f"Scores are those of one run. The interval is a bootstrap over {items} (1,000 resamples)."
     )
     if len(groups) < 2:
         return text
-    single = "paired over test items (approximate randomization), so it is about these runs and says nothing about other seeds"
+    single = f"paired over {items} (approximate randomization), so it is about these runs and says nothing about other seeds"
     several_seeds = (
-        "by Welch's t-test over seeds, which are not paired, and test items, which are (variance over items from a bootstrap)"
+        f"by Welch's t-test over seeds, which are not paired, and {items}, which are (variance over items from a bootstrap)"
     )
     mixed = f"; where both models have one run, it is {single}" if several and counts[:2] == [1, 1] else ""
     corrected = " Holm's correction accounts for the number of models." if len(groups) > 2 else ""
@@ -143,7 +148,7 @@ def _describe_unknown(groups: Groups) -> str:
 
 
 def count_items(groups: Groups) -> tuple[int, str]:
-    """The number of test items, and the name of one item."""
+    """The number of items that were evaluated, and the name of one item."""
     run = next(iter(groups.values()))[0]
     return len(run.items.keys), run.item
 
@@ -155,7 +160,7 @@ def insufficient_data(rows: Sequence[Row], groups: Groups) -> str:
         return ""
     minimum, names = min(row.smallest_p or 0.0 for row in unclear), ", ".join(row.name for row in unclear)
     reason = f"with {count_of(*count_items(groups))}, p is at least {minimum:.2g} however large the difference is"
-    return f"Too little test data (?) to tell {rows[0].name} from {names}: {reason}."
+    return f"Too little {SPLITS[split_of(groups)]} data (?) to tell {rows[0].name} from {names}: {reason}."
 
 
 def _sort_key(value: float, metric: Metric) -> float:

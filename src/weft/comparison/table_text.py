@@ -17,6 +17,7 @@ from weft.text.table_layout import align
 MISSING = "-"
 MIXED_HARDWARE = " (mixed hardware)"  # in the titles of timings that cannot be compared
 MIXED_MARK = "~"  # instead of it, in a terminal
+BEST_OR_TIED = f"best model, or not significantly worse (p >= {LEVEL:g})"  # the meaning of `*`
 MIN_COLUMNS = 4  # model, score, interval and p are shown even on a narrow terminal
 
 
@@ -116,17 +117,22 @@ def cells(rows: Sequence[Row], mark: str = MIXED_HARDWARE) -> list[list[str]]:
     return [[line[column] for column in used] for line in table]
 
 
+def significance_mark(row: Row) -> str:
+    """`*` for the best row and those that are not significantly worse, `?` if the test data is too small to tell."""
+    return "*" if row.tied_with_best else "" if row.has_enough_items else "?"
+
+
 def terminal(rows: Sequence[Row], width: int | None = None) -> str:
     """Aligned columns and the legend of their marks. `*` marks the best model and those that are not significantly worse, `?`
     those that the test data is too small to tell from it, `~` timings of different hardware. If the table is wider than
     `width`, the last columns are left out."""
-    marks = ["", *("*" if row.tied_with_best else "" if row.has_enough_items else "?" for row in rows)]
+    marks = ["", *map(significance_mark, rows)]
     table = [[f" {mark:1} {line[0]}", *line[1:]] for line, mark in zip(cells(rows, MIXED_MARK), marks, strict=True)]
     lines = align(table)
     while width is not None and len(table[0]) > MIN_COLUMNS and max(map(len, lines)) > width:
         table = [line[:-1] for line in table]
         lines = align(table)
-    legend = ["", f" * best model, or not significantly worse (p >= {LEVEL:g})"] if len(rows) > 1 else []
+    legend = ["", f" * {BEST_OR_TIED}"] if len(rows) > 1 else []
     if hardware := mixed_hardware(rows):
         legend = [*(legend or [""]), f" {MIXED_MARK} measured on different hardware: {'; '.join(hardware)}"]
     return "".join(f"{line}\n" for line in [*lines, *legend])

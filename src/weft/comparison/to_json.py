@@ -42,6 +42,7 @@ def to_document(groups: Groups, *, title: str = "", metric_name: str | None = No
         "title": title,
         "task": best.task,
         "data": best.data,
+        "split": best.split,
         "metric": {"name": metric.name, "better": metric.better},
         "test": table.describe_test(groups),
         "test_details": table.describe_test_details(groups),

@@ -31,6 +31,7 @@ class ComparisonInfo(NamedTuple):
     pairs: Sequence[MinimalPair] = ()  # the pairs of the suites
     tuned: Mapping[str, Any] | None = None  # the hyperparameter search of each row
     about: Mapping[str, str] | None = None  # shared by all rows: tokenizer, budget
+    choice: Mapping[str, str] | None = None  # of `weft.fit`: the chosen model, its scores and the reason
 
 
 def write_comparison(
@@ -46,6 +47,8 @@ def write_comparison(
     document["failures"] = [failure._asdict() for failure in info.failures]
     document["tuning"] = dict(info.tuned or {})
     document["about"] |= {"date": time.strftime("%Y-%m-%d %H:%M"), **(info.about or {})}
+    if info.choice is not None:
+        document["choice"] = dict(info.choice)
     document = extend(document)
     # use the content of the file, so that a report written from the file is the same
     document = dict(files.as_json(document))

@@ -39,6 +39,7 @@ from weft.report.fit_choice import is_significant, standard_error
 from weft.report.fit_ensemble import EnsembleScore, best_ensemble
 from weft.report.fit_options import FitOptions, check_data, default_output_dir, run_file
 from weft.report.fit_refit import joined_data, refit, refit_values
+from weft.report.fit_summary import describe_choice
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.load import load
 from weft.runs.recommend import recommend
@@ -143,14 +144,22 @@ def fit(
             observer = CallbackObserver(adapter)
             observer.line(f"{', '.join(map(str, paths))}: {detection.task}: {detection.reason}")
             try:
-                values = run_file(paths, detection, config)
-                return fit_models(values, path, config, observer, minutes=minutes, base=Path().resolve())
+                values, names = run_file(paths, detection, config), [str(path) for path in paths]
+                call = f"weft.fit({(names if len(names) > 1 else names[0])!r}, ...)"
+                return fit_models(values, path, config, observer, minutes=minutes, base=Path().resolve(), command=call)
             except TrainingInterrupted:
                 raise TrainingInterrupted(path, "the search was interrupted and has saved", "fit again to resume") from None
 
 
 def fit_models(
-    values: Mapping[str, Any], output_dir: Path, options: FitOptions, observer: Observer, *, minutes: float, base: Path
+    values: Mapping[str, Any],
+    output_dir: Path,
+    options: FitOptions,
+    observer: Observer,
+    *,
+    minutes: float,
+    base: Path,
+    command: str,
 ) -> Fit:
     """Train the candidates for a run file without an architecture, choose the best one and test it.
 
@@ -161,6 +170,7 @@ def fit_models(
         observer: Receives the progress.
         minutes: The time for everything.
         base: The directory that paths in `values` are relative to.
+        command: The command or call that reproduces the search, for the report.
 
     Returns:
         The candidates, the best one and its scores on the test data.
@@ -178,8 +188,9 @@ def fit_models(
         values = values if options.folds is None else {**values, "data": joined}
     check_data(resolve(values, base=base), options.folds)
     comparisons = split_comparisons(values, output_dir, options.folds, overwrite=options.overwrite)
-    search = _Search(values, comparisons, output_dir, options, observer)
-    results, failures = _evaluate(search, _train(search, minutes, trains_again=trains_again))
+    search = _Search(values, comparisons, output_dir, options, observer, command)
+    trained = _train(search, minutes, trains_again=trains_again)
+    results, failures = _evaluate(search, trained)
     ranked, metric = _rank(search.task, results, failures)
     num_items = sum(len(fold[ranked[0].name].items.keys) for fold in results)
     if metric.percent and num_items < FEW_ITEMS:
@@ -193,7 +204,8 @@ def fit_models(
     observer.show("testing", 0.0)
     test = load(ranked[0].run).evaluate()
     observer.clear()
-    report = search.comparisons[0].directory / REPORT
+    choice = describe_choice(ranked, metric, test, folds=options.folds, trains_again=trains_again)
+    report = _write_report(search, {row.name: results[0][row.name] for row in ranked}, failures, trained.about, choice)
     return Fit(values["task"], metric, tuple(ranked), test, report, ensemble, tuple(failures))
 
 
@@ -205,6 +217,7 @@ class _Search(NamedTuple):
     output_dir: Path
     options: FitOptions
     observer: Observer
+    command: str  # reproduces the search
 
     @property
     def task(self) -> AnyTask:
@@ -268,8 +281,7 @@ def _train_group(
 
 
 def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedRun]]:
-    """Evaluate all candidates on their validation data, and write the report of the first comparison. Returns the results and
-    all failures."""
+    """Evaluate all candidates on their validation data. Returns the results and all failures."""
     results, failures = Results(), list(trained.failures)
     for comparison, rows in zip(search.comparisons, trained.rows, strict=True):
         directory, options = comparison.directory, EvaluationOptions(on_validation=True)
@@ -277,12 +289,25 @@ def _evaluate(search: _Search, trained: _Trained) -> tuple[Results, list[FailedR
             evaluated, failed = evaluate_runs(
                 rows, cached_results(rows, directory), search.observer, options, has_own_run_file=True
             )
-            failures += failed
-            if evaluated and comparison == search.comparisons[0]:
-                info = ComparisonInfo(search.output_dir.name, "weft fit", None, failures, about=trained.about)
-                write_comparison(evaluated, info, directory, search.observer)
+        failures += failed
         results.append({name: result for name, (result,) in evaluated.items()})
     return results, failures
+
+
+def _write_report(
+    search: _Search,
+    results: Mapping[str, RunResults],
+    failures: Sequence[FailedRun],
+    about: Mapping[str, str],
+    choice: Mapping[str, str],
+) -> Path:
+    """Write the report of the first comparison, with the choice. `results`: the chosen model is first, so that of equally good
+    models it is the best."""
+    directory = search.comparisons[0].directory
+    info = ComparisonInfo(search.output_dir.name, search.command, None, failures, about=about, choice=choice)
+    with Lock(directory):
+        write_comparison({name: [result] for name, result in results.items()}, info, directory, search.observer)
+    return directory / REPORT
 
 
 def _rank(task: AnyTask, results: Results, failures: Sequence[FailedRun]) -> tuple[list[Candidate], Metric]:

@@ -13,6 +13,7 @@ from weft.comparison.applicable_options import applicable_options, with_option
 from weft.comparison.architectures import default_archs
 from weft.comparison.observer import Observer
 from weft.comparison.plan import COMPARISON, FailedRun, PlannedRun, Variant, Variants, directory_name
+from weft.comparison.table_text import format_seconds
 from weft.comparison.train import Outcome
 from weft.config import BUDGETS
 from weft.errors import UsageError
@@ -167,11 +168,18 @@ def plan_candidates(comparison: Comparison, archs: Sequence[str], clock: SearchT
             return Variants(variants, failed, [])
         except TimeTooShort as error:
             clock.minutes_needed = clock.minutes_for(error.seconds)
-            reason = f"left out, because a step of {error.arch} takes {error.step_seconds:.2g} seconds"
-            reason = f"{reason}; `minutes` of {clock.minutes_needed:g} are enough"
+            reason = _reason(names[-1], error, clock)
             failed.append(FailedRun(names[-1], None, reason, error.exit_code))
         del clock.waiting[names.pop()]
     return Variants([], failed, [])
+
+
+def _reason(name: str, error: TimeTooShort, clock: SearchTime) -> str:
+    """Why a network is left out: what does not fit into which part of the time."""
+    goal = "" if name == error.arch else f" so that {error.arch} has more time"
+    time_left = f"its part of the time is {format_seconds(max(0.0, clock.networks[error.arch].planned))}"
+    steps = f"{MIN_STEPS} steps of {error.arch} take {format_seconds(error.seconds)}"
+    return f"left out{goal}: {steps}, and {time_left}; `minutes` of {clock.minutes_needed:g} are enough"
 
 
 def _variant(comparison: Comparison, arch: str, clock: SearchTime, observer: Observer) -> Variant:

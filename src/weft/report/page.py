@@ -15,7 +15,8 @@ from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.report import page_parts as parts
 from weft.report.page_curves import other_curves
-from weft.report.page_data import Document, embedded, has_previews, page_data
+from weft.report.page_data import Document, embedded, has_previews, page_data, split_name
+from weft.report.page_findings import findings
 from weft.report.page_table import mixed_hardware, score_table, table
 from weft.report.page_tuning import tuning
 from weft.tasks.registry import known_task
@@ -71,7 +72,7 @@ def _breakdowns(document: Document) -> str:
 def _results(document: Document) -> Section:
     test = "".join(f'<p class="note">{html(document[name])}</p>' for name in ("test", "test_details") if document.get(name))
     context = f'<p class="note">{html(document["context"]["text"])}</p>' if document.get("context") else ""
-    body = parts.findings(document) + table(document) + context + test + score_table(document)
+    body = findings(document) + table(document) + context + test + score_table(document)
     return Section("results", "Results", "", body)
 
 
@@ -98,11 +99,16 @@ def _details(document: Document) -> Iterator[Section]:
     if document.get("items"):
         lead = (
             "The items on which the models differ most, the worst and the best, for the first seed of each model. They are a "
-            "selection: counts over them do not reflect the whole test set."
+            f"selection: counts over them do not reflect all {split_name(document)} data."
             f"{parts.preview_note(document)}"
         )
         fallback = f'<div class="no-script">{parts.first_items(document)}</div>'
-        yield Section("items", "Test items", lead, f'<div class="chart-box" data-chart="items"></div>{fallback}')
+        yield Section(
+            "items",
+            f"{split_name(document).capitalize()} items",
+            lead,
+            f'<div class="chart-box" data-chart="items"></div>{fallback}',
+        )
     if document.get("confusions"):
         lead = "Rows are gold labels, columns are predicted labels. The color shows the fraction of the gold label."
         yield Section("confusions", "Confusion matrices", lead, _chart("confusions") + parts.confusion_tables(document))
@@ -143,7 +149,7 @@ def _title(document: Document) -> str:
 
 
 def _about(document: Document) -> str:
-    """The number of models and the test data, on one line."""
+    """The number of models and the data of their scores, on one line."""
     data = f" on <code>{html(document['data'])}</code>" if document.get("data") else ""
     return f"{_model_count(document)}{data}{_test_size(document)}"
 
@@ -174,7 +180,7 @@ def _facts(document: Document) -> str:
 
 
 def _test_size(document: Document) -> str:
-    """The number of test items, in parentheses."""
+    """The number of items, in parentheses."""
     return f" ({html(count_of(**document['test_items']))})" if document.get("test_items") else ""
 
 

@@ -48,6 +48,11 @@ def _preview_kind(value: Any, path: str) -> Iterator[str]:
         yield f"{path} is not 'audio' or 'image'"
 
 
+def _split(value: Any, path: str) -> Iterator[str]:
+    if value not in ("test", "valid"):
+        yield f"{path} is not 'test' or 'valid'"
+
+
 def _direction(value: Any, path: str) -> Iterator[str]:
     if value not in ("higher", "lower"):
         yield f"{path} is not 'higher' or 'lower'"
@@ -183,6 +188,7 @@ COMPARISON = _object(
     {"rows": _list(ROW), "metric": METRIC},
     {
         **dict.fromkeys(("title", "task", "data", "test", "test_details", "insufficient_data", "command"), _text),
+        "split": _split,
         "test_items": _object({"count": _count, "item": _text}),
         "context": _object({"policy": _text, "text": _text}, {"rows": _by_name(_text)}),
         "curves": _list(CURVE),
@@ -197,6 +203,7 @@ COMPARISON = _object(
         "minimal_pairs": _object({}, {"follows": _by_name(_text)}),
         "tuning": _by_name(TUNING),
         "about": _by_name(_text),
+        "choice": _object(dict.fromkeys(("name", "score", "reason", "test"), _text)),
         "failures": _list(_object({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from weft.comparison.results import SPLITS
 from weft.comparison.scores import metric_label
 from weft.metrics.metric import Metric, metrics_of
 from weft.plots.formatting import decimals, score_name, truncate, visible
@@ -40,6 +41,17 @@ def known_score(score: Mapping[str, Any]) -> dict[str, Any]:
     infinite = math.inf if score.get("infinite") else None
     value = score.get("value")
     return {"value": infinite if value is None else value, "low": score.get("low"), "high": score.get("high")}
+
+
+def split_name(document: Document) -> str:
+    """The data of the scores: test or validation; a document without a split is one of test data."""
+    return SPLITS[document.get("split") or "test"]
+
+
+def is_chosen(document: Document, row: Document) -> bool:
+    """Whether a row is the one that the page recommends: the chosen one of a search, else the best one."""
+    choice = document.get("choice")
+    return bool(row.get("best")) if choice is None else bool(row["name"] == choice["name"])
 
 
 def is_unclear(row: Document) -> bool:
@@ -99,13 +111,13 @@ def score_decimals(scores: Sequence[Mapping[str, Any]]) -> int:
     return decimals(widths) if widths else min(4, 1 + decimals(score.get("value") for score in scores))
 
 
-def _row(row: Document) -> dict[str, Any]:
+def _row(document: Document, row: Document) -> dict[str, Any]:
     score = known_score(row["score"])
     costs = ("num_parameters", "seconds", "peak_memory", "model_bytes", "inference_rate")
     return {
         "name": visible(row["name"]),
         **{name: _number(value) for name, value in score.items()},
-        "best": bool(row.get("best")),
+        "best": is_chosen(document, row),
         **{name: _number(row.get(name)) for name in costs},
     }
 
@@ -271,7 +283,7 @@ def page_data(document: Document) -> dict[str, Any]:
         "item_metric": _metric(document, document.get("item_metric") or metric),
         "curve_metrics": {part: logged and _metric(document, logged) for part, logged in curves.items()},
         "inference_unit": next((visible(unit) for unit in units if unit), "items/s"),
-        "rows": [_row(row) for row in rows],
+        "rows": [_row(document, row) for row in rows],
         "curves": _curves(document, {name: i for i, name in enumerate(names)}),
         "breakdowns": _breakdowns(document, names),
         "items": _items(document, names),

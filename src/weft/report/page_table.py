@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.plots.formatting import MISSING, duration, finite, html, number, p_value, short, size
-from weft.report.page_data import Document, is_tied, is_unclear, known_score, score_decimals, score_label
+from weft.report.page_data import Document, is_chosen, is_tied, is_unclear, known_score, score_decimals, score_label, split_name
 
 WIDTH, HEIGHT = 110, 18  # of the chart of an interval
 MAX_UNBROKEN_CHARS = 20  # longer names may be broken into lines
@@ -80,13 +80,18 @@ def _score_cell(score: Mapping[str, Any], decimals: int) -> Cell:
     return Cell(number(score["value"], decimals), score["value"], note)
 
 
-def _p_cell(row: Mapping[str, Any]) -> Cell:
-    if row.get("best"):
-        return Cell("best", 2.0)  # sorts after every p
-    p = finite(row.get("p"))
-    if is_unclear(row):
-        return Cell("?", p, "too little<br>test data")
-    return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_tied(row) else "")
+def _p_column(split: str) -> Callable[[Mapping[str, Any]], Cell]:
+    """The p-value of the difference from the best row, on test or validation data."""
+
+    def cell(row: Mapping[str, Any]) -> Cell:
+        if row.get("best"):
+            return Cell("best", 2.0)  # sorts after every p
+        p = finite(row.get("p"))
+        if is_unclear(row):
+            return Cell("?", p, f"too little<br>{split} data")
+        return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_tied(row) else "")
+
+    return cell
 
 
 def _difference_column(decimals: int) -> Callable[[Mapping[str, Any]], Cell]:
@@ -146,7 +151,7 @@ def _columns(document: Document) -> list[Column]:
     mark = mixed_hardware_mark(document)
     return [
         *difference_columns,
-        Column("p", _p_cell, None),
+        Column("p", _p_column(split_name(document)), None),
         *seed_columns,
         Column("params", _number_column("num_parameters", short), "lower"),
         *active_columns,
@@ -173,8 +178,10 @@ def _cell(cell: Cell, *, extra: str = "", attributes: str = "") -> str:
     return f"<td{key}{attributes}>{content}</td>"
 
 
-def _name(row: Mapping[str, Any], index: int) -> str:
-    star = '&nbsp;<span class="star" title="best">★<span class="visually-hidden"> best</span></span>' if row.get("best") else ""
+def _name(document: Document, index: int) -> str:
+    row, word = document["rows"][index], "chosen" if document.get("choice") else "best"
+    star = f'&nbsp;<span class="star" title="{word}">★<span class="visually-hidden"> {word}</span></span>'
+    star = star if is_chosen(document, row) else ""
     text = re.sub("([,=])", r"\1<wbr>", html(row["name"]))  # "lstm,attention=none" may break after , and =
     css_class = ' class="short"' if len(row["name"]) <= MAX_UNBROKEN_CHARS else ""
     name = f'<span class="name">{sign(index)}<span><bdi{css_class}>{text}</bdi>{star}</span></span>'
@@ -223,8 +230,8 @@ def table(document: Document) -> str:
         for column, top in zip(columns, best_values, strict=True):
             cell = column.cell(row)
             cells.append(_cell(cell, attributes=' class="best-value"' if top is not None and cell.value == top else ""))
-        lines.append(f"<tr{' class=best' if row.get('best') else ''}>{_name(row, index)}{''.join(cells)}</tr>")
-    legend = "Bars are 95% confidence intervals, the dashed line is the best model; bold marks the best value of a column."
+        lines.append(f"<tr{' class=best' if is_chosen(document, row) else ''}>{_name(document, index)}{''.join(cells)}</tr>")
+    legend = "Bars are 95% confidence intervals, the dashed line is the best score; bold marks the best value of a column."
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="results"><table class="results sortable">'
         f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
@@ -245,7 +252,7 @@ def score_table(document: Document) -> str:
     lines = []
     for index in ranked(document):
         cells = "".join(_cell(_score_cell(scores[name][index], decimals[name])) for name in names)
-        lines.append(f"<tr>{_name(rows[index], index)}{cells}</tr>")
+        lines.append(f"<tr>{_name(document, index)}{cells}</tr>")
     return (
         f"<details><summary>All {len(names)} metrics</summary>"
         f'<div class="scroll" tabindex="0" role="region" aria-label="all metrics"><table class="sortable">'

@@ -38,7 +38,7 @@ class TimeTooShort(UsageError):
     """The time is too short for a model."""
 
     def __init__(self, minutes: float, arch: str, step_seconds: float) -> None:
-        self.arch, self.step_seconds, self.seconds = arch, step_seconds, MIN_STEPS * step_seconds  # the last are enough
+        self.arch, self.seconds = arch, MIN_STEPS * step_seconds  # the last are enough
         needed = max(0.1, round(self.seconds / 60 + 0.05, 1))
         problem = f"{minutes:.2g} is too short for {arch}: a step takes {step_seconds:.2g} seconds"
         super().__init__("minutes", problem, f"use at least {needed:g}")

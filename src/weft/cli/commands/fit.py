@@ -17,6 +17,7 @@ from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.report.fit import Fit as FitResult
+    from weft.report.fit_ensemble import EnsembleScore
     from weft.tasks.detection import Detection
 
 
@@ -79,13 +80,26 @@ class Fit(ModelCommand):
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 observer = CompareObserver(display, stop)
-                result = fit_models(values, output_dir, config, observer, minutes=self.minutes, base=Path().resolve())
+                result = fit_models(
+                    values, output_dir, config, observer, minutes=self.minutes, base=Path().resolve(), command=self._command()
+                )
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 display.line(f"Stopped. Saved to {output_dir}. Run the same command to resume.")
                 return stop.exit_code
         self._print_json(result) if self.json else self._print(result)
         return 0
+
+    def _command(self) -> str:
+        """The command that reproduces the search."""
+        words = ["weft", "fit", *map(str, self.data), "--minutes", f"{self.minutes:g}"]
+        words += [] if self.task is None else ["--task", self.task]
+        words += [word for path in self.valid or () for word in ("--valid", str(path))]
+        words += [word for path in self.test or () for word in ("--test", str(path))]
+        words += ["--refit"] if self.refit else []
+        words += [] if self.folds is None else ["--folds", str(self.folds)]
+        words += [word for text in self.overrides or () for word in ("--set", text)]
+        return shlex.join(words if self.output_dir is None else [*words, "--output-dir", str(self.output_dir)])
 
     def _detect(self, given: dict[str, Any]) -> Detection:
         from weft.tasks.detect import detect
@@ -125,21 +139,18 @@ class Fit(ModelCommand):
         )
 
     def _print(self, result: FitResult) -> None:
-        from weft.metrics.score_table import default_scores, score_rows
+        from weft.report.fit_summary import describe_test, reason
         from weft.tasks.registry import find_task
 
         write("\n")
         write_table(_table(result))
         best, task = result.best, find_task(result.task)
-        # the metric of the table first, so that the two scores can be compared
-        scores = sorted(default_scores(list(result.test)), key=lambda score: score.name != result.metric.name)
-        test = ", ".join(" ".join(row) for row in score_rows(scores[:2]))
         again = " trained again" if self.refit or self.folds else ""
-        write(f"\nBest: {best.name}{again}{_reason(result)}. Test: {test}\n")
+        why, test = reason(result.candidates, result.metric), describe_test(result.test, result.metric)
+        write(f"\nBest: {best.name}{again}{f' ({why})' if why else ''}. Test: {test}\n")
         command = f"weft {task.command} {shlex.quote(str(best.run))} {task.example_input}".rstrip()
         lines = [f"Run: {best.run}", f"Report: {result.report}", f"Next: {command}"]
-        ensemble = result.ensemble
-        if ensemble is not None and result.metric.is_better(ensemble.score, best.scores[result.metric.name]):
+        if (ensemble := _better_ensemble(result)) is not None:
             first, *others = [shlex.quote(str(run)) for run in ensemble.runs]
             words = ["weft", task.command, first, *(f"--ensemble {run}" for run in others)]
             words += ["--ensemble-weights fitted"] if ensemble.is_fitted else []
@@ -147,19 +158,19 @@ class Fit(ModelCommand):
         print_error("\n".join(lines))
 
 
-def _reason(result: FitResult) -> str:
-    """Why the best model is not the first of the table."""
-    metric, best = result.metric, result.best.scores[result.metric.name]
-    better = [row.name for row in result.candidates if metric.is_better(row.scores[metric.name], best)]
-    verb = "is" if len(better) == 1 else "are"
-    return f" ({' and '.join(better)} {verb} not significantly better)" if better else ""
+def _better_ensemble(result: FitResult) -> EnsembleScore | None:
+    """The ensemble, if it is better than every single model: it costs as much as all of its members."""
+    metric, ensemble = result.metric, result.ensemble
+    scores = [row.scores[metric.name] for row in result.candidates]
+    is_better = ensemble is not None and all(metric.is_better(ensemble.score, score) for score in scores)
+    return ensemble if is_better else None
 
 
 def _table(result: FitResult) -> str:
-    """The candidates and the ensemble, the best first."""
+    """The candidates and an ensemble that is better than all of them, the best first."""
     from weft.text.table_layout import columns
 
-    metric, ensemble = result.metric, result.ensemble
+    metric, ensemble = result.metric, _better_ensemble(result)
     has_folds = bool(result.best.deviations)
     head = ["model", f"valid {metric.label}", *(["std"] if has_folds else []), "parameters", "time"]
     rows = []
