@@ -77,7 +77,7 @@ def test_products_by_onednn(name: str, fast: Any, monkeypatch: pytest.MonkeyPatc
     fast()
     monkeypatch.setattr(linear, "prefers_onednn", lambda: True)
     monkeypatch.setattr(linear, "is_twice_as_fast", lambda: True)
-    for name in ("MIN_MULTIPLICATIONS", "MIN_REPEATED", "MIN_ROWS"):
+    for name in ("MIN_MULTIPLICATIONS", "MIN_REPEATED"):
         monkeypatch.setattr(linear, name, 1)
     with CountOps() as counter:
         fast_total, fast_gradients = loss_and_gradients(model, pair_batch())

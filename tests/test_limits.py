@@ -177,6 +177,15 @@ def test_sighup_saves_a_checkpoint_like_sigterm(tmp_path):
     assert any((tmp_path / "run" / "checkpoints").iterdir())
 
 
+@pytest.fixture
+def default_sighup():
+    """SIGHUP as a terminal starts processes: the tests may run under nohup, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("default_sighup")
 def test_sighup_ends_other_commands_and_removes_temporary_files():
     with pytest.raises(Terminated) as caught, terminable():
         signal.raise_signal(signal.SIGHUP)
@@ -187,7 +196,7 @@ def test_sighup_ends_other_commands_and_removes_temporary_files():
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
-def test_nohup_ignores_sighup(monkeypatch):
+def test_nohup_ignores_sighup():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with terminable():
@@ -200,6 +209,7 @@ def test_nohup_ignores_sighup(monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("default_sighup")
 def test_a_second_sighup_is_ignored(monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it did not save"))
     with Stop() as stop:

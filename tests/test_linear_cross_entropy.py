@@ -62,6 +62,7 @@ def test_other_dtypes_and_softcaps_take_the_plain_functions(monkeypatch):
     assert not fused.can_fuse(x[0].double(), torch.zeros(VOCAB_SIZE, DIM).double())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not fused.can_fuse(x[0], torch.zeros(VOCAB_SIZE, DIM))
+    assert fused.can_fuse(x[0], torch.zeros(DIM, DIM)) and not fused.can_fuse(x[0], torch.zeros(DIM - 1, DIM))
     head = LMHead(DIM, VOCAB_SIZE, logit_softcap=2.0)
     expected = F.cross_entropy(head.logits(x[0]), targets[0], reduction="none")
     torch.testing.assert_close(head.loss(x, targets)[0], expected)

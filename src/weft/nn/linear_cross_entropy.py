@@ -17,14 +17,16 @@ from torch.autograd.function import once_differentiable
 
 from weft.nn.linear import product, weight_gradient
 
-MIN_LOGITS = 1 << 22  # with fewer, the two functions that it replaces are as fast
+MIN_LOGITS = 1 << 19  # with fewer, the two functions that it replaces are as fast
 CHUNK_LOGITS = 1 << 20  # logits that fit the cache
 
 
 def can_fuse(x: Tensor, weight: Tensor) -> bool:
-    """Whether `linear_cross_entropy` applies, and is faster than the two functions that it replaces: it is for many logits."""
+    """Whether `linear_cross_entropy` applies, and is faster than the two functions that it replaces: it is for many logits, more
+    than there are numbers in x."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_plain and len(x) * len(weight) >= MIN_LOGITS and not torch.compiler.is_compiling()
+    has_many = len(x) * len(weight) >= MIN_LOGITS and len(weight) >= x.size(1)
+    return is_plain and has_many and not torch.compiler.is_compiling()
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
