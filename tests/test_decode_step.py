@@ -257,6 +257,18 @@ def test_the_plain_path_is_taken_where_the_fast_one_does_not_apply(monkeypatch):
     assert calls(model, step, state, monkeypatch) == 2  # gradients
 
 
+@pytest.mark.parametrize("layer_type", ["attention", "lstm"])
+@torch.no_grad()
+def test_steps_without_rows(layer_type):
+    model = gpt() if layer_type == "attention" else gpt(layer_type=layer_type)
+    _, state = model.start(torch.tensor([[1, 5]]))
+    step, none = stepper(model), torch.zeros(0, dtype=torch.long)
+    state = select(state, none)
+    for _ in range(3):
+        log_probs, state = step(none, state)
+        assert log_probs.shape == (0, 20)
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu", "swiglu"])
 @pytest.mark.parametrize("rows", [1, 2, MAX_SMALL // 64 + 1])  # GELU of few numbers is computed in another way
 @torch.no_grad()
@@ -266,6 +278,26 @@ def test_steps_of_feed_forward_layers_equal_their_forward(activation, rows):
     for seed in range(2):
         x = 3 * inputs(rows, seed)
         torch.testing.assert_close(step(x, (), shared)[0], mixer(x)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@torch.no_grad()
+def test_a_feed_forward_layer_of_odd_size(rows):
+    """Its hidden vectors have no halves, through which GELU overwrites them."""
+    mixer, x = FeedForward(DIM, ffn_dim=7).eval(), inputs(rows, 0)
+    torch.testing.assert_close(mixer.lean_step()(x, (), Shared())[0], mixer(x)[0], **CLOSE)
+
+
+@torch.no_grad()
+def test_positions_in_another_precision_than_the_weights():
+    """The frequencies are not weights, and may stay in float32."""
+    stack = build_stack("attention-sinusoidal")
+    for weight in stack.parameters():
+        weight.data = weight.data.bfloat16()
+    x = inputs(2, 0).bfloat16()
+    y, expected = StackStep(stack)(x, None)[0], stack(x[:, None])[0][:, 0]
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected, atol=0.1, rtol=0.1)
 
 
 @torch.no_grad()

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from weft.nn import packed_linear
-from weft.nn.packed_linear import MIN_PACKED_NUMBERS, bind_linear
+from weft.nn.packed_linear import (
+    MIN_PACKED_MULTIPLICATIONS,
+    MIN_PACKED_NUMBERS,
+    MIN_PACKED_ROWS,
+    bind_linear,
+    bind_sum,
+    min_packed_rows,
+)
 from weft.training.adamw import AdamW
 from weft.training.optimizers import Optimizers
 from weft.training.param_groups import ParamGroup
@@ -42,6 +50,40 @@ def test_a_bias_with_gaps_and_a_layer_without_outputs(onednn):
     for bias in (torch.randn(512, 2)[:, 0], torch.randn(1).expand(512)):
         torch.testing.assert_close(bind_linear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
     assert bind_linear(weight[:0], None)(x).shape == (4, 0)
+
+
+@pytest.mark.parametrize("is_twice_as_fast", [False, True])
+def test_small_matrices_are_packed_for_many_rows_where_onednn_is_twice_as_fast(onednn, is_twice_as_fast, monkeypatch):
+    monkeypatch.setattr(packed_linear, "is_twice_as_fast", lambda: is_twice_as_fast)
+    small, large = torch.randn(64, 64), torch.randn(MIN_PACKED_NUMBERS // 64, 64)
+    assert min_packed_rows(large) == MIN_PACKED_ROWS
+    num_rows = MIN_PACKED_MULTIPLICATIONS // small.numel()
+    assert min_packed_rows(small) == (num_rows if is_twice_as_fast else sys.maxsize)
+    assert min_packed_rows(small[:0]) > num_rows
+    for other in (large.double(), large.t(), large.to("meta")):
+        assert min_packed_rows(other) == sys.maxsize
+    calls: list[int] = []
+    monkeypatch.setattr(packed_linear.PackedWeight, "product", lambda self, x, bias: calls.append(len(x)) or x @ small.t())
+    for bind in (bind_linear, bind_sum):
+        product = bind(small, None)
+        for rows in (num_rows - 1, num_rows):
+            product(torch.randn(rows, 64))
+    assert calls == [num_rows] * (2 if is_twice_as_fast else 0)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@torch.no_grad()
+def test_a_row_may_be_a_vector(has_bias):
+    weight, x, residual = torch.randn(20, 30), torch.randn(30), torch.randn(20)
+    bias, output = torch.randn(20) if has_bias else None, torch.full((20,), torch.nan)
+    expected = F.linear(x[None], weight, bias)[0]
+    torch.testing.assert_close(bind_linear(weight, bias)(x), expected)
+    assert bind_linear(weight, bias)(x, output) is output
+    torch.testing.assert_close(output, expected)
+    copy = residual.clone()
+    torch.testing.assert_close(bind_sum(weight, bias)(x), expected)
+    torch.testing.assert_close(bind_sum(weight, bias)(x, residual), residual + expected)
+    assert torch.equal(residual, copy)
 
 
 def test_a_row_does_not_depend_on_the_others(onednn):

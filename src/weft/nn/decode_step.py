@@ -274,8 +274,8 @@ def _modules(model: nn.Module) -> list[nn.Module]:
 
 
 def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
-    """`fast` where it computes what `plain` does: in eval mode, on a CPU, in the dtype of the weights, without gradients, and
-    while no hook records the calls of modules. Otherwise `plain`."""
+    """`fast` where it computes what `plain` does: in eval mode, on a CPU, in the dtype of the weights, without gradients, for
+    one row at least, and while no hook records the calls of modules. Otherwise `plain`."""
     modules = _modules(model)
     parameters = (parameter for module in modules for parameter in module._parameters.values())
     if any(parameter is not None and parameter.device.type != "cpu" for parameter in parameters):
@@ -287,7 +287,7 @@ def guarded(model: nn.Module, fast: Step[S], plain: Step[S]) -> Step[S]:
         nonlocal unhooked
         if unhooked != RemovableHandle.next_id:
             unhooked = -1 if any(hooks) else RemovableHandle.next_id
-        is_watched = unhooked < 0 or torch.is_autocast_enabled("cpu")
+        is_watched = unhooked < 0 or not token.size(0) or torch.is_autocast_enabled("cpu")
         return (plain if is_watched or model.training or torch.is_grad_enabled() else fast)(token, state)
 
     return step
