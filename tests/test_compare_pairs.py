@@ -226,12 +226,15 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(work_dir, capsys):
     assert [(failure["name"], failure["seed"], failure["code"]) for failure in document["failures"]] == [
         ("rnn", 5, 4), ("rnn", 6, 4), ("lstm", 6, 4)
     ]  # fmt: skip
-    assert set(document["minimal_pairs"]["counts"]) == {"lstm"} and "Failed: <b><bdi>rnn</bdi></b>, seed 5: " in text
+    assert set(document["minimal_pairs"]["counts"]) == {"lstm"} and "Not in the table: <b><bdi>rnn</bdi></b>, seed 5: " in text
     # the comparison that trained it, and a page of the runs, say the same
     code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", *words)
     assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))
     assert main(["compare", *runs, "--report", "page.html", "--quiet"]) == 4
-    assert capsys.readouterr().err == err and "Failed: <b><bdi>rnn</bdi></b>, seed 5: " in (work_dir / "page.html").read_text()
+    assert (
+        capsys.readouterr().err == err
+        and "Not in the table: <b><bdi>rnn</bdi></b>, seed 5: " in (work_dir / "page.html").read_text()
+    )
 
 
 def test_if_all_runs_are_damaged_nothing_is_written(work_dir, capsys):

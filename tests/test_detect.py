@@ -414,6 +414,16 @@ def test_any_two_columns_of_strings_are_pairs_if_the_task_is_known(tmp_path):
     assert detect(path, task="seq2seq").data == {}  # no header: the first two columns
 
 
+def test_a_first_pair_of_equal_words_is_no_header(tmp_path):
+    assert detect(write(tmp_path / "a.tsv", lines(WORDS, WORDS[::-1], header="text\ttext"))).data == {}
+
+
+def test_repeated_names_of_other_columns_are_no_problem_for_selected_ones(tmp_path):
+    path = write(tmp_path / "a.csv", lines(SENTENCES, LABELS, WORDS, WORDS, sep=",", header="text,label,note,note"))
+    reading = detect(path, data={"text_column": "text", "label_column": "label"})
+    assert (reading.task, reading.data) == ("classification", {"text_column": "text", "label_column": "label"})
+
+
 def test_settings_are_overrides_of_a_run_file():
     reading = Detection("classification", {"text_column": ["a b", "c"], "label_column": 2, "multilabel": True, "sheet": "x"})
     assert reading.settings() == [
@@ -467,6 +477,11 @@ ERRORS: dict[str, tuple[str, str | bytes, str]] = {
         "a.csv",
         lines(LABELS, ["the same"] * len(LABELS), sep=",", header="label,text"),
         "column 'label' has 3 distinct values, but column 'text' only 1 distinct value",
+    ),
+    "repeated names": (
+        "a.csv",
+        lines(range(60), SENTENCES, SENTENCES[::-1], LABELS, sep=",", header="id,text,text,label"),
+        "a.csv:1: 2 columns are named 'text'; rename all but one",
     ),
     "dates": ("a.csv", lines([f"2026-01-{n % 28 + 1:02}" for n in range(60)], range(60), sep=","), "cannot tell the task"),
 }

@@ -99,6 +99,18 @@ def test_table_fits_1280_pixels_and_architectures_take_one_line(open_report):
     assert max(heights) < 1.5 * min(heights)
 
 
+def test_names_stay_in_their_column_on_a_phone(open_report):
+    document = classification_document()
+    names = {"transformer": "logistic-regression", "naive-bayes": "n" * 20}
+    for row in document["rows"]:
+        row["name"] = names.get(row["name"], row["name"])
+    for part in ("curves", "breakdowns", "items", "confusions", "settings"):
+        document[part] = None
+    report = open_report(document, viewport={"width": 390, "height": 800})
+    for name in report.page.locator("table.results .name").all():
+        assert name.evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
 def test_an_axis_of_similar_costs_has_tick_labels_on_a_phone(open_report):
     document = seq2seq_document()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):

@@ -225,9 +225,10 @@ def test_a_signal_while_workers_start_leaves_none(monkeypatch):
     assert len(workers) == 1 and workers[0].poll() is not None
 
 
-def test_the_exit_code_of_workers_that_a_signal_ends_is_that_of_the_signal(monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_exit_code_of_workers_that_a_signal_ends_is_that_of_the_signal(monkeypatch, number):
     workers = sleeping_workers(monkeypatch, lambda number: None)
-    monkeypatch.setattr(serve_workers.time, "sleep", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(serve_workers.time, "sleep", lambda seconds: os.kill(os.getpid(), number))
     with socket.socket() as listener:
-        assert run_workers([], listener, 2, "SOCKET") == 128 + signal.SIGTERM
+        assert run_workers([], listener, 2, "SOCKET") == 128 + number
     assert [worker.returncode for worker in workers] == [-signal.SIGTERM] * 2

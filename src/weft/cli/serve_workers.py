@@ -63,4 +63,5 @@ def run_workers(words: Sequence[str], listener: socket.socket, count: int, varia
         codes = end_workers(workers, stop)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return max(code if code >= 0 else 128 - code for code in codes)  # negative: the number of the signal that ended a worker
+    code = max(code if code >= 0 else 128 - code for code in codes)  # negative: the number of the signal that ended a worker
+    return 128 + stop[0] if stop and code == 128 + signal.SIGTERM else code  # whatever the signal was, workers got SIGTERM

@@ -114,6 +114,19 @@ def has_header(first: Sequence[str], columns: Sequence[ColumnValues]) -> bool:
     return any(column.is_number for column in columns) or any(len(column.texts) >= 2 * MIN_ROWS for column in labels)
 
 
+def _check_names(path: Path, first: Sequence[str], columns: Sequence[ColumnValues]) -> None:
+    """Raise for a header with a repeated name: read as a row, it would add its names to the labels. A row of one repeated cell
+    may be a pair."""
+    counts = Counter(cell.strip() for cell in first if cell.strip())
+    repeated = [name for name, count in counts.items() if count > 1]
+    if not repeated or len(counts) < 2:
+        return
+    distinct = {cell.strip(): column for cell, column in zip(first, columns, strict=True) if cell.strip()}
+    if has_header(list(distinct), list(distinct.values())):
+        problem = f"{counts[repeated[0]]} columns are named {repeated[0]!r}"
+        raise DataError(file_location(path, 1), problem, "rename all but one")
+
+
 def _columns(rows: Sequence[Sequence[str]], names: Sequence[str | int]) -> list[ColumnValues]:
     return [ColumnValues(name, tuple(row[index] for row in rows)) for index, name in enumerate(names)]
 
@@ -159,7 +172,10 @@ def sample_table(path: Path, options: TableOptions, names: Collection[str] = ())
         rows, delimiter = (other_rows, other) if other is not None else (rows, delimiter)
     first, num_columns = rows[0], len(rows[0])
     below = [row for row in rows[1:] if len(row) == num_columns]  # about other rows, the reader of the task complains
-    is_header = has_header(first, _columns(below, range(1, num_columns + 1)))
+    unnamed = _columns(below, range(1, num_columns + 1))
+    if not set(first) & set(names):  # the reader of the task looks at the columns that are selected
+        _check_names(path, first, unnamed)
+    is_header = has_header(first, unnamed)
     if is_header or set(first) & set(names) or (below and looks_like_header(first, below[:PEEK_ROWS])):
         named = [column for column in _columns(below, first) if column.name]  # only columns with names can be selected
         return TableSample(named, len(below), True, delimiter, first)

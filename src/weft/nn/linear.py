@@ -25,8 +25,7 @@ from torch.autograd.function import once_differentiable
 # not save, unless many have the same shapes and are twice as fast
 MIN_MULTIPLICATIONS, MIN_REPEATED = 1 << 25, 1 << 21
 CPU_INFO = Path("/proc/cpuinfo")  # of Linux
-# of numbers that are copied for the gradient of a weight, relative to those for its transpose: from here on, the latter is faster
-MAX_COPIED = 1.5
+MAX_COPIED = 1.5  # numbers to copy for the gradient of a weight, relative to those for its transpose
 ZEN_5 = 26
 
 
@@ -75,7 +74,7 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of the weight W, (O, I), in x W^T: grad^T x, for grad (N, O) and x (N, I)."""
     if not uses_onednn(grad.t(), x.t()):
         return grad.t() @ x
-    # oneDNN needs the rows of its first factor one after another, so that one is copied
+    # oneDNN needs the rows of its first factor one after another, so it is copied
     (num_rows, num_outputs), num_inputs = grad.shape, x.size(1)
     copied, copied_of_transpose = num_rows * num_outputs, num_inputs * (num_rows + num_outputs)
     if copied > MAX_COPIED * copied_of_transpose:
@@ -84,8 +83,8 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """The transpose of a matrix (N, M), contiguous. It is what a shuffle of channels does to a single pixel, which torch computes
-    with vectors: in a third of the time of its copy, and in the same order."""
+    """The transpose of a matrix (N, M), contiguous: what a shuffle of the channels of a single pixel is. torch shuffles with
+    vector instructions, in a third of the time that its copy takes."""
     num_rows, num_columns = x.shape
     if x.stride(0) == 1:
         return x.t().contiguous()

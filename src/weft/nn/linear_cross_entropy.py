@@ -22,8 +22,8 @@ CHUNK_LOGITS = 1 << 20  # logits that fit the cache
 
 
 def can_fuse(x: Tensor, weight: Tensor) -> bool:
-    """Whether `linear_cross_entropy` applies, and is faster than the two functions that it replaces: it is for many logits, more
-    than there are numbers in x."""
+    """Whether `linear_cross_entropy` applies, and is faster than the two functions that it replaces: it is for many logits, and
+    a vocabulary that is larger than the hidden size."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     has_many = len(x) * len(weight) >= MIN_LOGITS and len(weight) >= x.size(1)
     return is_plain and has_many and not torch.compiler.is_compiling()

@@ -177,9 +177,10 @@ def plan_candidates(comparison: Comparison, archs: Sequence[str], clock: SearchT
 def _reason(name: str, error: TimeTooShort, clock: SearchTime) -> str:
     """Why a network is left out: what does not fit into which part of the time."""
     goal = "" if name == error.arch else f" so that {error.arch} has more time"
-    time_left = f"its part of the time is {format_seconds(max(0.0, clock.networks[error.arch].planned))}"
+    planned = clock.networks[error.arch].planned
+    time_left = f"its part of the time is {format_seconds(planned)}" if planned > 0 else "no time is left for it"
     steps = f"{MIN_STEPS} steps of {error.arch} take {format_seconds(error.seconds)}"
-    return f"left out{goal}: {steps}, and {time_left}; `minutes` of {clock.minutes_needed:g} are enough"
+    return f"left out{goal}: {steps}, and {time_left}; {clock.minutes_needed:g} minutes are enough"
 
 
 def _variant(comparison: Comparison, arch: str, clock: SearchTime, observer: Observer) -> Variant:

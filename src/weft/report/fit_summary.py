@@ -16,11 +16,11 @@ NUM_TEST_SCORES = 2
 
 
 def reason(candidates: Sequence[Candidate], metric: Metric) -> str:
-    """Why the first candidate is chosen although others have better scores: 'gru is not significantly better', or ''."""
+    """Why the first candidate is chosen although others have better scores: 'gru is not significantly better', or ''. Of the
+    others, only the best one is tested."""
     best = candidates[0].scores[metric.name]
-    better = [row.name for row in candidates if metric.is_better(row.scores[metric.name], best)]
-    verb = "is" if len(better) == 1 else "are"
-    return f"{' and '.join(better)} {verb} not significantly better" if better else ""
+    better = next((row.name for row in candidates if metric.is_better(row.scores[metric.name], best)), None)
+    return f"{better} is not significantly better" if better else ""
 
 
 def describe_test(test: Evaluation, metric: Metric) -> str:

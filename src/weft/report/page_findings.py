@@ -125,18 +125,17 @@ def _failures(document: Document) -> list[str]:
     sentences = []
     for failure in document.get("failures") or []:
         seed = "" if failure.get("seed") is None else f", seed {html(failure['seed'])}"
-        sentences.append(f"Failed: {_bold(failure['name'])}{seed}: {html(failure.get('reason') or 'unknown error')}")
+        sentences.append(f"Not in the table: {_bold(failure['name'])}{seed}: {html(failure.get('reason') or 'unknown error')}")
     return sentences
 
 
-def _choice(document: Document, best: Mapping[str, Any] | None) -> list[str]:
-    """The model that a search chose, why, and its test score. If it is the best one, then also how the others compare with it;
-    else the reason says that."""
+def _choice(document: Document) -> list[str]:
+    """The model that a search chose, why, and its test score. How the others compare with it is left out: the search tests one
+    of them, and the table all of them, with a correction for their number, so that the two may differ."""
     choice = document["choice"]
     reason = f"; {html(choice['reason'])}" if choice["reason"] else ""
     first = f"{_bold(choice['name'])} is chosen. On {split_name(document)} data: {html(choice['score'])}{reason}."
-    others = [_significance(document, best), _cheaper(document, best)] if best and best["name"] == choice["name"] else []
-    return [first, f"On test data: {html(choice['test'])}.", *others]
+    return [first, f"On test data: {html(choice['test'])}."]
 
 
 def findings(document: Document) -> str:
@@ -144,7 +143,7 @@ def findings(document: Document) -> str:
     best = _best(document)
     sentences = [_by_length(document), _by_pairs(document)]
     if document.get("choice"):
-        sentences = [*_choice(document, best), *sentences]
+        sentences = [*_choice(document), *sentences]
     elif best is not None:
         scores = [known_score(row["score"]) for row in document["rows"]]
         digits, score = score_decimals(scores), known_score(best["score"])
