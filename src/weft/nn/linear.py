@@ -56,13 +56,23 @@ def uses_onednn(x: Tensor, weight: Tensor, *, repeats: bool = False) -> bool:
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not x.dtype == weight.dtype == torch.float32:
         return False
     minimum = MIN_REPEATED if repeats and is_twice_as_fast() else MIN_MULTIPLICATIONS
-    return x.numel() * len(weight) >= minimum and prefers_onednn()
+    return x.numel() * weight.size(0) >= minimum and prefers_onednn()
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, repeats: bool = False) -> Tensor:
     """x W^T + b, (..., O), for x (..., I), weight (O, I) and bias (O,), without a record for gradients."""
-    if not uses_onednn(x, weight, repeats=repeats):
-        return F.linear(x, weight, bias)
+    return _product(x, weight, bias) if uses_onednn(x, weight, repeats=repeats) else F.linear(x, weight, bias)
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of the weight W, (O, I), in x W^T: grad^T x, for grad (N, O) and x (N, I)."""
+    return _weight_gradient(grad, x) if uses_onednn(grad.t(), x.t()) else grad.t() @ x
+
+
+# ---- the same by oneDNN
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not (weight.is_contiguous() or weight.t().is_contiguous()):  # oneDNN would take a thousand times as long
         weight = weight.contiguous()
     bias = None if bias is None else bias.contiguous()  # it would be read as if it were
@@ -70,16 +80,13 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, repeats: b
     return output
 
 
-def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of the weight W, (O, I), in x W^T: grad^T x, for grad (N, O) and x (N, I)."""
-    if not uses_onednn(grad.t(), x.t()):
-        return grad.t() @ x
-    # oneDNN needs the rows of its first factor one after another, so it is copied
+def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    # the rows of the first factor must be contiguous, so it is copied
     (num_rows, num_outputs), num_inputs = grad.shape, x.size(1)
     copied, copied_of_transpose = num_rows * num_outputs, num_inputs * (num_rows + num_outputs)
     if copied > MAX_COPIED * copied_of_transpose:
-        return transposed(product(transposed(x), grad.t()))
-    return product(transposed(grad), x.t())
+        return transposed(_product(transposed(x), grad.t()))
+    return _product(transposed(grad), x.t())
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -95,12 +102,12 @@ def transposed(x: Tensor) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """F.linear and its gradients by `product`."""
+    """F.linear and its gradients, three products with equally many multiplications, by oneDNN."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias)
+        return _product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -109,8 +116,8 @@ class _Linear(torch.autograd.Function):
         need_x, need_weight, need_bias = ctx.needs_input_grad
         rows = grad.flatten(0, -2)
         return (
-            product(grad, weight.t()) if need_x else None,
-            weight_gradient(rows, x.flatten(0, -2)) if need_weight else None,
+            _product(grad, weight.t()) if need_x else None,
+            _weight_gradient(rows, x.flatten(0, -2)) if need_weight else None,
             rows.sum(0) if need_bias else None,
         )
 
@@ -122,11 +129,11 @@ def _is_watched() -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`product` with gradients."""
+    """`product`, with gradients if they are enabled."""
     if torch.is_autocast_enabled("cpu") or not uses_onednn(x, weight) or _is_watched():
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
-        return product(x, weight, bias)
+        return _product(x, weight, bias)
     output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return output
 
