@@ -198,6 +198,20 @@ def test_squared_relu_under_autocast_has_the_numbers_of_float32_in_half_of_the_b
     assert attention.SquaredReLU()(torch.zeros(3, device="meta")).shape == (3,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_squared_relu_has_the_same_numbers_in_recorded_steps(monkeypatch, dtype):
+    torch.manual_seed(0)
+    x, gradient = torch.randn(2, 1000, dtype=dtype).requires_grad_(), torch.randn(2, 1000, dtype=dtype)
+    results = []
+    for recorded in (False, True):
+        monkeypatch.setattr(attention, "is_recorded", lambda x, recorded=recorded: recorded)
+        y = attention.SquaredReLU()(x)
+        assert ("_SquaredReLU" in type(y.grad_fn).__name__) == recorded
+        results.append((y, *torch.autograd.grad(y, x, gradient)))
+    (plain, plain_grad), (y, grad) = results
+    assert torch.equal(y, plain) and torch.equal(grad, plain_grad)
+
+
 CODE = """
 import torch
 import torch.nn.functional as F
