@@ -265,7 +265,8 @@ class _SquaredReLU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        return (grad * y).mul_(2)  # zero where x is negative, as y is
+        gradient: Tensor = (grad * y).mul_(2)  # zero where x is negative, as y is
+        return gradient
 
 
 class SquaredReLU(nn.Module):
