@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tracemalloc
 import weakref
 from functools import partial
@@ -28,6 +29,7 @@ from weft.models.ngram import NgramConfig, estimate_memory, fit
 from weft.models.ngram_counts import count_ngrams
 from weft.models.seq2seq import encoder_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig
+from weft.nn import linear_cross_entropy
 from weft.resources import format_bytes
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageModelObjective
@@ -50,6 +52,12 @@ def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if "allocator" not in request.node.name:
         monkeypatch.setattr(memory, "OVERHEAD", {"cpu": 1.0})
         monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
+
+
+@pytest.fixture(autouse=True)
+def plain_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output layer and loss as two functions for any number of logits, as for those of the few rows that are measured."""
+    monkeypatch.setattr(linear_cross_entropy, "MIN_LOGITS", sys.maxsize)
 
 
 @pytest.fixture
@@ -197,6 +205,13 @@ def test_batch_memory_is_extrapolated_from_three_rows(name, words, carries):
     of, data = learner(model(words, **TABLES[name]), carries=carries), batch(8, words)
     assert (of(data, None).carry is not None) == carries
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
+
+
+def test_the_memory_of_a_loss_that_needs_less_for_many_rows_is_bounded(monkeypatch):
+    """Few rows take the plain functions, which hold more arrays of logits."""
+    of, data = learner(model(3000)), batch(8, 3000)
+    monkeypatch.setattr(linear_cross_entropy, "MIN_LOGITS", 7 * WINDOW * 3000)
+    assert 1.2 <= check(of, data, TrainConfig(), CPU) / really_needed(of, data) <= 2.0
 
 
 def test_the_masks_of_a_long_window_are_counted():
