@@ -374,6 +374,21 @@ def test_work_that_waits_for_the_gpu_is_found_before_it_is_recorded(monkeypatch:
     assert not any("record on" in call for call in cuda.calls)
 
 
+def test_a_compiler_that_waits_for_the_gpu_does_not_prevent_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compiles in the warm-up that looks for waits if the second batch has another graph: that of a carried state."""
+    cuda = FakeCuda(monkeypatch)
+    recorder, file = CudaRecorder(torch.device("cuda")), Path(torch.__file__).parent / "_inductor/fx_passes/joint_graph.py"
+    assert file.exists()
+
+    def compute() -> int:
+        if cuda.sync_mode:
+            warnings.warn_explicit("called a synchronizing CUDA operation (Triggered internally)", UserWarning, str(file), 295)
+        return 3
+
+    assert [recorder.warm_up(compute) for _ in range(2)] == [3, 3]
+    assert recorder.record(compute)() == 3
+
+
 # ---- a model alone
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -37,6 +38,7 @@ NUM_WARMUPS = 2  # batches of a shape that are computed as usual: libraries choo
 MIN_FREE = 0.1  # fraction of the memory of the GPU that must be free for another graph
 MEMORY_FACTOR = 3  # memory for graphs, relative to that of a batch: recorded, computed as usual, and validation
 SYNC_WARNING = "synchronizing CUDA operation"  # of torch's debug mode
+COMPILER = Path(torch.__file__).parent / "_inductor"  # the code of the compiler, not what it has compiled
 R = TypeVar("R")
 
 
@@ -101,7 +103,8 @@ class CudaRecorder:
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
         for warning in caught:
-            if SYNC_WARNING in str(warning.message):
+            # the compiler reads numbers when it compiles, here a second graph, such as that of batches with a carried state
+            if SYNC_WARNING in str(warning.message) and COMPILER not in Path(warning.filename).parents:
                 self.waits = self.waits or f"{warning.filename}:{warning.lineno} waits for the GPU"
         return result
 
