@@ -422,6 +422,7 @@ def test_repeated_names_of_other_columns_are_no_problem_for_selected_ones(tmp_pa
     path = write(tmp_path / "a.csv", lines(SENTENCES, LABELS, WORDS, WORDS, sep=",", header="text,label,note,note"))
     reading = detect(path, data={"text_column": "text", "label_column": "label"})
     assert (reading.task, reading.data) == ("classification", {"text_column": "text", "label_column": "label"})
+    assert detect(path, data={"text_column": 1, "label_column": 2}).task == "classification"
 
 
 def test_settings_are_overrides_of_a_run_file():
@@ -481,7 +482,7 @@ ERRORS: dict[str, tuple[str, str | bytes, str]] = {
     "repeated names": (
         "a.csv",
         lines(range(60), SENTENCES, SENTENCES[::-1], LABELS, sep=",", header="id,text,text,label"),
-        "a.csv:1: 2 columns are named 'text'; rename all but one",
+        "a.csv:1: 2 columns are named 'text'; rename all but one, or set the columns to read",
     ),
     "dates": ("a.csv", lines([f"2026-01-{n % 28 + 1:02}" for n in range(60)], range(60), sep=","), "cannot tell the task"),
 }

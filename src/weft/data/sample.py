@@ -124,7 +124,7 @@ def _check_names(path: Path, first: Sequence[str], columns: Sequence[ColumnValue
     distinct = {cell.strip(): column for cell, column in zip(first, columns, strict=True) if cell.strip()}
     if has_header(list(distinct), list(distinct.values())):
         problem = f"{counts[repeated[0]]} columns are named {repeated[0]!r}"
-        raise DataError(file_location(path, 1), problem, "rename all but one")
+        raise DataError(file_location(path, 1), problem, "rename all but one, or set the columns to read")
 
 
 def _columns(rows: Sequence[Sequence[str]], names: Sequence[str | int]) -> list[ColumnValues]:
@@ -163,9 +163,9 @@ def _other_delimiter(path: Path, options: TableOptions) -> tuple[str | None, lis
     return None, []
 
 
-def sample_table(path: Path, options: TableOptions, names: Collection[str] = ()) -> TableSample:
-    """The first rows of a .tsv, .csv or .xlsx file, or of a text file with `options.delimiter`. A first row with one of `names`
-    is a header."""
+def sample_table(path: Path, options: TableOptions, selected: Collection[str | int] = ()) -> TableSample:
+    """The first rows of a .tsv, .csv or .xlsx file, or of a text file with `options.delimiter`. A first row with the name of a
+    selected column is a header."""
     rows, delimiter = _sample_rows(path, options), options.delimiter
     if options.delimiter is None and file_format(path) != "xlsx" and _consistency(rows) < 1:
         other, other_rows = _other_delimiter(path, options)
@@ -173,10 +173,10 @@ def sample_table(path: Path, options: TableOptions, names: Collection[str] = ())
     first, num_columns = rows[0], len(rows[0])
     below = [row for row in rows[1:] if len(row) == num_columns]  # about other rows, the reader of the task complains
     unnamed = _columns(below, range(1, num_columns + 1))
-    if not set(first) & set(names):  # the reader of the task looks at the columns that are selected
+    if not selected:  # else the reader of the task looks at the selected columns
         _check_names(path, first, unnamed)
     is_header = has_header(first, unnamed)
-    if is_header or set(first) & set(names) or (below and looks_like_header(first, below[:PEEK_ROWS])):
+    if is_header or set(first) & set(selected) or (below and looks_like_header(first, below[:PEEK_ROWS])):
         named = [column for column in _columns(below, first) if column.name]  # only columns with names can be selected
         return TableSample(named, len(below), True, delimiter, first)
     rows = [first, *below][:SAMPLE_ROWS]

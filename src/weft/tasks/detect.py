@@ -85,7 +85,7 @@ def _text_file(path: Path, encoding: str, known: Known) -> list[Detection]:
         if known == UNKNOWN:
             refuse_without_texts(path, lines)
         return [*labeled, *text_readings(path, lines)]
-    sample = sample_table(path, replace(table_options, delimiter=delimiter), known.column_names())
+    sample = sample_table(path, replace(table_options, delimiter=delimiter), known.selected_columns())
     columns = _with(table_readings(str(path), sample, known), _delimiter_option(delimiter))
     # a label, a tab and a text can be read as lines as well, where a text may have tabs
     if labeled and delimiter == "\t" and columns and columns[0].data.get("label_column") == 1:
@@ -108,7 +108,7 @@ def _file(path: Path, known: Known) -> list[Detection]:
     elif kind == "tsv" and (tagged := tag_readings(path, sample_lines(path, encoding))):
         readings = tagged
     else:
-        readings = _table(path, sample_table(path, _table_options(encoding, known), known.column_names()), known)
+        readings = _table(path, sample_table(path, _table_options(encoding, known), known.selected_columns()), known)
     if encoding == "utf-8":
         return readings
     note = f"; not UTF-8, read as {encoding}" if "encoding" not in known.data else ""

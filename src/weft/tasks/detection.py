@@ -14,9 +14,10 @@ class Known(NamedTuple):
     task: str | None
     data: Mapping[str, Any]  # options of [data]
 
-    def column_names(self) -> list[str]:
+    def selected_columns(self) -> list[str | int]:
         columns = [value for name, value in self.data.items() if name.endswith("_column")]
-        return [name for value in columns for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
+        selected = [column for value in columns for column in (value if isinstance(value, list) else [value])]
+        return [column for column in selected if isinstance(column, str | int)]
 
 
 UNKNOWN = Known(None, {})
